@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tracewarehouse.dashboards.report import RUN_CHARTS
-from tracewarehouse.definitions.markdown_table import table
-from tracewarehouse.definitions.pages import index_page, metric_pages
+from tracewarehouse.definitions.pages import index_page, metric_pages, table
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tracewarehouse as tw
-from tracewarehouse.definitions.markdown_table import table
+from tracewarehouse.definitions.pages import table
 from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
 from tracewarehouse.ingest.capture.promises import NOTE
 from tracewarehouse.ingest.capture.sources import find_captures

@@ -26,9 +26,7 @@ from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
 from tracewarehouse.ingest.lake.parquet import Nullable
 from tracewarehouse.ingest.lake.schema import TABLES, Column
-from tracewarehouse.ingest.tables.copies import CopyOps
-from tracewarehouse.ingest.tables.copies import windows as copy_windows
-from tracewarehouse.ingest.tables.leaf_order import of_lines
+from tracewarehouse.ingest.tables.leaf_ops import CopyOps, copy_windows, lines_leaf_times
 
 _PICOSECONDS = {"_us": 1_000_000, "_ms": 1_000_000_000}
 _TEXTS = {
@@ -112,7 +110,7 @@ def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
         _, _, events, starts, ends, classes, instructions, phases, steps = zip(*ops, strict=True)
         codes = np.array([OP_CLASSES.index(c) for c in classes], np.int8)
         start, end = np.array(starts, np.int64), np.array(ends, np.int64)
-        [times] = of_lines([(start, end, codes)])
+        [times] = lines_leaf_times([(start, end, codes)])
         columns = [_nullable(getattr(times, name.removesuffix("_ps"))) for name in LEAF_TIMES]
         names = ("run_id", "event_id", *LEAF_TIMES)
         rows += [dict(zip(names, (run_id, *row), strict=True)) for row in zip(events, *columns, strict=True)]

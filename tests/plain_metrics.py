@@ -299,12 +299,7 @@ def traffic_volume(run: Run) -> Values:
 
 
 def traffic_matrix(run: Run) -> Values:
-    sent = grouped(run.tables["traffic"], "instruction_id", "source_device_id")
-    found: dict[Any, int] = defaultdict(int)
-    for c in run.collectives:
-        for t in sent[c["instruction_id"], c["device_id"]]:
-            found[c["phase"], c["axis"], t["source_device_id"], t["target_device_id"]] += t["bytes"]
-    return dict(found)
+    return {k: size for k, (size, _) in _sent(run, lambda c, t: (c["axis"], c["kind"], *_ends(t))).items()}
 
 
 def traffic_interval(run: Run) -> Values:
@@ -1112,26 +1107,18 @@ def traffic_rate(run: Run) -> Values:
     return {k: sum(c["message_bytes"] for c in v) * MS / spans[k] for k, v in kinds.items() if spans[k]}
 
 
-def traffic_volume_total(run: Run) -> Values:
-    devices = {c["device_id"] for c in run.collectives}
-    return {(): sum(c["message_bytes"] for c in run.collectives) / len(devices)} if devices else {}
+def collective_count_phase(run: Run) -> Values:
+    """The steps over which the collectives of all kinds and axes of a phase are counted."""
+    devices: dict[Any, set[int]] = defaultdict(set)
+    for c in run.collectives:
+        devices[c["phase"]].add(c["device_id"])
+    steps = {phase: sum(len(run.steps_of(d, phase)) or 1 for d in found) for phase, found in devices.items()}
+    return {key: steps[key[0]] for key in grouped(run.collectives, "phase", "kind", "axis")}
 
 
-def collective_count_total(run: Run) -> Values:
-    return {
-        key: len(rows) / sum(len(run.steps_of(d, key[0])) or 1 for d in {c["device_id"] for c in rows})
-        for key, rows in grouped(run.collectives, "phase").items()
-    }
-
-
-def exposed_communication_total(run: Run) -> Values:
-    devices = {c["device_id"] for c in run.collectives}
-    exposed = sum(ps for kinds in run.exposed().values() for ps in kinds.values())
-    return {(): exposed / len(devices) / MS} if devices else {}
-
-
-def traffic_matrix_by_kind(run: Run) -> Values:
-    return {k: size for k, (size, _) in _sent(run, lambda c, t: (c["axis"], c["kind"], *_ends(t))).items()}
+def traffic_volume_devices(run: Run) -> Values:
+    devices = len({c["device_id"] for c in run.collectives})
+    return dict.fromkeys(grouped(run.collectives, "phase", "kind", "axis"), devices)
 
 
 def traffic_by_link(run: Run) -> Values:
@@ -1166,7 +1153,6 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         moe_fraction, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
         launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, roofline, mfu,
         top_kernels, gemm_efficiency, straggler_ranking, collective_attribution, prefill_throughput, traffic_rate,
-        traffic_volume_total, collective_count_total, exposed_communication_total, traffic_matrix_by_kind,
         traffic_by_link,
     )
 }  # fmt: skip
@@ -1179,6 +1165,8 @@ COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]
     ("mfu", "hlo_mfu"): hlo_mfu,
     ("hbm_bandwidth", "unsized_share"): hbm_unsized,
     ("step_time", "last_step_ms"): last_step,
+    ("collective_count", "phase_device_steps"): collective_count_phase,
+    ("traffic_volume", "run_devices"): traffic_volume_devices,
     ("tpot", "p90_ms"): lambda run: {k: rank(v, 90) / MS for k, v in _tokens(run).items()},
     ("traffic_interval", "p50_us"): lambda run: {k: rank(v, 50) / US for k, v in _intervals(run).items()},
     ("collective_transfer", "p90_us"): lambda run: {

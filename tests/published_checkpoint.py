@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from tracewarehouse.collect.harness.tiny_model import config_values
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.harness.subject import config_values
 from tracewarehouse.collect.models.architectures import ARCHITECTURES
-from tracewarehouse.collect.run_spec import run_spec
 
 SHARDS = 3
 BLOCK = 128

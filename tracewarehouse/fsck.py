@@ -13,16 +13,16 @@ from tracewarehouse.database.database_file import DatabaseFile
 from tracewarehouse.database.file_sources import run_sources
 from tracewarehouse.database.garbage import leftovers
 from tracewarehouse.database.lens import create_lens
+from tracewarehouse.definitions.definition import View
 from tracewarehouse.definitions.reading import Definitions
-from tracewarehouse.definitions.view import View
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
+from tracewarehouse.ingest.lake.fsck import Problem
+from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
 from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS
 from tracewarehouse.ingest.lake.garbage import leftovers as leftovers_of_lake
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.verify.fsck import Problem
-from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 
 def fsck(lake: Lake, database: DatabaseFile, definitions: Definitions) -> list[Problem]:

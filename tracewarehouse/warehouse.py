@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tracewarehouse.executors.executor import Executor, Outcome
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
+    from tracewarehouse.ingest.capture_comparison import CaptureComparison
+    from tracewarehouse.ingest.lake.fsck import Problem
     from tracewarehouse.ingest.pipeline import IngestResult
-    from tracewarehouse.ingest.verify.against import CaptureComparison
-    from tracewarehouse.ingest.verify.fsck import Problem
     from tracewarehouse.ingested import IngestResults
     from tracewarehouse.queries.read_only import Limits
     from tracewarehouse.queries.result import QueryResult
@@ -116,7 +116,7 @@ class Warehouse:
         Raises:
             MetricError: a definition is not valid.
         """
-        from tracewarehouse.definitions.user import load_with
+        from tracewarehouse.definitions.reading import load_with
 
         return load_with(self.sql)
 
@@ -300,12 +300,12 @@ class Warehouse:
             MetricError: the metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.definitions.all_values import of_these
+        from tracewarehouse.definitions.derived import in_these
 
         view = self.definitions.metric(name, version).view.name
         if run is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
-        where = of_these([r.run_id for r in self._meant(run)])
+        where = in_these([r.run_id for r in self._meant(run)])
         return self.rows(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
 
     def values(
@@ -332,7 +332,7 @@ class Warehouse:
             MetricError: a metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.definitions.all_values import values_query
+        from tracewarehouse.definitions.derived import values_query
 
         ids = None if run is None else [r.run_id for r in self._meant(run)]
         ask = self.query if run is None else self.rows
@@ -447,7 +447,7 @@ class Warehouse:
             MetricError: an audit fails.
         """
         from tracewarehouse.database.session import naming_lost_files
-        from tracewarehouse.definitions.ranges import all_audits
+        from tracewarehouse.definitions.derived import all_audits
         from tracewarehouse.evaluation.audits import run_audits
 
         runs = self.lake.runs() if run is None else self._meant(run)
@@ -567,9 +567,9 @@ class Warehouse:
             CaptureError: the capture cannot be read.
             WarehouseError: the capture's run is not in the warehouse, or its tables cannot be read.
         """
-        from tracewarehouse.ingest.verify.against import against
+        from tracewarehouse.ingest.capture_comparison import compare_with_capture
 
-        return against(capture, self._folder("verify"))
+        return compare_with_capture(capture, self._folder("verify"))
 
     def remove(self, run: str | Sequence[str]) -> list[RunVersion | UnreadRun]:
         """Remove runs from the warehouse, and return them; a later `collect_garbage` deletes their files.

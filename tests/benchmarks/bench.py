@@ -97,29 +97,29 @@ from tracewarehouse.ingest.columns.profiler_names import device_plane
 from tracewarehouse.ingest.hlo.modules import HloModules
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.tables.lines import DeviceEvents, LineTables, PlaneLines
-from tracewarehouse.ingest.lake.parquet import TableWriter
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.tables.staging import RunFolder
 from tracewarehouse.ingest.tables.stats import write_instruction_stats
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.readers.formats import open_trace
 out = Path(sys.argv[2]) / "tables"
 out.mkdir()
+folder = RunFolder(out, "r")
 trace, instructions, rows = open_trace(CaptureFile(Path(sys.argv[1]))), Instructions(), 0
 with (
     without_cycle_search(),
     ThreadPoolExecutor(1) as encoder,
-    LineTables(out, "r", instructions.facts, encoder) as tables,
+    LineTables(folder, instructions.facts, encoder) as tables,
 ):
     for i, plane in enumerate(trace.planes):
-        of_row = instructions.of_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
-        device = DeviceEvents(None, Timeline(), of_row) if of_row is not None else None
+        row_instruction = instructions.of_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
+        device = DeviceEvents(None, Timeline(), row_instruction) if row_instruction is not None else None
         rows = tables.write(trace, PlaneLines(0, "host", 0, i, plane, plane.lines, device), rows)
     tables.finish()  # in the background, while this thread goes on
     instructions.complete()
-    with TableWriter(out, "r", TABLES["instructions"], encoder) as writer:
+    with folder.writer("instructions", encoder) as writer:
         writer.write_rows(instructions.column_rows())
-    with TableWriter(out, "r", TABLES["instruction_stats"], encoder) as writer:
+    with folder.writer("instruction_stats", encoder) as writer:
         write_instruction_stats(writer, [row.stats for row in instructions.rows])
 print(json.dumps({"rows": rows, "bytes": sum(f.stat().st_size for f in out.iterdir())}))
 """

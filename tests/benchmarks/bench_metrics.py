@@ -59,7 +59,7 @@ import json, statistics, sys, time
 from tracewarehouse.warehouse import open_warehouse
 sql = (
     "SELECT r.mesh, count(*) AS n, avg(v.value) AS mean FROM metrics.all_values AS v JOIN runs AS r USING (run_id) "
-    "WHERE v.metric = 'step_time' AND v.version = 2 GROUP BY r.mesh"
+    "WHERE v.metric = 'step_time' AND v.version = 1 GROUP BY r.mesh"
 )
 with open_warehouse(sys.argv[1]) as warehouse:
     seconds = []

@@ -28,8 +28,7 @@ from msgspec.structs import replace
 
 from tracewarehouse.evaluation.evaluator import Evaluator, refresh
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text
-from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
+from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, manifest_text, run_digest
 from tracewarehouse.warehouse import open_warehouse
 
 HERE = Path(__file__).resolve().parent
@@ -71,9 +70,9 @@ class Pattern:
     def write(self, warehouse: Path, number: int) -> RunVersion:
         """Write it as the run of a number into a warehouse."""
         of_host = hashlib.sha256(str(number).encode()).hexdigest()
-        source = digest_of([of_host] * self.run.rows["hosts"])
+        source = run_digest([of_host] * self.run.rows["hosts"])
         length = len(OF_PATTERN.name) - 8
-        run_id, name = run_id_of(source), f"{self.run.name[:length]:-<{length}}-{number:07}"
+        run_id, name = derived_run_id(source), f"{self.run.name[:length]:-<{length}}-{number:07}"
         identity = Identity(run_id, name, source, of_host)
         folder = Path("lake") / run_id / self.run.version
         (warehouse / folder).mkdir(parents=True)

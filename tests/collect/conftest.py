@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
-from tracewarehouse.collect.checks.reference_cache import FOLDER
+from tracewarehouse.collect.checks.reference import FOLDER
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 from tracewarehouse.cli import app
 from tracewarehouse.collect.ahead_of_time import CompiledStep, compile_ahead
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import memory_need
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
-from tracewarehouse.collect.run_spec import run_spec
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
 from tracewarehouse.ingest.hlo.program import CLASSES
 from tracewarehouse.warehouse import open_warehouse

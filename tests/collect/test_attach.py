@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
 from tracewarehouse.collect import attach as attaching
-from tracewarehouse.collect.attach import AttachError, attach
+from tracewarehouse.collect.attach import AttachError, ProfileRequest, ProfileResponse, attach
 from tracewarehouse.collect.errors import MissingDependencyError
-from tracewarehouse.collect.profiler_service import ProfileRequest, ProfileResponse
 from tracewarehouse.ingest.capture.manifest import Mesh, load_manifest
 from tracewarehouse.ingest.pipeline import ingest_one
 
@@ -162,13 +161,15 @@ def test_what_is_no_profiler_server_is_named(
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     with pytest.raises(AttachError, match=f"^localhost:{port}: no profiler server answers within 0.3 s; start one in"):
-        attach([f"localhost:{port}"], tmp_path, 50)
+        attach([f"localhost:{port}"], tmp_path / "new" / "captures", 50)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":9012", "localhost:port", "localhost:99999", ""])
 def test_an_address_has_host_and_port(address: str, tmp_path: Path) -> None:
     with pytest.raises(AttachError, match="is no address of a profiler server; write HOST:PORT"):
-        attach([address], tmp_path, 50)
+        attach([address], tmp_path / "new" / "captures", 50)
+    assert not list(tmp_path.iterdir())
     with pytest.raises(AttachError, match="given twice"):
         attach(["a:1", "a:1"], tmp_path, 50)
 
@@ -229,7 +230,7 @@ def test_a_process_of_torch_xla(tmp_path: Path) -> None:
             assert server.stdout is not None
             assert server.stdout.readline() == "ready\n"
             done = CliRunner().invoke(
-                app, ["collect", "--attach", f"localhost:{port}", "--duration-ms", "300", "-o", str(tmp_path)]
+                app, ["collect", "--attach", f"localhost:{port}", "--duration-ms", "1000", "-o", str(tmp_path)]
             )
         finally:
             server.kill()
@@ -240,18 +241,3 @@ def test_a_process_of_torch_xla(tmp_path: Path) -> None:
     (table,) = (tmp_path / "warehouse").rglob("collectives.parquet")
     rows = pq.read_table(table, columns=["kind", "group_size", "device_id"]).to_pylist()
     assert {(r["kind"], r["group_size"], r["device_id"]) for r in rows} == {("all-gather", 2, 0), ("all-gather", 2, 1)}
-
-
-def test_a_failed_attach_leaves_no_folder(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("localhost", 0))  # nobody listens there
-        with pytest.raises(AttachError):
-            attach(["no address"], tmp_path / "new" / "captures", 50)
-        attaching_s, attaching.CONNECT_S = attaching.CONNECT_S, 0.2
-        try:
-            with pytest.raises(AttachError, match="no profiler server answers"):
-                attach([f"localhost:{taken.getsockname()[1]}"], tmp_path / "new" / "captures", 50)
-        finally:
-            attaching.CONNECT_S = attaching_s
-
-    assert not list(tmp_path.iterdir())

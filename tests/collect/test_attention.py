@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import memory_need
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel import attention_forms
 from tracewarehouse.collect.parallel.attention_forms import block_pages, cache_length, decode_form, prefill_form
-from tracewarehouse.collect.run_spec import run_spec
 
 TORCH_XLA = """
 import json
 import sys
 import types
 import torch
-from tracewarehouse.collect.parallel.attention import flash_attention, paged_attention, sharded_attention
+from tracewarehouse.collect.torch_xla.attention import flash_attention, paged_attention, sharded_attention
 
 shapes = []
 

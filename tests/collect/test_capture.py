@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tracewarehouse.collect.capture import is_recorded, remove_leftovers, staged_capture, write_facts
+from tracewarehouse.collect.capture import is_recorded, remove_leftovers, staged_capture, write_manifest
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
-from tracewarehouse.ingest.capture.card import WorkloadCard
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import Manifest, ModelFacts
 
 
@@ -24,7 +24,7 @@ def finish(staging: Path, spec: RunSpec) -> None:
         mesh=spec.mesh,
         spec_digest=spec.digest,
     )
-    write_facts(staging, WorkloadCard(), manifest)
+    write_manifest(staging, manifest)
 
 
 def test_a_capture_is_there_when_it_is_whole(tmp_path: Path) -> None:

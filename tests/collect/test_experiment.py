@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tracewarehouse.collect.checks.promises import promised_collectives
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made
+from tracewarehouse.collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made, run_spec
 from tracewarehouse.collect.models.architectures import ARCHITECTURES
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.run_spec import RunSpec, stage_layout
 
 
 def test_the_default_run_is_the_demo() -> None:
@@ -30,15 +30,6 @@ def test_equal_meshes_are_the_same_run(mesh: Any) -> None:
 
     assert list(spec.mesh.axes) == ["dp", "tp"]
     assert spec.digest == run_spec(mesh="dp=2,tp=2").digest
-
-
-def test_a_run_survives_json() -> None:
-    spec = run_spec(model="deepseek_v2", mesh="ep=4", dtype="bfloat16", seed=3)
-
-    again = RunSpec.model_validate_json(spec.model_dump_json())
-
-    assert again == spec
-    assert again.digest == spec.digest
 
 
 fields = st.fixed_dictionaries(
@@ -96,6 +87,10 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
             "capacity_factor: expected a number from 1 on, or inf, found 0.5",
         ),
         ({"model": "qwen3_moe", "capacity_factor": "all"}, "capacity_factor: expected a number from 1 on, or inf"),
+        ({"hosts": 2, "mesh": "tp=4"}, "hosts: on cpu each stage is a host, so 2 hosts need pp=2"),
+        ({"hosts": 2, "layers": 4, "mesh": "pp=4"}, "hosts: on cpu each stage is a host, so 2 hosts need pp=2"),
+        ({"hosts": 2, "mesh": "pp=2,dp=2"}, "hosts: only meshes of pp and tp"),
+        ({"hosts": 2, "mesh": "pp=2,tp=2", "microbatches": 2}, "microbatches: a pipeline over hosts"),
         ({"output_length": 0}, "output_length: Input should be greater"),
         ({"steps": 5}, "steps: is no field; fields are model, mesh"),
         ({"model": ["llama"]}, "model: Input should be a valid string"),
@@ -128,7 +123,7 @@ def test_a_sweep_is_every_combination_but_the_excluded() -> None:
 
 
 def test_repeats_record_each_run_again() -> None:
-    names = [s.name for s in plan(Experiment.of(RunSpec(), repeats=3))]
+    names = [s.name for s in plan(Experiment.from_runs(RunSpec(), repeats=3))]
 
     assert names == ["llama-tp4-b4-i32-o17", "llama-tp4-b4-i32-o17-r1", "llama-tp4-b4-i32-o17-r2"]
 
@@ -173,7 +168,7 @@ def test_ready_made_experiments_are_valid(name: str) -> None:
 
 def test_planning_needs_no_torch() -> None:
     code = "import sys, tracewarehouse.collect.runner, tracewarehouse.collect.run_process\n"
-    code += "from tracewarehouse.collect import experiment as e\ne.plan(e.Experiment.of(e.RunSpec()))\n"
+    code += "from tracewarehouse.collect import experiment as e\ne.plan(e.Experiment.from_runs(e.RunSpec()))\n"
     code += "sys.exit(any(m.split('.')[0] in ('torch', 'torch_xla', 'transformers') for m in sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -196,20 +191,6 @@ def test_a_host_is_a_stage() -> None:
     assert spec.digest != run_spec(mesh="pp=2,tp=2").digest
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"mesh": "tp=4"}, "hosts: .* need pp=2"),
-        ({"mesh": "pp=4"}, "hosts: .* need pp=2"),
-        ({"mesh": "pp=2,dp=2"}, "hosts: only meshes of pp and tp"),
-        ({"mesh": "pp=2,tp=2", "microbatches": 2}, "microbatches: "),
-    ],
-)
-def test_hosts_that_are_not_the_stages(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ExperimentError, match=message):
-        run_spec(hosts=2, layers=4, **fields)
-
-
 def test_every_combination_is_planned_or_refused_with_its_field() -> None:
     refused, planned = 0, 0
     for model, mode, hosts, pp, dp, ep, tp in itertools.product(
@@ -228,3 +209,46 @@ def test_every_combination_is_planned_or_refused_with_its_field() -> None:
         # Stages on hosts of their own share no collective; data parallelism has none.
         assert axes == {a for a in ("pp", "ep", "tp") if spec.axis(a) > 1} - ({"pp"} if hosts > 1 else set())
     assert refused > planned > 100
+
+
+def by_slot(layers: int, dense: int, stages: int) -> list[list[int | None]]:
+    layout = stage_layout(layers, dense, stages)
+    return [layout.slot_layers(slot) for slot in range(layout.slots)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "dense", "stages", "expected"),
+    [
+        (4, 0, 1, [[0], [1], [2], [3]]),
+        (4, 0, 2, [[0, 2], [1, 3]]),
+        # What does not divide goes to the last stage.
+        (3, 0, 2, [[0, 1], [None, 2]]),
+        # A dense layer has a slot of its own, on the first stage; the others are shared evenly.
+        (5, 1, 2, [[0, None], [1, 3], [2, 4]]),
+        (4, 1, 2, [[0, None], [1, 2], [None, 3]]),
+        (2, 1, 2, [[0, None], [None, 1]]),
+        # Dense layers alone are alike.
+        (2, 3, 2, [[0, 1]]),
+    ],
+)
+def test_layers_of_stages_worked_by_hand(
+    layers: int, dense: int, stages: int, expected: list[list[int | None]]
+) -> None:
+    assert by_slot(layers, dense, stages) == expected
+
+
+@given(st.integers(1, 70), st.integers(0, 70), st.integers(1, 9))
+def test_every_layer_is_in_one_slot_of_its_kind(layers: int, dense: int, stages: int) -> None:
+    try:
+        slots = by_slot(layers, dense, stages)
+    except ValueError as error:
+        assert str(error).startswith(f"pp={stages} has more stages than")
+        return
+    by_stage = [[slot[s] for slot in slots if slot[s] is not None] for s in range(stages)]
+    assert all(by_stage)
+    assert [n for stage in by_stage for n in stage] == list(range(layers))
+    dense = dense if dense < layers else 0
+    assert all(len({n < dense for n in slot if n is not None}) == 1 for slot in slots)
+    # No more slots than the fullest stage needs: one per dense layer, and the others spread evenly.
+    assert len(slots) == dense + -(-(layers - dense) // stages)
+    assert stage_layout(layers, dense, stages).layer_kinds()[:dense] == list(range(dense))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from math import inf
 
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
-from tracewarehouse.collect.parallel.experts import Places, places
 
 PROGRAM = """
 import json
 import types
 import torch
-from tracewarehouse.collect.parallel.experts import RoutedExperts, places
+from tracewarehouse.collect.torch_xla.experts import RoutedExperts, places
 
 HIDDEN, WIDTH, EXPERTS, CHOSEN = 6, 8, 8, 2
 
@@ -80,34 +78,10 @@ def test_dispatch_computes_what_a_loop_over_tokens_does(torch_processes: TorchPr
         assert dropped == 0 if factor == "inf" else dropped > 0 or factor != "1.0"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        # 32 tokens of 2 experts each go to 4 devices: 16 each on average, 20 with a quarter more. A device has 80
-        # places; its experts get 128 * 2 / 8 = 32 tokens on average.
-        ((32, 2, 8, 4, 1.25), Places(20, 80, 40)),
-        # A token goes once to each of 2 devices at most, which is less than the factor allows.
-        ((32, 2, 8, 2, 1.25), Places(32, 64, 20)),
-        # One token each: everything has room.
-        ((1, 2, 8, 4, 1.25), Places(1, 4, 4)),
-        # At least four places.
-        ((8, 2, 64, 16, 1.0), Places(4, 64, 4)),
-        ((32, 2, 8, 4, inf), Places(32, 128, 128)),
-        # Without ep nothing is sent.
-        ((64, 2, 8, 1, 1.0), Places(64, 64, 16)),
-        # DeepSeek-V3 on 32 devices, 128 tokens each: 32 places for each device, 1024 in all, k * tokens; once each
-        # expert had one for every token, 32768.
-        ((128, 8, 256, 32, 1.0), Places(32, 1024, 128)),
-    ],
-)
-def test_places_follow_from_the_mean_share(arguments: tuple[int, int, int, int, float], expected: Places) -> None:
-    assert places(*arguments) == expected
-
-
 GROUPS = """
 import json
 import torch
-from tracewarehouse.collect.parallel.deepseek import _are_largest
+from tracewarehouse.collect.torch_xla.sharded_model import _are_largest
 
 torch.manual_seed(0)
 found = []

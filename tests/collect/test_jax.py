@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,27 @@ import pytest
 
 import tracewarehouse as tw
 from tests.captured_collectives import collectives
-from tests.collect.torch_processes import TorchProcesses
+from tests.collect.torch_processes import RECORD, TorchProcesses
 from tests.published_checkpoint import write_checkpoint
 from tracewarehouse.cli.collect import capture_faults
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest
+from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.warehouse import Warehouse
 
 missing = [name for name in ("jax", "torch", "transformers") if importlib.util.find_spec(name) is None]
 if missing:
     pytest.skip(f"{', '.join(missing)} not installed: pip install 'tracewarehouse[jax]'", allow_module_level=True)
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
-TORCH_XLA = sorted(
-    p.parent for p in CAPTURES.glob("*/manifest.json") if "hosts" not in p.parent.name and "jax" not in p.parent.name
+TORCH_XLA = (
+    "deepseek_v2-ep4-b4-i16-o9",
+    "llama-pp2tp2-b4-i16-o5",
+    "llama-tp4-sp-b4-i16-o9",
+    "qwen3-dp2tp2-b4-i16-o9",
 )
-RECORD = "import sys; from tracewarehouse.collect import run_process; sys.exit(run_process.main(sys.argv[1:]))"
 
 
 @pytest.fixture
@@ -38,18 +43,17 @@ def record(jax_processes: TorchProcesses, tmp_path: Path) -> Callable[[RunSpec],
     """Records a run and looks for what the capture lacks; gives the capture directory."""
 
     def recorded(spec: RunSpec) -> Path:
-        done = jax_processes.run(RECORD, spec.model_dump_json(), str(tmp_path))
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert capture_faults(tmp_path / spec.name) == []
-        return tmp_path / spec.name
+        capture = jax_processes.record(spec, tmp_path)
+        assert capture_faults(capture) == []
+        return capture
 
     return recorded
 
 
-def traffic(capture: Path, warehouse: Path) -> Counter[Any]:
+def traffic(rows: Iterable[dict[str, Any]]) -> Counter[Any]:
     """Bytes of all messages by step, kind and axis of the first device; XLA may join two of them in one instruction."""
     found: Counter[Any] = Counter()
-    for row in collectives(capture, warehouse):
+    for row in rows:
         if row["device_id"] == 0:
             found[row["step"], row["kind"], row["axis"]] += row["message_bytes"]
     return found
@@ -63,11 +67,11 @@ def smallest_lead(spec: RunSpec) -> float:
     return float((largest[..., 0] - largest[..., 1]).min())
 
 
-@pytest.mark.parametrize("of_torch_xla", TORCH_XLA, ids=lambda path: path.name)
+@pytest.mark.parametrize("name", TORCH_XLA)
 def test_equal_workloads_under_torch_xla_and_jax(
-    record: Callable[[RunSpec], Path], tmp_path: Path, of_torch_xla: Path
+    record: Callable[[RunSpec], Path], all_captures: Warehouse, tmp_path: Path, name: str
 ) -> None:
-    there = load_manifest(of_torch_xla / "manifest.json")
+    there = load_manifest(CAPTURES / name / "manifest.json")
     spec = RunSpec.model_validate({**(there.model_extra or {})["spec"], "backend": "jax"})
 
     capture = record(spec)
@@ -84,13 +88,15 @@ def test_equal_workloads_under_torch_xla_and_jax(
     assert [(p.name, p.step) for p in here.phases] == [(p.name, p.step) for p in there.phases]
     assert (here.backend, there.backend) == ("jax", "torch_xla")
     assert load_card(capture / "card.yaml").model_executor.framework.name == "jax"
-    assert traffic(capture, tmp_path / "jax") == traffic(of_torch_xla, tmp_path / "torch_xla")
+    columns = ("device_id", "step", "kind", "axis", "message_bytes")
+    sql = f"SELECT {', '.join('c.' + c for c in columns)} FROM collectives AS c JOIN runs AS r USING (run_id)"
+    rows = all_captures.query(f"{sql} WHERE r.name = '{name}'").rows()
+    assert traffic(collectives(capture, tmp_path / "jax")) == traffic(dict(zip(columns, r, strict=True)) for r in rows)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"model": "deepseek_v3", "mesh": "pp=2,tp=2", "layers": 3, "sequence_parallelism": "megatron"},
         {"model": "deepseek_v3", "mesh": "dp=2,ep=2,tp=2", "capacity_factor": "inf"},
         {"model": "qwen3_moe", "mesh": "pp=2,ep=2"},
         {"model": "qwen3", "mesh": "dp=2,tp=2", "sequence_parallelism": "ring"},
@@ -100,19 +106,7 @@ def test_equal_workloads_under_torch_xla_and_jax(
     ids=lambda fields: run_spec(backend="jax", **fields).name,
 )
 def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], fields: dict[str, Any]) -> None:
-    spec = run_spec(backend="jax", batch=4, input_length=8, output_length=3, **fields)
-    capture = record(spec)
-    manifest = load_manifest(capture / "manifest.json")
-    assert manifest.checks["tokens_equal"] in ((True,) if manifest.checks.get("comparable_share") != 0 else (None,))
-    with tw.open(capture.parent / "warehouse", create=True) as warehouse:
-        warehouse.ingest(capture)
-        assert warehouse.query("SELECT flag FROM main.quality_flags").rows() == []
-        (run,) = warehouse.query("SELECT split_part(framework, ' ', 1), mesh FROM main.runs").rows()
-        assert run == ("jax", str(spec.mesh))
-        axes = warehouse.query("SELECT DISTINCT axis FROM collectives ORDER BY axis").rows()
-        assert {axis for (axis,) in axes} <= {axis for axis, size in spec.mesh.axes.items() if size > 1}
-        layers = warehouse.query("SELECT DISTINCT layer FROM models.op_layers WHERE layer IS NOT NULL").rows()
-        assert {layer for (layer,) in layers} == set(range(spec.layers))
+    require_promises_kept(record, run_spec(backend="jax", batch=4, input_length=8, output_length=3, **fields))
 
 
 def test_a_published_model(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
@@ -120,14 +114,31 @@ def test_a_published_model(record: Callable[[RunSpec], Path], tmp_path: Path) ->
     rope = {"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 64}
     write_checkpoint(tmp_path / "published", "deepseek_v3", "bfloat16", is_eight_bit=True, layers=3, rope_scaling=rope)
     fields = {"mesh": "pp=2,tp=2", "batch": 4, "input_length": 8, "output_length": 3, "dtype": "float32"}
-    capture = record(run_spec(model=str(tmp_path / "published"), backend="jax", capacity_factor="inf", **fields))
-    checks = load_manifest(capture / "manifest.json").checks
+    fields |= {"sequence_parallelism": "megatron", "capacity_factor": "inf"}
+    checks = require_promises_kept(record, run_spec(model=str(tmp_path / "published"), backend="jax", **fields))
     assert (checks["reference"], checks["tokens_equal"], checks["dropped_pairs"]) == ("full", True, 0)
+
+
+def require_promises_kept(record: Callable[[RunSpec], Path], spec: RunSpec) -> dict[str, Any]:
+    """Record a run; nothing promised is missing, and every op has its layer and axis. Its checks."""
+    capture = record(spec)
+    checks = load_manifest(capture / "manifest.json").checks
+    assert checks["tokens_equal"] in ((True,) if checks.get("comparable_share") != 0 else (None,))
+    ingest_one(capture, capture.parent / "warehouse")
+    with tw.open(capture.parent / "warehouse") as warehouse:
+        assert warehouse.query("SELECT flag FROM main.quality_flags").rows() == []
+        (run,) = warehouse.query("SELECT split_part(framework, ' ', 1), mesh FROM main.runs").rows()
+        assert run == ("jax", str(spec.mesh))
+        axes = warehouse.query("SELECT DISTINCT axis FROM collectives ORDER BY axis").rows()
+        assert {axis for (axis,) in axes} <= {axis for axis, size in spec.mesh.axes.items() if size > 1}
+        layers = warehouse.query("SELECT DISTINCT layer FROM models.op_layers WHERE layer IS NOT NULL").rows()
+        assert {layer for (layer,) in layers} == set(range(spec.layers))
+    return checks
 
 
 def test_what_jax_cannot_split_is_refused(jax_processes: TorchProcesses, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "odd", "llama", vocab_size=511)
     spec = run_spec(model=str(tmp_path / "odd"), mesh="tp=2", backend="jax", input_length=8, output_length=2)
-    done = jax_processes.run(RECORD, spec.model_dump_json(), str(tmp_path))
+    done = jax_processes.run(RECORD, spec.model_dump_json(), str(tmp_path), "1", "")
     assert done.returncode == 1
     assert "error: lm_head.weight: its 511 rows or columns do not divide over tp=2, as the jax backend" in done.stderr

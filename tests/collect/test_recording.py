@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ import tracewarehouse as tw
 from tests.captured_collectives import assert_as_promised, collectives
 from tests.collect.torch_processes import ENVIRONMENT, TorchProcesses
 from tests.running_processes import running, wait_until
-from tracewarehouse.collect.experiment import Experiment
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.experiment import Experiment, run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.runner import collect
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest
@@ -43,15 +44,7 @@ def quick_compiler() -> Iterator[None]:
 def record(torch_processes: TorchProcesses, tmp_path: Path) -> Callable[[RunSpec], Path]:
     """Records a run; gives the capture directory."""
 
-    def recorded(spec: RunSpec) -> Path:
-        done = torch_processes.run(RECORD, spec.model_dump_json(), str(tmp_path))
-        assert done.returncode == 0, done.stderr[-3000:]
-        return tmp_path / spec.name
-
-    return recorded
-
-
-RECORD = "import sys; from tracewarehouse.collect import run_process; sys.exit(run_process.main(sys.argv[1:]))"
+    return lambda spec: torch_processes.record(spec, tmp_path)
 
 
 def test_llama_over_tp(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
@@ -145,41 +138,33 @@ def test_experts_exchange_and_reduce_no_more_than_their_places(
         assert reduced == {tokens * 128 * 4, tokens * (128 + 1) * 4}
 
 
-def test_a_split_sequence_in_a_pipeline(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
-    capture = record(run_spec(mesh="pp=2,tp=2", sequence_parallelism="megatron", **SMALL))
+@pytest.mark.parametrize(
+    ("fields", "kind", "count"),
+    [
+        # Keys and values go one device on in each of the 2 layers, on 4 devices.
+        ({"model": "qwen3", "mesh": "dp=2,tp=2", "sequence_parallelism": "ring"}, "collective-permute", 2 * 2 * 4),
+        # Query, key, value and output of each of the 2 layers, on 2 devices.
+        ({"mesh": "tp=2", "sequence_parallelism": "ulysses"}, "all-to-all", 4 * 2 * 2),
+        # 3 ticks of 1 layer, whose attention and MLP end in a reduce-scatter; 4 devices.
+        ({"mesh": "pp=2,tp=2", "sequence_parallelism": "megatron"}, "reduce-scatter", 3 * 2 * 4),
+    ],
+    ids=["ring", "ulysses", "megatron in a pipeline"],
+)
+def test_a_split_sequence(
+    record: Callable[[RunSpec], Path], tmp_path: Path, fields: dict[str, Any], kind: str, count: int
+) -> None:
+    capture = record(run_spec(**fields, **SMALL))
 
     assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
     rows = collectives(capture, tmp_path / "warehouse")
-    # 3 ticks of 1 layer, whose attention and MLP end in a reduce-scatter; 4 devices, in the prefill only.
-    scatters = [c for c in rows if c["kind"] == "reduce-scatter"]
-    assert {(c["axis"], c["step"]) for c in scatters} == {("tp", 0)}
-    assert len(scatters) == 3 * 2 * 4
+    exchanges = [c for c in rows if (c["kind"], c["axis"], c["step"]) == (kind, "tp", 0)]
+    assert len(exchanges) == count
     assert_as_promised(capture, rows)
 
 
-def test_ring_attention(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
-    capture = record(run_spec(model="qwen3", mesh="dp=2,tp=2", sequence_parallelism="ring", **SMALL))
-
-    assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
-    rows = collectives(capture, tmp_path / "warehouse")
-    # Keys and values go one device on in each of the 2 layers, on 4 devices.
-    rotations = [c for c in rows if (c["kind"], c["phase"]) == ("collective-permute", "prefill")]
-    assert len(rotations) == 2 * 2 * 4
-    assert_as_promised(capture, rows)
-
-
-def test_ulysses_attention(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
-    capture = record(run_spec(mesh="tp=2", sequence_parallelism="ulysses", **SMALL))
-
-    assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
-    rows = collectives(capture, tmp_path / "warehouse")
-    # Query, key, value and output of each of the 2 layers, on 2 devices.
-    assert sum((c["kind"], c["phase"], c["step"]) == ("all-to-all", "prefill", 0) for c in rows) == 4 * 2 * 2
-    assert_as_promised(capture, rows)
-
-
-def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
-    options = ["--mesh", "pp=2,tp=2", "--hosts", "2", "--batch", "2", "--input-length", "8", "--output-length", "4"]
+def test_ring_attention_over_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
+    fields = {"model": "qwen3", "mesh": "pp=2,tp=2", "sequence_parallelism": "ring", "hosts": 2, **SMALL}
+    options = [part for k, v in fields.items() for part in (f"--{k.replace('_', '-')}", str(v))]
     command = [sys.executable, "-m", "tracewarehouse", "collect", *options, "-o", str(tmp_path)]
     collector = subprocess.Popen(command)
     wait_until(lambda: len(running("tracewarehouse.collect.run_process", str(tmp_path))) == 2)
@@ -189,7 +174,7 @@ def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     wait_until(lambda: not running("tracewarehouse.collect.run_process", str(tmp_path)))
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
 
-    (result,) = collect(Experiment.of(run_spec(mesh="pp=2,tp=2", hosts=2, **SMALL), retries=1), tmp_path)
+    (result,) = collect(Experiment.from_runs(run_spec(**fields), retries=1), tmp_path)
     assert result.status == "recorded", result.error
     capture = result.path
 
@@ -199,20 +184,8 @@ def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     assert [p.step for p in manifest.phases] == [0, 1, 2, 3]
     assert sorted(f.name for f in capture.rglob("*.xplane.pb")) == ["host0.xplane.pb", "host1.xplane.pb"]
     assert sorted(f.name for f in capture.iterdir()) == ["card.yaml", "manifest.json", "plugins"]
-    # Two all-reduces in the one layer of each stage; 4 devices, 4 steps.
     rows = collectives(capture, tmp_path / "warehouse")
-    assert sum(c["kind"] == "all-reduce" for c in rows) == 2 * 4 * 4
     assert {c["axis"] for c in rows} == {"tp"}
-
-
-def test_ring_attention_over_two_hosts(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
-    spec = run_spec(model="qwen3", mesh="pp=2,tp=2", hosts=2, sequence_parallelism="ring", **SMALL)
-    capture = record(spec)
-
-    manifest = load_manifest(capture / "manifest.json")
-    assert manifest.checks["tokens_equal"] is True
-    assert manifest.hosts == ["host0", "host1"]
-    rows = collectives(capture, tmp_path / "warehouse")
     # Each host has one layer on two devices: keys and values go one device on, and once into the cache.
     prefill = [c for c in rows if c["phase"] == "prefill"]
     assert sum(c["kind"] == "collective-permute" for c in prefill) == 2 * 4

@@ -12,7 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -22,16 +25,27 @@ ENVIRONMENT = {
     "XLA_FLAGS": "--xla_backend_optimization_level=0",
     # Idle threads of torch would wait for work by spinning, which takes as long again as a tiny model.
     "OMP_NUM_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
 }
-"""What torch and torch_xla read when they are imported."""
+"""What torch, torch_xla and jax read when they are imported."""
+
+RECORD = """
+import sys
+from tracewarehouse.collect import run_process
+from tracewarehouse.collect.harness import generation, subject
+
+specification, output, pairs, host_memory = sys.argv[1:]
+generation.PROFILED_PAIRS = int(pairs)
+if host_memory:
+    subject.available_memory = lambda: int(host_memory)
+sys.exit(run_process.main([specification, output]))
+"""
 
 
 class TorchProcesses:
     """Runs Python programs, each in a process of its own that has torch_xla or JAX, transformers and the harness.
 
-    Args:
-        folder: Gets what the processes print.
-        backend: The one whose packages they have, torch_xla or jax.
+    `folder` gets what the processes print.
     """
 
     def __init__(self, folder: Path, backend: str = "torch_xla") -> None:
@@ -55,13 +69,7 @@ class TorchProcesses:
         self._parent.communicate(timeout=60)
 
     def run(self, program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end.
-
-        Args:
-            program: Python code.
-            arguments: What it finds in `sys.argv` behind the program's name.
-            variables: Set in its environment before anything of torch_xla reads them.
-        """
+        """Run a program to its end, with variables that are set before anything of torch_xla reads them."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         self._parent.stdin.write(json.dumps([program, arguments, variables]) + "\n")
@@ -71,6 +79,13 @@ class TorchProcesses:
         return subprocess.CompletedProcess(
             [program, *arguments], int(code), self._out.read_text(), self._err.read_text()
         )
+
+    def record(self, spec: RunSpec, output: Path, host_memory: int | None = None) -> Path:
+        """Record a run, on a host with less memory when it is given; the capture directory."""
+        pairs = 1 if spec.hosts == 1 else 5  # other hosts know nothing of it
+        done = self.run(RECORD, spec.model_dump_json(), str(output), str(pairs), str(host_memory or ""))
+        assert done.returncode == 0, done.stderr[-3000:]
+        return output / spec.name
 
     def answer(self, program: str, *arguments: str, **variables: str) -> Any:
         """What a program prints last, as JSON; it must end with 0."""
@@ -93,12 +108,17 @@ def forked_for_a_program() -> tuple[str, list[str], dict[str, str]]:
 if __name__ == "__main__":
     backend, for_out, for_err = sys.argv[1:]
     if backend == "jax":
-        import torch  # noqa: F401
-
-        from tracewarehouse.collect.jax import backend as _
+        from tracewarehouse.collect.jax import stack as _
     else:
-        from tracewarehouse.collect.torch_xla import backend as _  # noqa: F401
-    from transformers import LlamaForCausalLM  # noqa: F401
+        from tracewarehouse.collect.torch_xla import stage_hosts as _  # noqa: F401
+    from transformers import (  # noqa: F401  # noqa: F401
+        DeepseekV2ForCausalLM,
+        DeepseekV3ForCausalLM,
+        LlamaForCausalLM,
+        Qwen2ForCausalLM,
+        Qwen3ForCausalLM,
+        Qwen3MoeForCausalLM,
+    )
 
     from tracewarehouse.collect import run_process  # noqa: F401
 

@@ -10,6 +10,7 @@ from conftest import ROOT
 from served_capture import write_served_capture
 
 from tracewarehouse import cli
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import open_warehouse
 
 
@@ -37,8 +38,7 @@ def test_several_hosts_are_written_so_that_they_come_back(
     """A file per host without -o; a file of that name is for viewers, and says so, when written and when ingested."""
     monkeypatch.chdir(tmp_path)
     name = "llama-pp2tp2-b4-i16-o5-hosts2"
-    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
-        warehouse.ingest(ROOT / "data" / "captures" / name)
+    ingest_one(ROOT / "data" / "captures" / name, tmp_path / "warehouse")
     command = ["-w", "warehouse", "export", "chrome", name]
     assert cli.run(command) == 0
     files = [f"{name}/plugins/profile/{name}/host{n}.trace.json.gz" for n in range(2)]
@@ -47,9 +47,9 @@ def test_several_hosts_are_written_so_that_they_come_back(
     shown = capsys.readouterr()
     assert shown.out == "merged.json\n"
     assert "for viewers; name a folder to get files that `tw ingest` reads" in shown.err
-    with open_warehouse(tmp_path / "again", create=True) as again:
-        again.ingest(tmp_path / name)
-        again.ingest(tmp_path / "merged.json")
+    for written in (name, "merged.json"):
+        ingest_one(tmp_path / written, tmp_path / "again")
+    with open_warehouse(tmp_path / "again") as again:
         found = again.query(
             "SELECT r.name, count(d.device_id) FROM main.runs AS r LEFT JOIN main.devices AS d USING (run_id) "
             "GROUP BY r.name"

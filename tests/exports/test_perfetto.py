@@ -30,15 +30,11 @@ def ingested(tmp_path: Path, *captures: Path) -> Warehouse:
     return open_warehouse(tmp_path / "warehouse")
 
 
-def made(tmp_path: Path) -> Warehouse:
-    """The tiny capture: two TPUs, a prefill and three decode steps of 2 layers with 2 all-reduces each."""
-    return ingested(tmp_path, write_capture_directory(tmp_path / "tiny"))
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    """A warehouse of the tiny capture, for tests that only export it."""
-    return made(tmp_path_factory.mktemp("tiny"))
+    """The tiny capture: two TPUs, a prefill and three decode steps of 2 layers with 2 all-reduces each."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return ingested(folder, write_capture_directory(folder / "tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -322,10 +318,9 @@ def test_times_and_steps_are_read() -> None:
             steps(text)
 
 
-def test_command(tmp_path: Path) -> None:
-    made(tmp_path)
+def test_command(tiny: Warehouse, tmp_path: Path) -> None:
     target = tmp_path / "some" / "out.pftrace.gz"
-    options = ["-w", str(tmp_path / "warehouse"), "export", "perfetto", "tiny-tp2", "-o", str(target)]
+    options = ["-w", str(tiny.path), "export", "perfetto", "tiny-tp2", "-o", str(target)]
     result = CliRunner().invoke(app, [*options, "--step", "1", "--flows", "all", "--from", "0ms", "--to", "1s"])
     assert result.output.strip() == str(target)
     assert len(read_trace(target).slices("3. XLA Ops")) == 16
@@ -333,9 +328,7 @@ def test_command(tmp_path: Path) -> None:
 
 CAPTURES = ["deepseek_v2-ep4-b4-i16-o9", "llama-pp2tp2-b4-i16-o5-hosts2"]
 SHARED = [
-    "cpu/cpu_deepseekv3_dp2ep2tp2.xplane.pb",
     "gpu-mi300-jax-gemm.xplane.pb",
-    "tpu-2chip-vllm-tp2-prefill.trace.json.gz",
     "tpu-2chip-vllm-tp2-prefill.xplane.pb",
     "tpu-v6e-4chip-host-offload.xplane.pb",
 ]
@@ -356,16 +349,16 @@ Whole = Callable[[Path], tuple[Warehouse, Path, Trace]]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(taken: Callable[[Path], Warehouse], tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """Exports all of a capture, once for the tests of it."""
 
-    def of_capture(capture: Path) -> tuple[Warehouse, Path, Trace]:
-        folder = tmp_path_factory.mktemp("whole")
-        warehouse = ingested(folder, capture)
-        target = folder / ("out.pftrace" if capture.is_dir() else "out.pftrace.gz")  # both ways of packing
+    def exported_whole(capture: Path) -> tuple[Warehouse, Path, Trace]:
+        warehouse = taken(capture)
+        ending = "pftrace" if capture.is_dir() else "pftrace.gz"  # both ways of packing
+        target = tmp_path_factory.mktemp("whole") / f"out.{ending}"
         return warehouse, target, exported(warehouse, target, flows="all")
 
-    return cache(of_capture)
+    return cache(exported_whole)
 
 
 def is_as_in_the_warehouse(warehouse: Warehouse, trace: Trace) -> None:

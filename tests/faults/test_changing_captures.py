@@ -133,9 +133,9 @@ def test_a_file_that_goes_or_is_replaced_is_read_to_its_end(
 
 
 def ingest_one_digest(digest: str) -> str:
-    from tracewarehouse.ingest.lake.run_id import digest_of
+    from tracewarehouse.ingest.lake.manifest import run_digest
 
-    return digest_of([digest])
+    return run_digest([digest])
 
 
 def test_a_file_that_goes_before_it_is_opened(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from xplane_builder import Space
 
 from tracewarehouse.cli import run
 from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.fsck import fsck
 from tracewarehouse.ingest.lake.garbage import collect_garbage, leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
-from tracewarehouse.ingest.verify.fsck import fsck
 from tracewarehouse.warehouse import open_warehouse
 
 Tw = Callable[..., tuple[int, str, str]]

@@ -15,12 +15,12 @@ from tiny_capture import write_capture_directory
 
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.capture_comparison import compare_with_capture
+from tracewarehouse.ingest.lake.fsck import fsck
 from tracewarehouse.ingest.lake.garbage import collect_garbage, leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.ingest.tables import parts
-from tracewarehouse.ingest.verify.against import against
-from tracewarehouse.ingest.verify.fsck import fsck
 
 HERE = Path(__file__).resolve().parent
 
@@ -60,7 +60,7 @@ def test_a_run_that_several_processes_wrote_is_whole(tmp_path: Path, monkeypatch
     [entry] = Lake(tmp_path / "w").runs()
     assert len(entry.files["ops"]) > 1
     assert fsck(tmp_path / "w") == []
-    assert against(find_captures(path)[0], tmp_path / "w").differences == []
+    assert compare_with_capture(find_captures(path)[0], tmp_path / "w").differences == []
     ingest_one(path, tmp_path / "w", RunOptions(name="replaced"), jobs=2)
     assert len(collect_garbage(Lake(tmp_path / "w"), 0)) == 1
 

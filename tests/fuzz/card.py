@@ -13,7 +13,7 @@ from fuzz.judging import Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 
 from tracewarehouse.ingest.capture.card import WorkloadCard, dump_card, load_card
-from tracewarehouse.ingest.tables.run import card_facts
+from tracewarehouse.ingest.tables.run_row import card_facts
 
 KINDS = ("none", "none", "value", "value", "key", "truncate", "flip", "insert", "delete", "splice", "token", "bomb")
 VALUES: tuple[Any, ...] = (

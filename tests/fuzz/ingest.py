@@ -23,11 +23,11 @@ import tracewarehouse as tw
 from tracewarehouse.fsck import Problem
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, MetricError, TracewarehouseError
+from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.readers.chrome.plain import chrome_planes
 from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.tables import parts
-from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 NUMBERS = (0, 1, 2, 3, -1, -7, 10**6, 10**9, 10**12, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63))
 TEXTS = (

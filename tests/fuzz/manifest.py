@@ -15,7 +15,7 @@ from fuzz.seeds import capture_files
 
 from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
 from tracewarehouse.ingest.capture_names import AXES
-from tracewarehouse.ingest.tables.run import manifest_facts
+from tracewarehouse.ingest.tables.run_row import manifest_facts
 
 KINDS = (
     "none", "value", "value", "value", "mesh", "mesh", "missing", "truncate", "flip", "insert", "delete", "token",

@@ -65,7 +65,7 @@ def shared_runs(shared_traces: Path, shared_warehouse: Path) -> dict[str, Ingest
     for capture in find_captures(shared_traces):
         mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
         results[capture.name] = ingest_capture(capture, warehouse, RunOptions(mesh))
-    chrome = next(shared_traces.glob("*.trace.json.gz"))
+    chrome = shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz"
     results["chrome"] = ingest_capture(find_captures(chrome)[0], warehouse, RunOptions(Mesh.parse("tp=2")))
     return results
 

@@ -12,7 +12,7 @@ from xplane_builder import PlaneBuilder, Space, Unsigned
 
 import tracewarehouse
 from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
-from tracewarehouse.ingest.devices.gpu_launches import launches
+from tracewarehouse.ingest.devices.host_survey import launches
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.ingest.readers.xplane.reader import read_xplane

@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from xplane_builder import Space, TpuPlane, Unsigned
 
+from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.costs import load_costs
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.capture_comparison import compare_with_capture
+from tracewarehouse.ingest.devices.hosts import Device, complete_devices
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
-from tracewarehouse.ingest.verify.against import against
+from tracewarehouse.ingest.tables.run_row import card_facts
 
 Query = Callable[..., list[tuple[Any, ...]]]
 PROGRAM = 42
@@ -408,40 +411,40 @@ class TestNothingIsLost:
         with pytest.raises(CaptureError, match="beyond int64 picoseconds"):
             ingest_one(space.write(tmp_path / "x.xplane.pb"), tmp_path / "w")
 
-    @pytest.mark.parametrize(
-        ("plane", "line", "kinds"),
-        [
-            ("/device:TPU:0 SparseCore 1", "Sparse Core Ops", ("sparse_core", "ops")),
-            ("/device:TPU:0 SparseCore 1", "Sparse Core Steps", ("sparse_core", "steps")),
-            ("/device:CUSTOM:Megascale Trace", "Collective Optical Flow", ("megascale", "dcn")),
-            ("/device:CUSTOM:anything", "x", ("custom", "unknown")),
-            ("/device:TPU:0", "counters_0", ("device", "counters")),
-            ("/device:TPU:0", "Scalar Unit", ("device", "llo")),
-            ("/device:TPU:0", "TC Overlay", ("device", "overlay")),
-            ("/device:TPU:0", "Tensor Core Sync Flag", ("device", "sync_flags")),
-            ("/device:TPU:0", "Host Offload Ops", ("device", "offload")),
-            ("/host:CPU", "DcnHostTraffic", ("host", "dcn")),
-            ("/host:TPU-runtime", "tpu_driver/7", ("host", "thread")),
-            ("/something:new", "a line", ("unknown", "unknown")),
-        ],
-    )
     def test_planes_and_lines_are_kept_named_and_typed(
-        self, tmp_path: Path, tables_of: Callable[[Path], Query], plane: str, line: str, kinds: tuple[str, str]
+        self, tmp_path: Path, tables_of: Callable[[Path], Query]
     ) -> None:
+        lines = {
+            ("/device:TPU:0 SparseCore 1", "sparse_core"): {"Sparse Core Ops": "ops", "Sparse Core Steps": "steps"},
+            ("/device:CUSTOM:Megascale Trace", "megascale"): {"Collective Optical Flow": "dcn"},
+            ("/device:CUSTOM:anything", "custom"): {"x": "unknown"},
+            ("/device:TPU:0", "device"): {
+                "counters_0": "counters",
+                "Scalar Unit": "llo",
+                "TC Overlay": "overlay",
+                "Tensor Core Sync Flag": "sync_flags",
+                "Host Offload Ops": "offload",
+            },
+            ("/host:CPU", "host"): {"DcnHostTraffic": "dcn"},
+            ("/host:TPU-runtime", "host"): {"tpu_driver/7": "thread"},
+            ("/something:new", "unknown"): {"a line": "unknown"},
+        }
         space = Space()
-        space.tpu(0).ops.event("op", 0, 5)
-        space.plane(plane).line(line).event("event", 10, 5, value=1.5)
+        for (name, _), kinds in lines.items():
+            plane = space.plane(name)
+            for line in kinds:
+                plane.line(line).event("event", 10, 5, value=1.5)
         path = space.write(tmp_path / "x.xplane.pb")
         ingest_one(path, tmp_path / "w")
         query = tables_of(tmp_path / "w")
-        assert query("SELECT kind FROM planes WHERE plane_index = 1") == [(kinds[0],)]
-        assert query("SELECT plane, line, kind, event_count FROM lines WHERE plane_index = 1") == [
-            (plane, line, kinds[1], 1)
+        sql = "SELECT p.plane, p.kind, line, l.kind, event_count FROM lines AS l JOIN planes AS p USING (plane_index)"
+        expected = {(*plane, line, kind, 1) for plane, kinds in lines.items() for line, kind in kinds.items()}
+        assert set(query(sql)) == expected
+        assert query("SELECT DISTINCT name, double_value, count(*) FROM event_stats GROUP BY ALL") == [
+            ("value", 1.5, len(expected))
         ]
-        assert query("SELECT name, double_value FROM event_stats") == [("value", 1.5)]
-        is_counter = kinds[1] == "counters"
-        assert query("SELECT name, value FROM counters") == ([("event: value", 1.5)] if is_counter else [])
-        assert against(find_captures(path)[0], tmp_path / "w").differences == []
+        assert query("SELECT name, value FROM counters") == [("event: value", 1.5)]
+        assert compare_with_capture(find_captures(path)[0], tmp_path / "w").differences == []
 
     def test_a_capture_of_the_host_alone(self, ingest: Any) -> None:
         space = Space()
@@ -482,10 +485,7 @@ def test_manifest_and_card_add_facts(tmp_path: Path, tables_of: Callable[[Path],
     assert query(host, "step") == [("decode", 1, 10_000, 20_000, "manifest")]
 
 
-@pytest.mark.parametrize("model", ["tpu_v6e", "v6e", "TPU v6 Lite"])
-def test_a_card_names_the_chip_where_the_capture_does_not(
-    tmp_path: Path, tables_of: Callable[[Path], Query], model: str
-) -> None:
+def test_a_card_names_the_chip_where_the_capture_does_not(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
     space = Space()
     for device in range(2):
         tpu = space.tpu(device)
@@ -493,7 +493,7 @@ def test_a_card_names_the_chip_where_the_capture_does_not(
         if device == 0:
             tpu.stats.clear()
     space.write(tmp_path / "run" / "vm.xplane.pb")
-    topology, chip = "{bandwidth_gbps: [N/A, 800]}", f"{{type: TPU, model: {model}}}"
+    topology, chip = "{bandwidth_gbps: [N/A, 800]}", "{type: TPU, model: tpu_v6e}"
     card = f"workload: {{hardware: {{network_topo: {topology}, xpu_spec: {chip}}}}}"
     (tmp_path / "run" / "card.yaml").write_text(card)
     ingest_one(tmp_path / "run", tmp_path / "warehouse")
@@ -513,27 +513,17 @@ def test_a_card_names_the_chip_where_the_capture_does_not(
         ("TPU v5 lite", (197, 393, None), 819.0, 4 * 50.0),
         ("TPU v5p", (459, 918, 459), 2765.0, 6 * 100.0),
         ("TPU v6 lite", (918, 1836, 918), 1638.0, 4 * 100.0),
+        ("v6e", (918, 1836, 918), 1638.0, 4 * 100.0),
     ],
 )
 def test_the_peaks_of_a_chip_are_those_of_its_documentation(
-    tmp_path: Path,
-    tables_of: Callable[[Path], Query],
-    kind: str,
-    rates: tuple[int | None, ...],
-    memory: float,
-    links: float,
+    kind: str, rates: tuple[int | None, ...], memory: float, links: float
 ) -> None:
-    space = Space()
-    tpu = space.tpu(0)
-    tpu.modules.event(f"decode({PROGRAM})", 0, 100)
-    tpu.stats.clear()
-    space.write(tmp_path / "run" / "vm.xplane.pb")
-    (tmp_path / "run" / "card.yaml").write_text(f"workload: {{hardware: {{xpu_spec: {{type: TPU, model: {kind}}}}}}}")
-    ingest_one(tmp_path / "run", tmp_path / "warehouse")
-    query = tables_of(tmp_path / "warehouse")
-    assert query("SELECT peak_hbm_gbps, peak_ici_gbps FROM devices") == [(memory, links)]
-    peaks = query("SELECT peak_flops_per_s, peak_int8_flops_per_s, peak_fp8_flops_per_s FROM devices")
-    assert peaks == [tuple(rate and rate * 1e12 for rate in rates)]
+    device = Device(0, "vm", "/device:TPU:0", 0, "tpu")
+    complete_devices([device], "tpu", kind)
+    assert (device.peak_hbm_gbps, device.peak_ici_gbps) == (memory, links)
+    peaks = device.peak_flops_per_s, device.peak_int8_flops_per_s, device.peak_fp8_flops_per_s
+    assert peaks == tuple(rate and rate * 1e12 for rate in rates)
 
 
 @pytest.mark.parametrize(
@@ -545,15 +535,9 @@ def test_the_peaks_of_a_chip_are_those_of_its_documentation(
         ("{model_arch: {num_params: 70}}", None),
     ],
 )
-def test_a_dense_model_uses_all_of_its_parameters(
-    tmp_path: Path, tables_of: Callable[[Path], Query], facts: str, expected: int | None
-) -> None:
-    space = Space()
-    space.tpu(0).modules.event(f"decode({PROGRAM})", 0, 100)
-    space.write(tmp_path / "run" / "vm.xplane.pb")
-    (tmp_path / "run" / "card.yaml").write_text(f"workload: {{model: {facts}}}")
-    ingest_one(tmp_path / "run", tmp_path / "warehouse")
-    assert tables_of(tmp_path / "warehouse")("SELECT num_params_active FROM runs") == [(expected,)]
+def test_a_dense_model_uses_all_of_its_parameters(tmp_path: Path, facts: str, expected: int | None) -> None:
+    (tmp_path / "card.yaml").write_text(f"workload: {{model: {facts}}}")
+    assert card_facts(load_card(tmp_path / "card.yaml")).get("num_params_active") == expected
 
 
 def test_a_manifest_tells_experts_and_a_shared_table(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
@@ -604,7 +588,7 @@ def test_costs_that_are_given_go_to_the_kernels_they_name(tmp_path: Path, tables
     assert ingest_one(file, warehouse).status == "unchanged"
     (tmp_path / "c.toml").write_text('["RPA-*"]\nflops = 6\n')
     assert ingest_one(file, warehouse, RunOptions(costs=load_costs(tmp_path / "c.toml"))).status == "ingested"
-    assert against(find_captures(file)[0], warehouse).differences == []
+    assert compare_with_capture(find_captures(file)[0], warehouse).differences == []
 
 
 def test_a_given_mesh_that_does_not_fit_replaces_nothing(tmp_path: Path) -> None:

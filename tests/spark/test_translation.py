@@ -10,8 +10,7 @@ import pytest
 from sqlglot import exp
 
 from tracewarehouse.definitions import portable
-from tracewarehouse.definitions.all_values import all_values_sql
-from tracewarehouse.definitions.catalog import catalog_sql
+from tracewarehouse.definitions.derived import all_values_sql, catalog_sql
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.spark import refusals

@@ -8,7 +8,7 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
-from tracewarehouse.definitions.ranges import all_audits, beyond_range
+from tracewarehouse.definitions.derived import all_audits, beyond_range
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation.audits import run_audit, run_audits
 from tracewarehouse.evaluation.values import evaluate

@@ -17,7 +17,7 @@ from given_tables import warehouse_of
 from tracewarehouse.database.database_file import MARK, write_database
 from tracewarehouse.database.file_sources import run_sources
 from tracewarehouse.database.lens import comment_on_tables, create_lens
-from tracewarehouse.definitions.missing import MISSING
+from tracewarehouse.definitions.derived import MISSING
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks
@@ -74,10 +74,10 @@ NEED_MORE = {
             "allocations",
             "async_copies",
             "async_copy_bytes",
-            "attention_caches",
-            "copies",
+            "known_caches",
+            "any_copy",
             "decode_batches",
-            "decode_contexts",
+            "varied_contexts",
             "experts",
             "fitted_transfers",
             "link_peak",
@@ -94,7 +94,7 @@ NEED_MORE = {
             "repeated_launches",
             "several_sizes",
             "single_rank",
-            "throughput",
+            "known_throughput",
             "unit_counters",
         )
     ),

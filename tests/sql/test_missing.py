@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from given_tables import fill, warehouse_of
 
-from tracewarehouse.definitions.missing import ALL_MET
+from tracewarehouse.definitions.derived import ALL_MET
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -63,10 +63,10 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         {"phases": [_MODULE, _MODULE | {"index": 1}]},
         [{"phases": [_MODULE, _MODULE | {"device_id": 1}]}, {"phases": [_STEP, _NEXT]}],
     ),
-    "steps": ({"phases": [_STEP | {"device_id": None}]}, [{"phases": [_MODULE]}]),
+    "any_step": ({"phases": [_STEP | {"device_id": None}]}, [{"phases": [_MODULE]}]),
     "device_steps": ({"phases": [_STEP]}, [{"phases": [_STEP | {"device_id": None}]}]),
     "followed_step": ({"phases": [_NAMELESS, _NEXT]}, [{"phases": [_STEP, _STEP | {"device_id": 1}]}]),
-    "phases": ({"phases": [_PREFILL]}, [{"phases": [_NAMELESS]}]),
+    "known_phases": ({"phases": [_PREFILL]}, [{"phases": [_NAMELESS]}]),
     "prefill": ({"phases": [_PREFILL]}, [{"phases": [_STEP]}]),
     "prefill_ops": (
         {"ops": [_OP | {"phase": "prefill"}]},
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
             {"step_batches": [_CONTEXTS[0] | {"min_kv_length": None}], "phases": _DECODES},
         ],
     ),
-    "decode_contexts": (
+    "varied_contexts": (
         {"step_batches": _CONTEXTS, "phases": _DECODES},
         [
             {"step_batches": _CONTEXTS, "phases": _DECODES[:-2]},
@@ -97,7 +97,7 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         ],
     ),
     "single_rank": ({"step_batches": [_BATCH]}, [{"step_batches": [_BATCH, _BATCH | {"rank": 1}]}]),
-    "attention_caches": (
+    "known_caches": (
         {"instructions": [_ATTENTION]},
         [
             {"instructions": [_ATTENTION | {"name": "kernel.1"}]},
@@ -133,8 +133,8 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
             },
         ],
     ),
-    "collectives": ({"collectives": [_SUM]}, [{}]),
-    "timed_collectives": ({"collectives": [_SUM]}, [{"collectives": [_SUM | {"end_ps": 0}]}]),
+    "any_collective": ({"collectives": [_SUM]}, [{}]),
+    "lasting_collectives": ({"collectives": [_SUM]}, [{"collectives": [_SUM | {"end_ps": 0}]}]),
     "consecutive_collectives": (
         {"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1}]},
         [{"collectives": [_SUM, _PEER]}, {"collectives": [_SUM, _SUM | {"event_id": 1, "phase": "decode"}]}],
@@ -159,12 +159,12 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
     ),
     "fitted_transfers": ({"collectives": _SIZES}, [{"collectives": [s | {"end_ps": 9} for s in _SIZES]}]),
     "sent_bytes": ({"collectives": [_SUM | {"wire_bytes": 8}]}, [{"collectives": [_SUM]}]),
-    "traffic": ({"traffic": [{"source_device_id": 0, "target_device_id": 1, "bytes": 8}]}, [{}]),
+    "known_traffic": ({"traffic": [{"source_device_id": 0, "target_device_id": 1, "bytes": 8}]}, [{}]),
     "inter_chip_links": ({"runs": [{"backend": "tpu"}]}, [{"runs": [{"backend": "gpu"}]}]),
     "accelerators": ({"runs": [{"backend": "gpu"}]}, [{"runs": [{"backend": "cpu"}]}]),
     "link_peak": ({"devices": [{"peak_ici_gbps": 1.0}]}, [{"devices": [{"peak_flops_per_s": 1.0}]}]),
     "matrix_peak": ({"devices": [{"peak_flops_per_s": 1.0}]}, [{"devices": [{"peak_ici_gbps": 1.0}]}]),
-    "copies": ({"instructions": [_COPY]}, [{"instructions": [{"opcode": "fusion"}]}]),
+    "any_copy": ({"instructions": [_COPY]}, [{"instructions": [{"opcode": "fusion"}]}]),
     "async_copies": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"async_role": None}]}]),
     "paired_copies": (
         {"instructions": [_COPY | {"name": "copy-start.1"}, _DONE]},
@@ -205,7 +205,7 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         {"runs": [_MODEL]},
         [{"runs": [_MODEL | {"head_dim": None}]}, {"runs": [_MODEL | {"num_params_embedding": None}]}],
     ),
-    "throughput": (
+    "known_throughput": (
         {"metric_values": [{"metric": "throughput", "version": 1, "dimensions": "{}"}]},
         [{"metric_values": [{"metric": "ttft", "version": 1, "dimensions": "{}"}]}],
     ),
@@ -241,11 +241,11 @@ def _told(connection: duckdb.DuckDBPyConnection, given: Tables) -> dict[str, tup
 def test_the_first_unmet_need_is_the_reason(connection: duckdb.DuckDBPyConnection) -> None:
     """What a precondition needs itself comes before it: without steps it says nothing of phases."""
     assert _told(connection, {})["tpot"] == (
-        "steps",
+        "any_step",
         "no step is known; mark the steps, or name the program that begins one with `tw ingest --step PROGRAM`.",
     )
     for phases, unmet in (
-        ([_NAMELESS], "phases"),
+        ([_NAMELESS], "known_phases"),
         ([_PREFILL], "decode"),
         ([_PREFILL, _NEXT], "followed_decode"),
         ([_STEP, _NEXT], None),
@@ -255,23 +255,21 @@ def test_the_first_unmet_need_is_the_reason(connection: duckdb.DuckDBPyConnectio
 
 def test_a_compiled_program_has_collectives_and_no_times(connection: duckdb.DuckDBPyConnection) -> None:
     told = _told(connection, {"runs": [{"format": "hlo_text"}]})
-    assert {unmet for metric, (unmet, _) in told.items() if metric not in _OF_PROGRAMS} == {"recorded", "throughput"}
-    assert {told[metric][0] for metric in _OF_PROGRAMS} == {"collectives"}
+    others = {unmet for metric, (unmet, _) in told.items() if metric not in _OF_PROGRAMS}
+    assert others == {"recorded", "known_throughput"}
+    assert {told[metric][0] for metric in _OF_PROGRAMS} == {"any_collective"}
     untimed = _SUM | dict.fromkeys(("start_ps", "end_ps", "exposed_ps"))
     told = _told(connection, {"runs": [{"format": "hlo_text"}], "collectives": [untimed]})
     assert told["collective_count"] == (None, ALL_MET)
-    assert told["exposed_communication"][0] == told["exposed_communication_total"][0] == "recorded"
+    assert told["exposed_communication"][0] == "recorded"
     assert told["traffic_rate"][0] == "recorded"
 
 
 _OF_PROGRAMS = (
     "collective_count",
-    "collective_count_total",
     "traffic_volume",
-    "traffic_volume_total",
     "traffic_by_parallelism",
     "traffic_matrix",
-    "traffic_matrix_by_kind",
     "traffic_by_link",
 )
 """What a compiled program tells as well as a capture."""
@@ -294,7 +292,7 @@ def test_a_metric_that_no_run_stores_is_missing_by_its_needs_alone(connection: d
 
 
 def test_what_compares_runs_is_told_of_too(connection: duckdb.DuckDBPyConnection) -> None:
-    assert _told(connection, {})["scaling_efficiency"][0] == "throughput"
+    assert _told(connection, {})["scaling_efficiency"][0] == "known_throughput"
 
 
 def test_other_tools_definitions_and_deprecated_ones_are_left_out(connection: duckdb.DuckDBPyConnection) -> None:
@@ -302,7 +300,7 @@ def test_other_tools_definitions_and_deprecated_ones_are_left_out(connection: du
     assert not [metric for metric in told if metric.startswith("ccl_")]
     fill(connection, {"runs": [{}]})
     versions = connection.execute("SELECT version FROM metrics.missing WHERE metric = 'step_time'").fetchall()
-    assert versions == [(2,)]
+    assert versions == [(1,)]
 
 
 @pytest.fixture(scope="module")
@@ -343,7 +341,7 @@ _OF_TPUS = {
     "unit_utilization": "unit_counters",
     "padding_waste": "padded_batches",
     "decode_cost_per_context_token": "decode_batches",
-    "kv_cache_traffic": "attention_caches",
+    "kv_cache_traffic": "known_caches",
 }
 """What the captures of virtual CPU devices do not have."""
 _NO_PIPELINE = {"pipeline_bubble": "pipeline"}
@@ -366,15 +364,15 @@ def test_captures_of_the_repository(all_captures: Warehouse) -> None:
 def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
     found = _unmet(shared_warehouse)
     gpu, v6e = found["gpu-mi300-jax-gemm"], found["tpu-v6e-4chip-host-offload"]
-    assert gpu["ttft"] == gpu["tpot"] == v6e["ttft"] == v6e["e2e_latency"] == "phases"
-    assert gpu["communication_time"] == "collectives"
+    assert gpu["ttft"] == gpu["tpot"] == v6e["ttft"] == v6e["e2e_latency"] == "known_phases"
+    assert gpu["communication_time"] == "any_collective"
     assert gpu["ici_utilization"] == gpu["ici_bandwidth_utility"] == "inter_chip_links"
     assert gpu["load_imbalance"] == "several_devices"
     assert v6e["sync_wait"] == "ranks_to_compare"
     assert v6e["hockney"] == "whole_collectives"
-    assert v6e["traffic_matrix"] == v6e["traffic_by_link"] == "traffic"
+    assert v6e["traffic_matrix"] == v6e["traffic_by_link"] == "known_traffic"
     assert v6e["collective_attribution"] == "whole_collectives"
-    assert v6e["prefill_throughput"] == "phases"
+    assert v6e["prefill_throughput"] == "known_phases"
     assert v6e["collective_frequency"] == v6e["traffic_rate"] == "collectives_in_steps"
     assert v6e["gemm_efficiency"] == "product_costs"
     for name in ("tpu-2chip-vllm-tp2-prefill", "chrome"):
@@ -387,4 +385,4 @@ def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
         assert "ttft" not in found[name]
     assert found["cpu_llama_pp2tp2"]["pipeline_bubble"] == "pipeline"
     assert found["cpu_llama_tp4"]["throughput"] == "batch_size"
-    assert found["cpu_llama_tp4"]["scaling_efficiency"] == "throughput"
+    assert found["cpu_llama_tp4"]["scaling_efficiency"] == "known_throughput"

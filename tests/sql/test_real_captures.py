@@ -405,17 +405,7 @@ def test_traffic_is_the_same_however_it_is_divided(
 ) -> None:
     run_id = runs[capture]
     whole = sum(r["sent_bytes"] for r in _rows(connection, "metrics.traffic_matrix", run_id))
-    for view in ("traffic_matrix_by_kind", "traffic_by_link"):
-        assert sum(r["sent_bytes"] for r in _rows(connection, f"metrics.{view}", run_id)) == whole
-    volumes = _rows(connection, "metrics.traffic_volume", run_id)
-    totals = _rows(connection, "metrics.traffic_volume_total", run_id)
-    assert sum(r["message_bytes"] for r in totals) == sum(r["message_bytes"] for r in volumes)
-    counts = _rows(connection, "metrics.collective_count", run_id)
-    count_totals = _rows(connection, "metrics.collective_count_total", run_id)
-    assert sum(r["executions"] for r in count_totals) == sum(r["executions"] for r in counts)
-    exposed = sum(r["total_ms"] for r in _rows(connection, "metrics.exposed_communication", run_id))
-    of_run = _rows(connection, "metrics.exposed_communication_total", run_id)
-    assert sum(r["exposed_ms"] * r["devices"] for r in of_run) == pytest.approx(exposed)
+    assert sum(r["sent_bytes"] for r in _rows(connection, "metrics.traffic_by_link", run_id)) == whole
 
 
 @pytest.mark.parametrize(

@@ -55,18 +55,18 @@ def test_a_capture_without_the_promised_collectives_fails(recorded: Path) -> Non
 
 
 def test_a_capture_whose_ops_have_no_layer_fails(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracewarehouse.ingest.hlo import op_name
+    from tracewarehouse.ingest.hlo import op_names
 
-    monkeypatch.setattr(op_name, "layer_and_part", lambda name: (None, None))
+    monkeypatch.setattr(op_names, "layer_and_part", lambda name: (None, None))
     result = CliRunner().invoke(app, [*RUN, "-o", str(recorded)])
     assert result.exit_code == 1
     assert f"error: {NAME}: only 0 % of the op time has a layer or part of the model" in result.stderr
 
 
 def test_a_capture_whose_ops_have_no_step_fails(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracewarehouse.ingest.devices import cpu_devices
+    from tracewarehouse.ingest.devices import cpu_threads
 
-    monkeypatch.setattr(cpu_devices, "phase_of", lambda name: None)
+    monkeypatch.setattr(cpu_threads, "named_phase", lambda name: None)
     result = CliRunner().invoke(app, [*RUN, "-o", str(recorded)])
     assert result.exit_code == 1
     assert "op events have no phase or step" in result.stderr

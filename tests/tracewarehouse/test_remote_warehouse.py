@@ -53,7 +53,7 @@ def uri(local: Path) -> Iterator[str]:
 
 def everything(warehouse: Warehouse) -> dict[str, list[tuple[object, ...]]]:
     """Rows of the tables and of two metrics."""
-    queries = ["main.runs", "main.ops", "main.collectives", "metrics.all_values", "metrics.step_time_v2"]
+    queries = ["main.runs", "main.ops", "main.collectives", "metrics.all_values", "metrics.step_time_v1"]
     return {q: warehouse.query(f"SELECT * FROM {q} ORDER BY ALL").rows() for q in queries}
 
 

@@ -184,19 +184,6 @@ def test_the_catalogue_lists_every_metric(folder: Path) -> None:
         assert {"ttft", "tpot"} <= {m["metric"] for m in wh.metrics().dicts()}
 
 
-def test_deprecated_versions_are_not_stored_and_answer_who_names_them(folder: Path) -> None:
-    with tw.open(folder) as warehouse:
-        stored = {tuple(r) for r in warehouse.query("SELECT metric, version FROM main.metric_values").rows()}
-        assert ("step_time", 2) in stored
-        assert not {m for m, _ in stored if m.startswith("ccl_")} | (stored & {("step_time", 1)})
-        both = warehouse.values(metrics=["step_time"]).dicts()
-        assert {(r["version"], r["status"]) for r in both} == {(1, "deprecated"), (2, "stable")}
-        assert {r[3] for r in warehouse.values(metrics=["step_time"], version=2).rows()} == {2}
-        first = warehouse.values(metrics=["step_time"], version=1).rows()
-        view = warehouse.query("SELECT run_id, step_time_ms FROM metrics.step_time_v1").rows()
-        assert sorted((r[0], r[5]) for r in first) == sorted(view)
-
-
 def test_the_id_of_a_run_is_enough_to_ask_about_it_without_the_list_of_all_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,7 @@ def collect(
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
-    from tracewarehouse.collect.run_spec import run_spec
+    from tracewarehouse.collect.experiment import run_spec
 
     fields = {
         "model": model,
@@ -124,7 +124,7 @@ def collect(
         _attach(attach, output, duration_ms, fields)
         return
     if experiment is None:
-        plan = experiments.Experiment.of(run_spec(**fields))
+        plan = experiments.Experiment.from_runs(run_spec(**fields))
     elif given := [f"--{k.replace('_', '-')}" for k, v in fields.items() if v is not None]:
         raise typer.BadParameter(f"{', '.join(given)} and an experiment file exclude each other; write it in the file")
     else:

@@ -15,8 +15,8 @@ from tracewarehouse.queries.output import write, write_table
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from tracewarehouse.definitions.definition import Metric
     from tracewarehouse.definitions.reading import Definitions
-    from tracewarehouse.definitions.view import Metric
     from tracewarehouse.queries.result import QueryResult
 
 app = typer.Typer(help="What the metrics mean, and their stored values.", no_args_is_help=True, rich_markup_mode=None)
@@ -241,8 +241,7 @@ def lock(
 
     A version is released once its status is stable. This locks the package's metrics or, with --sql, your own.
     """
-    from tracewarehouse.definitions.lock import LOCK, changes, read_lock, write_lock
-    from tracewarehouse.definitions.versions import definitions_folder
+    from tracewarehouse.definitions.lock import LOCK, changes, definitions_folder, read_lock, write_lock
 
     definitions = context.obj.definitions()
     folder = definitions_folder(context.obj.sql)
@@ -263,7 +262,7 @@ def start_version(
     name: Annotated[str, typer.Argument(help="The metric.", show_default=False, autocompletion=complete_metrics)],
 ) -> None:
     """Start a new version of a metric as a copy of the newest one, and print its file."""
-    from tracewarehouse.definitions.versions import definitions_folder, new_version
+    from tracewarehouse.definitions.lock import definitions_folder, new_version
 
     definitions = context.obj.definitions()
     definitions.metric(name)
@@ -274,7 +273,7 @@ def start_version(
 
 
 def _note_portability(definitions: Definitions) -> None:
-    from tracewarehouse.definitions.user import portability_notes
+    from tracewarehouse.definitions.portable import portability_notes
 
     for note in portability_notes(definitions):
         typer.echo(f"note: {note}", err=True)

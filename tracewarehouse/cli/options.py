@@ -44,7 +44,7 @@ class WarehouseOptions:
         Raises:
             MetricError: a definition is not valid.
         """
-        from tracewarehouse.definitions.user import load_with
+        from tracewarehouse.definitions.reading import load_with
 
         return load_with(self.sql)
 

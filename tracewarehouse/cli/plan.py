@@ -50,7 +50,7 @@ def plan(
     `plan` in the interpreter of --python; with --backend jax only `jax` and `plan`, in that interpreter.
     """
     from tracewarehouse.collect.ahead_of_time import compile_ahead
-    from tracewarehouse.collect.run_spec import run_spec
+    from tracewarehouse.collect.experiment import run_spec
 
     spec = run_spec(
         model=model,

@@ -1,55 +1,47 @@
 """Compiles the programs of a run ahead of time, for TPUs that are not there.
 
-Under torch_xla the model is traced on virtual CPU devices (`python -m tracewarehouse.collect.ahead_of_time SPEC
-FOLDER`), and libtpu compiles the programs that torch_xla would give to the compiler, in an interpreter that has jax and
-libtpu. JAX compiles its own model for the chips directly. The attention uses the kernels of a TPU, for which torch_xla
-needs jax, as on a TPU.
+Under torch_xla one process traces the model, and libtpu compiles the programs that torch_xla would give to the compiler
+in another, whose interpreter has jax and libtpu. JAX compiles its own model for the chips directly.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tracewarehouse.collect.chips import chip_memory, known_chips
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
 from tracewarehouse.collect.harness.backend import BACKENDS
-from tracewarehouse.collect.memory import require_host_memory
-from tracewarehouse.collect.processes import end_with_parent, exit_code_of, start_process
+from tracewarehouse.collect.memory import chip_memory, known_chips, require_host_memory
+from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.errors import shown
 
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
 INSTALL = "pip install 'tracewarehouse[plan]', or name an interpreter that has jax and libtpu with --python"
-_JAX = "tracewarehouse.collect.jax.ahead_of_time"
+_PROCESS = "tracewarehouse.collect.{}.ahead_of_time"
+"""Module of a backend that traces or compiles a run in a process of its own."""
 _ERROR_CLASS = re.compile(r"^(?:error: |[\w.]+Error: )")
 """The text before the reason in the last line of a process."""
 
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A step of a run, compiled for a TPU.
-
-    Attributes:
-        phase: prefill or decode.
-        file: the compiled program, with the run's manifest beside it.
-        chip: kind of the chips, as in the table of hardware.
-        memory: bytes that a chip holds, by the compiler's account: arguments, outputs, aliased (outputs in the memory
-            of arguments), temporaries, program.
-    """
+    """A step of a run, compiled for a TPU."""
 
     phase: str
     file: Path
+    """The compiled program, with the run's manifest beside it."""
     chip: str
+    """Kind of the chips, as in the table of hardware."""
     memory: Mapping[str, int]
+    """Bytes of a chip by the compiler's account: arguments, outputs, aliased (outputs in the memory of arguments),
+    temporaries, program."""
 
     @property
     def bytes_per_chip(self) -> int:
@@ -66,11 +58,8 @@ class CompiledStep:
 def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
     """Compile prefill and decode of a run for a topology.
 
-    Args:
-        spec: The run, on device cpu with one host.
-        topology: Libtpu's name of it, such as v6e:2x4.
-        folder: Gets the programs and the run's manifest.
-        python: An interpreter that has jax and libtpu; for backend jax also torch, transformers and tracewarehouse.
+    The run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4. `python` is an interpreter
+    that has jax and libtpu; for backend jax also torch, transformers and tracewarehouse.
 
     Raises:
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
@@ -91,11 +80,7 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
 
 
 def _require_topology(spec: RunSpec, topology: str) -> None:
-    """Refuse a topology that does not fit the mesh, before a model is traced.
-
-    Raises:
-        CollectError: it is not written as libtpu writes topologies, or has another number of chips.
-    """
+    """Refuse a topology that does not fit the mesh, before a model is traced."""
     found = re.fullmatch(r"v\w+:(\d+(?:x\d+)+)", topology)
     if found is None:
         raise CollectError(f"topology {topology}: expected generation and chips per dimension, such as v6e:2x4")
@@ -107,7 +92,10 @@ def _require_topology(spec: RunSpec, topology: str) -> None:
 def _compile_jax(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
     _require_compiler(python, ("jax", "libtpu", "torch", "transformers", "tracewarehouse"))
     folder.mkdir(parents=True)
-    _run([python, "-m", _JAX, spec.model_dump_json(), topology, str(folder)], f"compiling for {topology}")
+    _run(
+        [python, "-m", _PROCESS.format("jax"), spec.model_dump_json(), topology, str(folder)],
+        f"compiling for {topology}",
+    )
 
 
 def _compile_torch_xla(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
@@ -116,7 +104,7 @@ def _compile_torch_xla(spec: RunSpec, topology: str, folder: Path, python: str) 
     if spec.is_published:
         require_host_memory(spec)
     folder.mkdir(parents=True)
-    trace = [sys.executable, "-m", "tracewarehouse.collect.ahead_of_time", spec.model_dump_json(), str(folder)]
+    trace = [sys.executable, "-m", _PROCESS.format("torch_xla"), spec.model_dump_json(), str(folder)]
     _run(trace, "tracing the model")
     programs = [str(folder / f"{phase}.txt") for phase, _ in spec.step_lengths]
     _run([python, str(_COMPILER), topology, str(folder), *programs], f"compiling for {topology}")
@@ -142,56 +130,12 @@ def _require_compiler(python: str, packages: tuple[str, ...]) -> None:
 
 
 def _run(command: Sequence[str], what: str) -> None:
-    process = start_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    # JAX reads the variable when it is imported; a TPU of this host, if there is one, is not used.
+    platform = {"JAX_PLATFORMS": "cpu"}
+    process = start_process(command, platform, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _, told = process.communicate()
     if process.returncode:
         lines = [line for line in told.decode("utf-8", "replace").splitlines() if line.strip()]
         said = shown(_ERROR_CLASS.sub("", lines[-1])) if lines else f"exit code {process.returncode}"
         mend = "; use more chips, a smaller batch or shorter prompts" if "Ran out of memory" in said else ""
         raise CollectError(f"{what} failed: {said}{mend}")
-
-
-def trace(spec: RunSpec, folder: Path) -> None:
-    """Write the programs of a run as torch_xla makes them, and the manifest with their promises.
-
-    Raises:
-        CollectError: the model cannot be traced.
-    """
-    from tracewarehouse.collect.harness.recording import manifest_of
-    from tracewarehouse.collect.torch_xla.backend import lower_steps
-
-    _lower_kernels_for_tpu()
-    manifest: Any = manifest_of(spec, spec.backend, lower_steps(spec, folder))
-    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
-
-
-def _lower_kernels_for_tpu() -> None:
-    """Make torch_xla lower kernels for a TPU, as it does on a TPU."""
-    from torch_xla.experimental import custom_kernel
-
-    def lowered(kernel: Any, *args: Any, use_cache: bool = False, **options: Any) -> tuple[Any, Any]:
-        import jax
-        import torch
-
-        static = {name: options.pop(name, None) for name in ("static_argnums", "static_argnames")}
-        shapes = [custom_kernel.to_jax_shape_dtype_struct(a) if torch.is_tensor(a) else a for a in args]
-        traced = jax.jit(kernel, **static).trace(*shapes, **options)
-        module = traced.lower(lowering_platforms=("tpu",)).compiler_ir()
-        return custom_kernel._extract_backend_config(module), [a for a in args if torch.is_tensor(a)]
-
-    custom_kernel.trace_pallas = lowered
-
-
-def main(arguments: list[str]) -> int:
-    """Entry of the process that traces; prints one line that starts with `error:` when it fails."""
-    specification, folder = arguments
-    end_with_parent()
-    spec = RunSpec.model_validate_json(specification)
-    from tracewarehouse.collect.torch_xla.backend import environment
-
-    os.environ |= environment(spec.model_copy(update={"device": "cpu"})) | {"JAX_PLATFORMS": "cpu"}
-    return exit_code_of(lambda: trace(spec, Path(folder)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -8,15 +8,16 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tracewarehouse.collect.capture import staged_capture, write_manifest
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
-from tracewarehouse.collect.harness.provenance import versions
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
+from tracewarehouse.ingest.protobuf import Field, message_classes
 
 CONNECT_S = 10.0
 START = "start one in the process that runs the model: jax.profiler.start_server(PORT), or xp.start_server of torch_xla"
@@ -44,17 +45,7 @@ def attach(
     All servers record at the same time; each is a host of the run. No server tells what ran, so the manifest has what
     the caller knows.
 
-    Args:
-        addresses: HOST:PORT of each host's server.
-        output: Folder for the capture directory.
-        duration_ms: Time to record.
-        mesh: Mesh of the devices.
-        model: Name of the model.
-        dtype: Dtype of its weights.
-        batch_size: Sequences per batch.
-        input_length: Tokens of each prompt.
-        output_length: Tokens generated per sequence.
-        grace_s: Seconds after the recording within which a server must answer.
+    `addresses` are HOST:PORT of each host's server, which must answer within `grace_s` after the recording.
 
     Returns:
         The capture directory, `output/<first host>-<port>-<time>`.
@@ -95,7 +86,7 @@ def attach(
                 output_length=output_length,
                 mesh=mesh,
                 hosts=hosts,
-                versions={"tracewarehouse": versions()["tracewarehouse"]},
+                versions={"tracewarehouse": version("tracewarehouse")},
                 **extra,
             ),
         )
@@ -110,10 +101,7 @@ def _host_name(address: str) -> str:
 
 
 def _record(address: str, profiles: Path, session: str, host: str, duration_ms: int, grace_s: float) -> None:
-    """Ask one server for a profile, and put it into the session's folder."""
     import grpc
-
-    from tracewarehouse.collect.profiler_service import PROFILE, ProfileOptions, ProfileRequest, ProfileResponse
 
     # A server that does not send the profile back writes it into this folder itself, if it can reach it.
     request = ProfileRequest(
@@ -177,3 +165,37 @@ def _failure(address: str, error: Any, duration_ms: int, grace_s: float) -> str:
         f"{address}: the server cannot record: {code.name}: {said}; another profile may be going on; a process "
         "can have only one at a time"
     )
+
+
+PROFILE = "/tensorflow.ProfilerService/Profile"
+
+_MESSAGES = message_classes(
+    "tracewarehouse.profiler_service",
+    {
+        "ProfileOptions": [
+            Field(2, "host_tracer_level", "int32"),
+            Field(3, "device_tracer_level", "int32"),
+            Field(4, "python_tracer_level", "int32"),
+            Field(5, "version", "int32"),
+            Field(7, "enable_hlo_proto", "bool"),
+            Field(9, "duration_ms", "uint64"),
+        ],
+        "ProfileRequest": [
+            Field(1, "duration_ms", "uint64"),
+            Field(4, "opts", "ProfileOptions"),
+            Field(5, "repository_root", "bytes"),
+            Field(6, "session_id", "bytes"),
+            Field(7, "host_name", "bytes"),
+            Field(9, "emit_xspace", "bool"),
+        ],
+        "ProfileToolData": [Field(1, "name", "bytes"), Field(2, "data", "bytes")],
+        "ProfileResponse": [
+            Field(6, "tool_data", "ProfileToolData", is_repeated=True),
+            Field(7, "empty_trace", "bool"),
+            Field(8, "xspace", "bytes"),
+        ],
+    },
+)
+ProfileOptions = _MESSAGES["ProfileOptions"]
+ProfileRequest = _MESSAGES["ProfileRequest"]
+ProfileResponse = _MESSAGES["ProfileResponse"]

@@ -10,15 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.ingest.capture.card import WorkloadCard, dump_card
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
 from tracewarehouse.ingest.errors import CaptureError
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
 
 CARD = "card.yaml"
 MANIFEST = "manifest.json"
@@ -26,11 +22,7 @@ MANIFEST = "manifest.json"
 
 @contextmanager
 def staged_capture(output: Path, name: str) -> Iterator[Path]:
-    """Give a directory to write a capture into; it becomes `output/name` if the block succeeds, or is removed.
-
-    Raises:
-        CollectError: `output/name` is there already, or `output` cannot be written to.
-    """
+    """Give a directory to write a capture into; it becomes `output/name` if the block succeeds, or is removed."""
     with partial_directory(output, name) as staging:
         yield staging
         _flush(staging)
@@ -61,11 +53,7 @@ def partial_directory(output: Path, name: str) -> Iterator[Path]:
 
 
 def require_writable(output: Path) -> None:
-    """Make sure that a folder exists and can be written.
-
-    Raises:
-        CollectError: it cannot be made or written.
-    """
+    """Make sure that a folder exists and can be written."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output):
@@ -79,31 +67,10 @@ def write_error(output: Path, error: OSError) -> CollectError:
     return CollectError(f"{output}: captures cannot be written there: {error.strerror}; choose another output")
 
 
-def write_facts(staging: Path, card: WorkloadCard, manifest: Manifest) -> None:
-    """Write card.yaml and manifest.json."""
-    dump_card(card, staging / CARD)
-    write_manifest(staging, manifest)
-
-
 def write_manifest(staging: Path, manifest: Manifest) -> None:
     """Write manifest.json."""
     text = json.dumps(manifest.model_dump(mode="json"), indent=1, ensure_ascii=False)
     (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")
-
-
-def recorded_digest(capture: Path) -> str | None:
-    """Return the digest of a finished capture's specification; None if there is no such capture.
-
-    Raises:
-        CollectError: something else is there.
-    """
-    if not capture.exists():
-        return None
-    try:
-        manifest = load_manifest(capture / MANIFEST)
-    except CaptureError as error:
-        raise CollectError(f"{capture} is in the way: {error}; remove it or choose another output") from None
-    return str((manifest.model_extra or {}).get("spec_digest", ""))
 
 
 def is_recorded(output: Path, spec: RunSpec) -> bool:
@@ -112,12 +79,16 @@ def is_recorded(output: Path, spec: RunSpec) -> bool:
     Raises:
         CollectError: a directory of this name holds something else.
     """
-    digest = recorded_digest(output / spec.name)
-    if digest is not None and digest != spec.digest:
-        raise CollectError(
-            f"{output / spec.name} holds a capture of another configuration; remove it or choose another output"
-        )
-    return digest is not None
+    capture = output / spec.name
+    if not capture.exists():
+        return False
+    try:
+        manifest = load_manifest(capture / MANIFEST)
+    except CaptureError as error:
+        raise CollectError(f"{capture} is in the way: {error}; remove it or choose another output") from None
+    if (manifest.model_extra or {}).get("spec_digest") != spec.digest:
+        raise CollectError(f"{capture} holds a capture of another configuration; remove it or choose another output")
+    return True
 
 
 def remove_leftovers(output: Path) -> None:

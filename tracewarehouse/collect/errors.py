@@ -32,33 +32,12 @@ class QuotaError(TpuError):
 
 
 def require_torch_xla() -> None:
-    """Make sure that torch, torch_xla and transformers are installed, without importing them.
-
-    Raises:
-        MissingDependencyError: one is missing; the message says what to install.
-    """
-    _require(("torch", "torch_xla", "transformers"), "recording a capture", "collect")
+    """Make sure that what torch_xla needs is installed, without importing it."""
+    require_packages(("torch", "torch_xla", "transformers"), "recording a capture", "collect")
 
 
-def require_jax() -> None:
-    """Make sure that jax, and torch and transformers for weights and reference, are installed, without importing them.
-
-    Raises:
-        MissingDependencyError: one is missing; the message says what to install.
-    """
-    _require(("jax", "torch", "transformers"), "recording with JAX", "jax")
-
-
-def require_torch() -> None:
-    """Make sure that torch and transformers, which compute references, are installed, without importing them.
-
-    Raises:
-        MissingDependencyError: one is missing; the message says what to install.
-    """
-    _require(("torch", "transformers"), "computing a reference", "collect")
-
-
-def _require(packages: Sequence[str], what: str, extra: str) -> None:
+def require_packages(packages: Sequence[str], what: str, extra: str) -> None:
+    """Make sure that packages are installed, without importing them; `extra` of tracewarehouse brings them."""
     if missing := [name for name in packages if not _is_installed(name)]:
         raise MissingDependencyError(
             f"{what} needs {', '.join(missing)}, which is not installed: pip install 'tracewarehouse[{extra}]' "
@@ -67,11 +46,7 @@ def _require(packages: Sequence[str], what: str, extra: str) -> None:
 
 
 def require_libtpu(backend: str) -> None:
-    """Make sure that the TPU driver is installed, without loading it.
-
-    Raises:
-        MissingDependencyError: it is missing; the message says what to install.
-    """
+    """Make sure that the TPU driver is installed, without loading it."""
     if not _is_installed("libtpu"):
         package = "jax[tpu]" if backend == "jax" else "torch_xla[tpu]==2.9.0"
         raise MissingDependencyError(f"recording on TPUs needs libtpu, which is not installed: pip install '{package}'")

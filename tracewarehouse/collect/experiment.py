@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.run_spec import RunSpec, faults, parsed_run
+from tracewarehouse.collect.run_spec import RunSpec
 
 READY_MADE = Path(__file__).parent / "experiments"
 
@@ -41,20 +42,13 @@ class Experiment(BaseModel):
         return data
 
     @classmethod
-    def of(cls, *specs: RunSpec, **settings: Any) -> Experiment:
+    def from_runs(cls, *specs: RunSpec, **settings: Any) -> Experiment:
         """Return an experiment of given runs."""
         return cls(runs=[spec.model_dump(mode="json") for spec in specs], **settings)
 
 
 def load_experiment(path: Path) -> Experiment:
-    """Read an experiment file and check every run in it.
-
-    Args:
-        path: A YAML file, or the name of a ready-made experiment such as `tiny`.
-
-    Raises:
-        ExperimentError: the file cannot be read, is not YAML, or a field is wrong; the message names the field.
-    """
+    """Read an experiment file, or a ready-made experiment by its name such as `tiny`, and check every run in it."""
     if str(path) in ready_made() and not path.exists():
         path = READY_MADE / f"{path}.yaml"
     if not path.is_file():
@@ -81,12 +75,7 @@ def ready_made() -> list[str]:
 
 
 def plan(experiment: Experiment) -> list[RunSpec]:
-    """Return every run of an experiment, in the order of recording.
-
-    Raises:
-        ExperimentError: there is no run, a field is wrong, two runs have the same configuration, or an exclusion
-            matches nothing; the message says where.
-    """
+    """Return every run of an experiment, in the order of recording."""
     described = [(f"runs[{i}]", run) for i, run in enumerate(experiment.runs)]
     unused = dict(enumerate(experiment.exclude))
     for i, sweep in enumerate(experiment.matrix):
@@ -125,3 +114,28 @@ def _matches(rule: dict[str, Any], run: dict[str, Any]) -> bool:
 
 def _label(fields: dict[str, Any]) -> str:
     return ", ".join(f"{field}={value}" for field, value in fields.items())
+
+
+def run_spec(**fields: Any) -> RunSpec:
+    """Return a run from named fields, as a command line has them; None leaves a field at its default."""
+    return parsed_run({k: v for k, v in fields.items() if v is not None}, "run")
+
+
+def parsed_run(fields: dict[str, Any], where: str) -> RunSpec:
+    """Return a run from its fields."""
+    try:
+        return RunSpec.model_validate(fields)
+    except ValidationError as error:
+        raise ExperimentError(f"{where}: {faults(error, RunSpec)}") from None
+
+
+def faults(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return all faults in one line, each with its field."""
+    out = []
+    for fault in error.errors():
+        field = ".".join(str(p) for p in fault["loc"])
+        message = re.sub("^Value error, ", "", fault["msg"])
+        if fault["type"] == "extra_forbidden":
+            message = f"is no field; fields are {', '.join(model.model_fields)}"
+        out.append(f"{field}: {message}" if field else message)
+    return "; ".join(out)

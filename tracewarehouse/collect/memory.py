@@ -6,22 +6,20 @@ Nothing here allocates anything or imports torch. Weights follow the partition r
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
-from tracewarehouse.collect.chips import chip_memory
-from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.host_memory import available_memory
+from tracewarehouse.collect.errors import CollectError, ExperimentError
 from tracewarehouse.collect.models.pretrained import PretrainedModel, pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import cache_length
-from tracewarehouse.collect.parallel.experts import places
-from tracewarehouse.collect.parallel.partition import Partition, weight_partition
-from tracewarehouse.collect.run_spec import MESH_AXES
+from tracewarehouse.collect.parallel.partition import Partition, places, weight_partition
+from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 from tracewarehouse.ingest.capture.manifest import Mesh
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
 
 BYTES = {"float32": 4, "bfloat16": 2}
 USABLE = 0.95
@@ -54,7 +52,7 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     Weights are split as `collect.parallel.partition` says and copied over dp; layers are split over pp. The cache is
     split over the batch axes dp and ep and, except for latent attention, over tp. Temporaries are an estimate: the
     largest of the float32 attention scores, the logits of prefill, and the dispatch of the experts
-    (collect.parallel.experts), which are live at different times.
+    (`places`), which are live at different times.
     """
     sizes = _sizes(spec)
     element = BYTES[spec.dtype]
@@ -100,11 +98,7 @@ def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], b
 
 
 def _dispatch(experts: int, config: dict[str, int], spec: RunSpec, devices: int, tokens: int, width: int) -> int:
-    """Return the elements that a layer of experts holds at once.
-
-    These are the elements sent and received in both directions, the masks of places at devices and experts, and the
-    inputs, outputs and intermediate values of the experts.
-    """
+    """Return the elements that a layer of experts holds at once: sent and received, masks of places, and values."""
     chosen, hidden, here = config["num_experts_per_tok"], config["hidden_size"], experts // devices
     room = places(tokens, chosen, experts, devices, float(spec.capacity_factor or "inf"))
     exchanged = 4 * (hidden + here) * room.received
@@ -127,11 +121,7 @@ def _chip_share(shape: tuple[int, ...], partition: Partition, sizes: dict[str, i
 
 
 def require_memory(spec: RunSpec, kind: str) -> MemoryNeed:
-    """Refuse a run that does not fit into its chips, before anything is allocated.
-
-    Raises:
-        ExperimentError: it does not fit, with the numbers; or the model is not known.
-    """
+    """Refuse a run that does not fit into its chips, before anything is allocated."""
     need = memory_need(pretrained_model(spec.model), spec)
     capacity = chip_memory(kind)
     if need.total > USABLE * capacity:
@@ -143,15 +133,7 @@ def require_memory(spec: RunSpec, kind: str) -> MemoryNeed:
 
 
 def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNeed:
-    """Refuse a run on virtual devices that does not fit into this host, which holds the parts of all of them.
-
-    Args:
-        spec: A run of a published model on device cpu.
-        available: Bytes that the host can give; read from the host by default.
-
-    Raises:
-        ExperimentError: it does not fit, with the numbers; or the model is not known.
-    """
+    """Refuse a run on virtual devices that does not fit into this host, which holds the parts of all of them."""
     model = pretrained_model(spec.model)
     need, loading = memory_need(model, spec), loading_bytes(model, spec)
     available = available_memory() if available is None else available
@@ -170,3 +152,41 @@ def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:
     """Return the bytes that the same generation needs in plain torch on the host, with only the first layers."""
     whole = spec.model_copy(update={"mesh": Mesh(axes={"tp": 1}), "layers": layers, "microbatches": None})
     return memory_need(model, whole).total
+
+
+@cache
+def known_chips() -> dict[str, dict[str, Any]]:
+    """Return the entries of the table by kind, such as `TPU v5e`."""
+    text = files("tracewarehouse").joinpath("hardware.json").read_text(encoding="utf-8")
+    return {entry["kind"]: entry for entry in json.loads(text)["devices"]}
+
+
+def chip_memory(kind: str) -> int:
+    """Return the memory in bytes of a chip of a kind in the table."""
+    entry = known_chips().get(kind, {})
+    if "hbm_gb" not in entry:
+        raise CollectError(f"the memory of {kind!r} is not known; known are {', '.join(known_chips())}")
+    return int(entry["hbm_gb"] * 1e9)
+
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory() -> int:
+    """Return the bytes that this host can still give processes, as Linux estimates, within a container's limit."""
+    available = _memory_info("MemAvailable")
+    try:
+        limit, used = (int((CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no such file; or `max`, which is no limit
+        return available
+    return min(available, limit - used)
+
+
+def installed_memory() -> int:
+    """Return this host's memory in bytes, which is the same on all hosts of a slice, whatever else runs there."""
+    return _memory_info("MemTotal")
+
+
+def _memory_info(field: str) -> int:
+    facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    return int(facts[field].split()[0]) * 1024

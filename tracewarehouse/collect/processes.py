@@ -1,4 +1,4 @@
-"""Starts processes that end with their parent, so that a killed collector leaves none behind."""
+"""Starts processes that end with their parent, so that a killed collector leaves none behind; waits for threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
 from tracewarehouse.collect.errors import CollectError
@@ -15,9 +19,11 @@ from tracewarehouse.collect.errors import CollectError
 _PARENT = "TRACEWAREHOUSE_PARENT"
 
 
-def start_process(command: Sequence[str], **streams: int | IO[Any]) -> subprocess.Popen[bytes]:
+def start_process(
+    command: Sequence[str], variables: Mapping[str, str] | None = None, **streams: int | IO[Any]
+) -> subprocess.Popen[bytes]:
     """Start a Python program that calls `end_with_parent` first of all."""
-    environment = os.environ | {_PARENT: str(os.getpid())}
+    environment = os.environ | {_PARENT: str(os.getpid())} | dict(variables or {})
     return subprocess.Popen(command, env=environment, **streams)  # type: ignore[call-overload, no-any-return]  # noqa: S603
 
 
@@ -32,7 +38,7 @@ def end_with_parent() -> None:
         sys.exit("error: the collector that started this process has ended")
 
 
-def exit_code_of(work: Callable[[], None]) -> int:
+def exit_code(work: Callable[[], None]) -> int:
     """Run the work of a process; return 0, or 1 after a line on stderr that starts with `error:`."""
     try:
         work()
@@ -45,3 +51,29 @@ def exit_code_of(work: Callable[[], None]) -> int:
         print("error: the disk is full; make room, or choose another output", file=sys.stderr)
         return 1
     return 0
+
+
+_TASKS = Path("/proc/self/task")
+_LONGEST_S = 2.0
+
+
+def wait_until_asleep(tasks: Path = _TASKS) -> None:
+    """Wait until no other thread of this process has work left.
+
+    The thread with the last result of a program may lose its processor before it reports the end of the program. If
+    another program starts meanwhile, it runs inside the old one's scheduling, and the profile cannot tell which device
+    its ops belong to. The wait ends after 2 s, because some threads may never sleep.
+    """
+    own = str(threading.get_native_id())
+    deadline = time.monotonic() + _LONGEST_S
+    with suppress(OSError):  # not Linux
+        others = [task for task in tasks.iterdir() if task.name != own]
+        while any(map(_is_runnable, others)) and time.monotonic() < deadline:
+            time.sleep(50e-6)
+
+
+def _is_runnable(task: Path) -> bool:
+    with suppress(OSError):  # the thread has ended
+        _, _, facts = (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+        return facts.split()[:1] == ["R"]
+    return False

@@ -1,19 +1,19 @@
-"""One run: a model, a mesh and the lengths."""
+"""One run: a model, a mesh and the lengths; and which layers each stage of its pipeline holds."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of
-from tracewarehouse.collect.stage_layout import StageLayout, stage_layout
-from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.collect.models.architectures import ARCHITECTURES, model_architecture
+from tracewarehouse.ingest.capture.manifest import Mesh, PipelineStage
 from tracewarehouse.ingest.capture_names import AXES
 
 MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
@@ -109,41 +109,25 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _all_layers(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("layers") is not None:
+    def _defaults_of_others(cls, data: Any) -> Any:
+        """Fill in the fields whose defaults depend on the device and on the model."""
+        if not isinstance(data, dict):
             return data
-        model = data.get("model")
-        if not isinstance(model, str) or model in ARCHITECTURES:
-            return data
+        model = data.get("model", "llama")
+        filled: dict[str, Any] = {"dtype": DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))}
         try:
-            layers = architecture_of(model).config["num_hidden_layers"]
-        except ExperimentError:
-            return data  # the model is refused by _check, with its name
-        return {**data, "layers": layers}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _dtype_of_device(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("dtype") is not None:
-            return data
-        dtype = DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))
-        return {**data, "dtype": dtype} if dtype else data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_capacity(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("capacity_factor") is not None:
-            return data
-        try:
-            has_experts = architecture_of(data.get("model", "llama")).is_moe
+            architecture = model_architecture(model)
         except (ExperimentError, TypeError):
-            return data  # the model is refused by _check, with its name
-        return {**data, "capacity_factor": CAPACITY_FACTOR} if has_experts else data
+            pass  # the model is refused by _check, with its name
+        else:
+            filled["layers"] = None if model in ARCHITECTURES else architecture.config["num_hidden_layers"]
+            filled["capacity_factor"] = CAPACITY_FACTOR if architecture.is_moe else None
+        return data | {k: v for k, v in filled.items() if v is not None and data.get(k) is None}
 
     @model_validator(mode="after")
     def _check(self) -> RunSpec:
         try:
-            architecture = architecture_of(self.model)
+            architecture = model_architecture(self.model)
         except ExperimentError as error:
             raise ValueError(f"model: {error}") from None
         if self.is_published:
@@ -156,9 +140,9 @@ class RunSpec(BaseModel):
             raise ValueError(f"mesh: ep={ep} needs a model with experts ({moe}), {self.model} has none")
         if self.capacity_factor is not None and not architecture.is_moe:
             raise ValueError(f"capacity_factor: {self.model} has no experts; remove the field")
-        _divides("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
-        _divides("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
-        _divides("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
+        _require_divisor("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
+        _require_divisor("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
+        _require_divisor("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
         try:
             stage_layout(self.layers, architecture.first_dense_layers, pp)
         except ValueError as error:
@@ -170,8 +154,8 @@ class RunSpec(BaseModel):
         if self.backend == "jax" and self.mesh.device_ids is not None:
             raise ValueError("mesh: with jax the devices are in the order of their ids; remove device_ids")
         count = self.microbatch_count
-        _divides("batch", f"{count} microbatches", count, "sequences", self.batch)
-        _divides("batch", f"dp x ep = {dp * ep}", dp * ep, "sequences of a microbatch", self.batch // count)
+        _require_divisor("batch", f"{count} microbatches", count, "sequences", self.batch)
+        _require_divisor("batch", f"dp x ep = {dp * ep}", dp * ep, "sequences of a microbatch", self.batch // count)
         if self.sequence_parallelism is not None:
             if tp == 1:
                 raise ValueError(
@@ -187,7 +171,7 @@ class RunSpec(BaseModel):
                     f"sequence_parallelism: {self.sequence_parallelism} is for dense models with keys and values per "
                     f"head, which {self.model} is not; use megatron"
                 )
-            _divides("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
+            _require_divisor("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
         return self
 
     def _check_hosts(self) -> None:
@@ -245,7 +229,7 @@ class RunSpec(BaseModel):
     @property
     def stage_layout(self) -> StageLayout:
         """The layers of each pipeline stage; one stage without a pipeline."""
-        return stage_layout(self.layers, architecture_of(self.model).first_dense_layers, self.axis("pp"))
+        return stage_layout(self.layers, model_architecture(self.model).first_dense_layers, self.axis("pp"))
 
     @property
     def name(self) -> str:
@@ -286,39 +270,50 @@ class RunSpec(BaseModel):
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _divides(field: str, divisor_name: str, divisor: int, what: str, count: int) -> None:
+def _require_divisor(field: str, divisor_name: str, divisor: int, what: str, count: int) -> None:
     if count % divisor:
         raise ValueError(f"{field}: {divisor_name} does not divide the {count} {what}")
 
 
-def run_spec(**fields: Any) -> RunSpec:
-    """Return a run from named fields, as a command line has them; None leaves a field at its default.
+@dataclass(frozen=True)
+class StageLayout:
+    """The stages of a pipeline, whose layers go through the slots of one program.
 
-    Raises:
-        ExperimentError: a field is wrong; the message names it.
+    A slot runs one kind of layer on all stages at once. A stage without a layer in a slot passes its hidden states
+    through; its devices compute all the same, on zeros, because there is only one program.
     """
-    return parsed_run({k: v for k, v in fields.items() if v is not None}, "run")
+
+    stages: tuple[PipelineStage, ...]
+    slots: int
+
+    def slot_layers(self, slot: int) -> list[int | None]:
+        """Return the layer that each stage has in a slot; None if it has none."""
+        return [
+            stage.first_layer + slot - stage.first_slot
+            if 0 <= slot - stage.first_slot <= stage.last_layer - stage.first_layer
+            else None
+            for stage in self.stages
+        ]
+
+    def layer_kinds(self) -> list[int]:
+        """Return, for each slot, the number of a layer of its kind."""
+        return [next(n for n in self.slot_layers(slot) if n is not None) for slot in range(self.slots)]
 
 
-def parsed_run(fields: dict[str, Any], where: str) -> RunSpec:
-    """Return a run from its fields.
+def stage_layout(layers: int, dense: int, stages: int) -> StageLayout:
+    """Share layers among stages.
 
-    Raises:
-        ExperimentError: a field is wrong; the message names it, and begins with `where`.
+    The first `dense` layers of a model of experts are the first stage's, in slots of their own. The layers after them,
+    which cost the most, are spread as evenly as possible; the remainder goes to the last stages.
     """
-    try:
-        return RunSpec.model_validate(fields)
-    except ValidationError as error:
-        raise ExperimentError(f"{where}: {faults(error, RunSpec)}") from None
-
-
-def faults(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return all faults in one line, each with its field."""
-    out = []
-    for fault in error.errors():
-        field = ".".join(str(p) for p in fault["loc"])
-        message = re.sub("^Value error, ", "", fault["msg"])
-        if fault["type"] == "extra_forbidden":
-            message = f"is no field; fields are {', '.join(model.model_fields)}"
-        out.append(f"{field}: {message}" if field else message)
-    return "; ".join(out)
+    dense = dense if dense < layers else 0
+    least, more = divmod(layers - dense, stages)
+    counts = [least + (stage >= stages - more) for stage in range(stages)]
+    if counts[0] + dense == 0 or 0 in counts[1:]:
+        kinds = f"{dense} dense layers, which are the first stage's, and {layers - dense} of experts"
+        raise ValueError(f"pp={stages} has more stages than there are layers: {kinds if dense else layers}")
+    out = [PipelineStage(first_layer=0, last_layer=dense + counts[0] - 1, first_slot=0)]
+    for count in counts[1:]:
+        first = out[-1].last_layer + 1
+        out.append(PipelineStage(first_layer=first, last_layer=first + count - 1, first_slot=dense))
+    return StageLayout(tuple(out), dense + max(counts))

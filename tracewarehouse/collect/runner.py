@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Literal
 
 from tracewarehouse.collect.capture import is_recorded, remove_leftovers, require_writable, write_error
-from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu, require_torch
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu, require_packages
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.harness.backend import BACKENDS, find_backend
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
-from tracewarehouse.collect.models.model_folder import model_folder
+from tracewarehouse.collect.models.checkpoint import model_folder
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.host import host_chip
+from tracewarehouse.collect.tpu.quota import host_chip
 
 HARNESS = (sys.executable, "-m", "tracewarehouse.collect.run_process")
 """Command that records one run. Its arguments are the specification as JSON and the output directory, or only a
@@ -78,12 +78,7 @@ class PlannedRun:
 
 
 def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
-    """Return what `collect` would do with the same arguments, without running or writing anything, and without torch.
-
-    Raises:
-        ExperimentError: the experiment is not valid.
-        CollectError: something else has the name of a run's capture.
-    """
+    """Return what `collect` would do with the same arguments; nothing is run, written or imported for it."""
     return [
         PlannedRun(
             run,
@@ -97,13 +92,9 @@ def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
 
 
 def require_fit(spec: RunSpec) -> MemoryNeed | None:
-    """Refuse a run that does not fit into the chips or the memory of this host.
+    """Refuse a run that does not fit into the chips or the memory of this host; return what it needs per device.
 
-    Returns:
-        What the run needs per device; None for a tiny model, which always fits.
-
-    Raises:
-        ExperimentError: it does not fit, with the numbers; or the model is not known.
+    A tiny model always fits: None.
     """
     if not spec.is_published:
         return None
@@ -175,42 +166,17 @@ def collect(
 
 
 def keep_reference(run: RunSpec) -> Path:
-    """Compute the reference of a run in plain torch on this host, unless it is kept already.
+    """Compute the reference of a run in plain torch on this host, unless it is kept already; return its file.
 
-    Returns:
-        The file that keeps it; all runs of the model with the same prompt, lengths and dtype share it.
-
-    Raises:
-        MissingDependencyError: torch or transformers is not installed.
-        CollectError: the model's files are not here, or it does not fit into the memory of this host.
+    All runs of the model with the same prompt, lengths and dtype share it.
     """
-    require_torch()
+    require_packages(("torch", "transformers"), "computing a reference", "collect")
     from tracewarehouse.collect.harness.subject import compute_reference
 
     return compute_reference(run)
 
 
-def require_runnable(run: RunSpec) -> MemoryNeed | None:
-    """Make sure that this host has what a run needs, before anything is allocated.
-
-    Returns:
-        Memory per device; None for a tiny model.
-
-    Raises:
-        CollectError: a published model's files are not here, or the run does not fit, with the numbers.
-    """
-    need = require_fit(run)
-    if run.is_published:
-        model_folder(run.model)
-    return need
-
-
 def _require_elsewhere(backend: str, python: str) -> None:
-    """Make sure that another interpreter has what a backend needs.
-
-    Raises:
-        MissingDependencyError: it cannot be started, has no tracewarehouse, or lacks what the backend needs.
-    """
     try:
         done = subprocess.run([python, *HARNESS[1:], backend], capture_output=True, text=True, check=False)  # noqa: S603
     except OSError as error:
@@ -230,7 +196,6 @@ def _record(
     tell: Callable[..., None],
     harness: Sequence[str],
 ) -> CaptureResult:
-    """Record one run, or say why not."""
     capture, log = output / run.name, output / f"{run.name}.log"
     start, attempts, failure = time.monotonic(), 0, ""
     try:
@@ -240,7 +205,9 @@ def _record(
                 return CaptureResult(run, "skipped", capture)
             taken = f"{capture} is there already; remove it or choose another output"
             return CaptureResult(run, "failed", capture, error=taken)
-        require_runnable(run)
+        require_fit(run)
+        if run.is_published:
+            model_folder(run.model)  # its files are here
         for attempts in range(1, experiment.retries + 2):
             tell("retrying" if failure else "started", failure)
             failure = (

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from tracewarehouse.collect import runner
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import Experiment
-from tracewarehouse.collect.processes import exit_code_of
+from tracewarehouse.collect.processes import exit_code
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.shared_runs import SharedRuns
+from tracewarehouse.collect.tpu.commands import SharedRuns
 from tracewarehouse.collect.tpu.weights import require_weights
 
 ROOM = 5 * 10**9
@@ -24,11 +24,7 @@ ROOM = 5 * 10**9
 
 
 def record(file: Path, name: str, output: Path) -> None:
-    """Record one run into `output`, with the files of its model fetched first.
-
-    Raises:
-        CollectError: it cannot be recorded; or this host's version understands the run differently.
-    """
+    """Record one run into `output`, with the files of its model fetched first."""
     try:
         shared = SharedRuns.model_validate_json(file.read_text(encoding="utf-8"))
         place = [run.name for run in shared.runs].index(name)
@@ -41,7 +37,7 @@ def record(file: Path, name: str, output: Path) -> None:
         )
     make_room(output)
     require_weights(specs[0], specs[1:])
-    (result,) = runner.collect(Experiment.of(specs[0], timeout_s=shared.timeout_s, retries=0), output)
+    (result,) = runner.collect(Experiment.from_runs(specs[0], timeout_s=shared.timeout_s, retries=0), output)
     if result.status == "failed":
         raise CollectError(f"{name}: {result.error}")
 
@@ -58,7 +54,7 @@ def make_room(output: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Entry of the process; prints one line that starts with `error:` when the run fails."""
     file, name, output = arguments
-    return exit_code_of(lambda: record(Path(file), name, Path(output)))
+    return exit_code(lambda: record(Path(file), name, Path(output)))
 
 
 if __name__ == "__main__":

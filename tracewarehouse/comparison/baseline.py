@@ -17,7 +17,7 @@ import duckdb
 from tracewarehouse.database.file_sources import run_sources
 from tracewarehouse.database.lens import add_tables, add_views, begin_lens
 from tracewarehouse.database.session import COMPARED, behind
-from tracewarehouse.definitions.catalog import CATALOG
+from tracewarehouse.definitions.derived import CATALOG
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal, run_query
@@ -48,12 +48,7 @@ class Baseline:
 
 
 def baseline_lines(warehouse: Warehouse, run_ids: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a baseline file for some runs, always in the same order.
-
-    Args:
-        warehouse: the warehouse of the runs.
-        run_ids: the runs.
-    """
+    """Yield the lines of a baseline file for some runs, always in the same order."""
     wanted = ", ".join(map(literal, run_ids))
     # the card is long, and no comparison reads it
     runs = warehouse.query(f"SELECT * REPLACE (NULL AS card) FROM main.runs WHERE run_id IN ({wanted}) ORDER BY run_id")
@@ -69,9 +64,6 @@ def read_baseline(path: Path) -> Baseline:
     """Read a baseline file.
 
     Its runs are renamed to `<run id> in <file name>`, so that they never share an id with a run of a warehouse.
-
-    Raises:
-        WarehouseError: the file cannot be read, or is not a baseline file.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -101,9 +93,6 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
     """Open a database with the runs of a warehouse and of a baseline side by side, and yield a function to query it.
 
     The database holds only the tables and macros that a comparison reads.
-
-    Raises:
-        WarehouseError: the runs or the baseline cannot be read.
     """
     import pyarrow as pa
 

@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tracewarehouse.definitions.headers import UNSTORED
+from tracewarehouse.definitions.definition import UNSTORED
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.queries.result import QueryResult
@@ -87,8 +87,8 @@ class Comparison:
                 f"{', '.join(dead)} is deprecated or another tool's, so no run has a value of it to compare; "
                 f"`tw metrics values -m {dead[0]}` still shows it, and `tw metrics show {dead[0]}` says what to use"
             )
-        of_runs = [r["grain"] for r in catalog if r["scope"] == "run"]
-        dimensions = sorted({d for grain in of_runs for d in grain.split(", ")} - {"run_id", "step"})
+        grains = [r["grain"].split(", ") for r in catalog if r["scope"] == "run"]
+        dimensions = sorted({d for grain in grains for d in grain} - {"run_id", "step"})
         if by is not None and by not in dimensions:
             raise MetricError(f"no metric has the dimension {by!r}; there are {', '.join(dimensions)}")
         conditions = [f"c.metric IN ({', '.join(map(literal, metrics or sorted(living)))})"]
@@ -97,17 +97,13 @@ class Comparison:
             conditions.append(f"json_exists(c.dimensions, '$.{by}')")
             order = f"try_cast(c.dimensions ->> '$.{by}' AS DOUBLE), c.dimensions ->> '$.{by}', {order}"
         s = self.sides
-        sides = ", ".join(map(_list, (s.runs, s.baselines, s.run_repeats, s.baseline_repeats)))
+        sides = ", ".join(map(literal, (s.runs, s.baselines, s.run_repeats, s.baseline_repeats)))
         return self._query(
             f"SELECT * FROM macros.compare_values({sides}) AS c WHERE {' AND '.join(conditions)} ORDER BY {order}"
         )
 
     def require(self, metrics: Iterable[str]) -> list[dict[str, Any]]:
-        """Check that the metrics exist, and return the rows of metrics.catalog.
-
-        Raises:
-            MetricError: a metric does not exist.
-        """
+        """Raise a MetricError if a metric does not exist; return the rows of metrics.catalog."""
         catalog = self._query("SELECT metric, grain, scope, status FROM metrics.catalog").dicts()
         if unknown := sorted(set(metrics) - {r["metric"] for r in catalog}):
             names = sorted({r["metric"] for r in catalog})
@@ -117,14 +113,10 @@ class Comparison:
         return catalog
 
     def steps(self, split: Split | None = None) -> QueryResult:
-        """Return rows of macros.compare_steps; within a phase and split, the largest difference comes first.
-
-        Args:
-            split: return only this one of `SPLITS`; None for all.
-        """
+        """Return rows of macros.compare_steps, of one of `SPLITS` or all; the largest difference comes first."""
         where = f"WHERE c.split = {literal(split)}" if split else ""
         return self._query(
-            f"SELECT * FROM macros.compare_steps({_list(self.sides.runs)}, {_list(self.sides.baselines)}) AS c "
+            f"SELECT * FROM macros.compare_steps({literal(self.sides.runs)}, {literal(self.sides.baselines)}) AS c "
             f"{where} ORDER BY c.phase, c.split, abs(c.difference_us) DESC, c.name"
         )
 
@@ -161,11 +153,7 @@ def comparing(
 
 
 def run_ids_of(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the run ids of one run, of a list of runs, or of a comma-separated text; each id once.
-
-    Raises:
-        WarehouseError: a run does not exist, or several runs fit.
-    """
+    """Return the run ids of one run, of a list of runs, or of a comma-separated text; each id once."""
     if isinstance(references, str):
         try:
             return (warehouse.run(references).run_id,)
@@ -211,7 +199,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check; its lists hold rows of macros.compare_values.
+    """The result of a check, with rows of macros.compare_values.
 
     Attributes:
         checked: values with a polarity that both sides have.
@@ -239,12 +227,7 @@ class Check:
 
 
 def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | None = None) -> Check:
-    """Check whether runs are worse than their baseline.
-
-    Args:
-        comparison: the runs and the baseline.
-        metrics: check only these metrics; if empty, all.
-        limits: how much worse they may be.
+    """Check whether runs are worse than their baseline, by some metrics or all.
 
     Raises:
         MetricError: a metric does not exist, or has no polarity, so that it cannot get worse.
@@ -279,22 +262,19 @@ def _file(warehouse: Warehouse, against: str | Sequence[str]) -> Path | None:
 
 
 def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *, is_unlike_allowed: bool) -> list[str]:
-    """The fields of the workload that are known for some runs only; all fields, if none is known for any run.
-
-    Raises:
-        MetricError: the workloads differ, and that is not allowed.
-    """
+    """The fields of the workload that are known for some runs only; all fields, if none is known for any run."""
     unlike: list[str] = []
     unknown: list[str] = []
-    known_of_all: list[str] = []
-    both = _list((*runs, *baselines))
+    is_any_known = False
+    both = literal((*runs, *baselines))
     sql = f"SELECT run_id, {', '.join(WORKLOAD)} FROM main.runs WHERE list_contains({both}, run_id)"
     rows = query(sql).dicts()
     for column in WORKLOAD:
         ours, theirs = ({row[column] for row in rows if row["run_id"] in side} for side in (runs, baselines))
         known = (ours | theirs) - {None}
-        if known:
-            (unknown if None in ours | theirs else known_of_all).append(column)
+        is_any_known = is_any_known or bool(known)
+        if known and None in ours | theirs:
+            unknown.append(column)
         if len(known) > 1:
             unlike.append(f"{column} {_shown(theirs)} and {_shown(ours)}")
     if unlike and not is_unlike_allowed:
@@ -302,7 +282,7 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
             f"the runs differ in workload ({'; '.join(unlike)}), so their numbers cannot be compared; --force "
             "compares them anyway"
         )
-    return unknown if unknown or known_of_all else list(WORKLOAD)
+    return unknown if is_any_known else list(WORKLOAD)
 
 
 def _replaced(warehouse: Warehouse, baseline: Baseline) -> list[str]:
@@ -319,17 +299,13 @@ def _with_repeats(query: Query, runs: tuple[str, ...], baselines: tuple[str, ...
     configurations = dict(query("SELECT run_id, configuration FROM macros.configurations()").rows())
     named = {*runs, *baselines}
 
-    def others(side: Sequence[str]) -> list[str]:
+    def repeats(side: Sequence[str]) -> list[str]:
         wanted = {configurations[r] for r in side if r in configurations}
         return sorted(r for r, c in configurations.items() if c in wanted and r not in named)
 
-    of_baselines = others(baselines)
-    of_runs = [r for r in others(runs) if r not in of_baselines]
-    return Sides(runs, baselines, (*runs, *of_runs), (*baselines, *of_baselines))
-
-
-def _list(run_ids: Sequence[str]) -> str:
-    return f"[{', '.join(map(literal, run_ids))}]"
+    baseline_repeats = repeats(baselines)
+    run_repeats = [r for r in repeats(runs) if r not in baseline_repeats]
+    return Sides(runs, baselines, (*runs, *run_repeats), (*baselines, *baseline_repeats))
 
 
 def _shown(values: set[object]) -> str:

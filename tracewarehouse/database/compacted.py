@@ -30,8 +30,7 @@ import msgspec
 from tracewarehouse.database.file_sources import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.durable_files import Settling, file_digest
-from tracewarehouse.ingest.lake.folder_lock import is_locked, locked
+from tracewarehouse.ingest.lake.durable_files import Settling, file_digest, is_locked, locked
 from tracewarehouse.ingest.lake.garbage import Leftover, size_on_disk
 from tracewarehouse.ingest.lake.lake import CACHE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion

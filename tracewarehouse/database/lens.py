@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from tracewarehouse.database.kept_views import copy_views
-from tracewarehouse.definitions import all_values, catalog, missing
+from tracewarehouse.definitions.derived import DERIVED
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
+    from tracewarehouse.definitions.definition import View
     from tracewarehouse.definitions.reading import Definitions
-    from tracewarehouse.definitions.view import View
 
-OWN_VIEWS = {
-    catalog.CATALOG: catalog.catalog_sql,
-    all_values.ALL_VALUES: all_values.all_values_sql,
-    missing.MISSING: missing.missing_sql,
-}
+OWN_VIEWS = {name: view.sql for name, view in reversed(DERIVED.items())}
 """The views of a lens that are not files of sql/, each with the function that writes its SELECT."""
 
 _SCHEMAS = ("models", "preconditions", "metrics", "macros")
@@ -190,7 +186,7 @@ def _own_views(definitions: Definitions, names: Collection[str]) -> Iterator[str
 
 
 def _macros(macros: Iterable[View]) -> Iterator[str]:
-    from tracewarehouse.definitions.headers import MacroHeader
+    from tracewarehouse.definitions.definition import MacroHeader
 
     for view in macros:
         parameters = ", ".join(view.header.signature) if isinstance(view.header, MacroHeader) else ""
@@ -213,9 +209,8 @@ def _comments_on_views(definitions: Definitions) -> Iterator[str]:
         yield from _comment("VIEW", f"metrics.{name}", about, metric.header.columns)
     for view in definitions.macros:
         yield f"COMMENT ON MACRO TABLE {view.qualified} IS {literal(_summary(view))}"
-    yield from _comment("VIEW", catalog.CATALOG, catalog.ABOUT, catalog.COLUMNS)
-    yield from _comment("VIEW", all_values.ALL_VALUES, all_values.ABOUT, all_values.COLUMNS)
-    yield from _comment("VIEW", missing.MISSING, missing.ABOUT, missing.COLUMNS)
+    for name, derived in DERIVED.items():
+        yield from _comment("VIEW", name, derived.about, derived.columns)
 
 
 def _summary(view: View) -> str:

@@ -22,8 +22,7 @@ from tracewarehouse.database.lens import (
     comment_on_tables,
 )
 from tracewarehouse.database.temporary import TemporaryFolder
-from tracewarehouse.definitions import all_values, missing
-from tracewarehouse.definitions.catalog import CATALOG
+from tracewarehouse.definitions.derived import CATALOG, DERIVED
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, State
 from tracewarehouse.ingest.lake.manifest import RunVersion, unread_sentence
@@ -251,10 +250,9 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
     if macros := [m for m in definitions.macros if m.qualified in wanted]:
         stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
         wanted |= {stands_for.get(n, n) for m in macros for n in m.depends_on}
-    if missing.MISSING in wanted:
-        wanted |= missing.reads(definitions)
-    if all_values.ALL_VALUES in wanted:
-        wanted |= all_values.reads(definitions)
+    for name, derived in DERIVED.items():
+        if name in wanted:
+            wanted |= derived.reads(definitions)
     views = definitions.with_upstream(wanted)
     return wanted | {v.qualified for v in views} | {n for v in views for n in v.depends_on}
 

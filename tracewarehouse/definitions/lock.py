@@ -1,4 +1,4 @@
-"""Reads and writes sql/metrics.lock, the fingerprints of all released metric versions.
+"""Locks released versions of metrics by their fingerprints in sql/metrics.lock, and starts new versions.
 
 The lock makes sure that no released version changes its meaning unnoticed. A version is released once its status is
 stable, and stays released when it is deprecated. The models that released versions read are locked too, because a
@@ -13,13 +13,14 @@ A user's folder of metrics has a lock of its own, which `tw --sql DIR metrics lo
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import yaml
 
+from tracewarehouse.definitions.definition import UNFILLED, Metric, View
 from tracewarehouse.definitions.reading import SQL, Definitions
-from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.ingest.errors import MetricError
 
 LOCK = SQL / "metrics.lock"
@@ -65,12 +66,7 @@ def current_lock(definitions: Definitions) -> Lock:
 
 
 def changes(definitions: Definitions, lock: Lock) -> list[str]:
-    """List the changes of released definitions, each with what to do; empty if nothing has changed.
-
-    Args:
-        definitions: all definitions.
-        lock: the lock of the released definitions.
-    """
+    """List the changes of released definitions, each with what to do; empty if nothing has changed."""
     now = current_lock(definitions)
     changed = _changed_models(definitions, lock, now)
     return [*_broken(definitions, lock, now), *changed, *_unlocked(lock, now)]
@@ -79,10 +75,7 @@ def changes(definitions: Definitions, lock: Lock) -> list[str]:
 def write_lock(definitions: Definitions, path: Path = LOCK, *, accept_models: bool = False) -> Lock:
     """Add newly released versions to the lock file.
 
-    Args:
-        definitions: all definitions.
-        path: the lock file.
-        accept_models: accept changed models; this is right only if every case still gives the same rows.
+    Accept changed models only if every case still gives the same rows.
 
     Raises:
         MetricError: a released version or a model beneath one has changed.
@@ -149,3 +142,46 @@ def _unlocked(lock: Lock, now: Lock) -> list[str]:
 
 def _is_released(metric: Metric) -> bool:
     return metric.header.status != "experimental"
+
+
+def definitions_folder(user_folder: Path | None) -> Path:
+    """The folder whose definitions may be changed: the user's, or the package's own in a checkout.
+
+    Raises:
+        MetricError: the package is installed, so its SQL must not be changed.
+    """
+    if user_folder is not None:
+        return user_folder
+    if not (SQL.parents[1] / "pyproject.toml").is_file():
+        raise MetricError(
+            f"the metrics in {SQL} belong to an installed package; keep your own in a folder and name it with --sql DIR"
+        )
+    return SQL
+
+
+def new_version(definitions: Definitions, name: str, folder: Path) -> Path:
+    """Copy the newest version of a metric in a folder to the next one, experimental, and return its file.
+
+    Raises:
+        MetricError: there is no such metric in the folder, or its newest version is experimental.
+    """
+    definitions.metric(name)
+    newest = [m for m in definitions.metrics if m.name == name][-1]
+    if not newest.view.path.is_relative_to(folder):
+        raise MetricError(f"{name} is a metric of the package, not of {folder}; copy it there under another name")
+    if newest.header.status == "experimental":
+        raise MetricError(f"{newest.view.path} is still experimental; change it there")
+    target = newest.view.path.with_name(f"{name}_v{newest.version + 1}.sql")
+    front, closing, sql = newest.view.path.read_text(encoding="utf-8").partition("---*/")
+    front = _with(front, "version", str(newest.version + 1))
+    front = _with(front, "status", "experimental")
+    front = _with(front, "deprecated", None)
+    front = _with(front, "changed", f"{UNFILLED} say what differs from version {newest.version}, and why.")
+    target.write_text(front + closing + sql, encoding="utf-8")
+    return target
+
+
+def _with(front: str, key: str, value: str | None) -> str:
+    """The front matter with a new value of a key; the old value may continue on indented lines."""
+    line = "" if value is None else f"{key}: {value}\n"
+    return re.sub(rf"^{key}:.*\n(?:[ \t]+.*\n)*", line, front, flags=re.MULTILINE)

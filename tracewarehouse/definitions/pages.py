@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from tracewarehouse.definitions.markdown_table import table
-from tracewarehouse.definitions.ranges import all_audits
+from tracewarehouse.definitions.definition import Metric
+from tracewarehouse.definitions.derived import all_audits
 from tracewarehouse.definitions.reading import Definitions
-from tracewarehouse.definitions.view import Metric
 from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[..., QueryResult]
@@ -179,3 +178,13 @@ def _polarity(metric: Metric) -> str:
 
 def _remark(metric: Metric) -> str:
     return "" if metric.header.status == "stable" else f" ({metric.header.status})"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]]) + "\n"
+
+
+def _cell(text: object) -> str:
+    return str(text if text is not None else "").replace("|", "\\|").replace("\n", " ")

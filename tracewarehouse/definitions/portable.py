@@ -9,14 +9,18 @@ same, and lets queries of users use more.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import sqlglot
 from sqlglot import exp
 
-_ALLOWED = (
+if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions
+
+PORTABLE: tuple[type[exp.Expr], ...] = (
     # structure
     exp.Select, exp.With, exp.CTE, exp.TableAlias, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Union,
-    exp.Table, exp.Column, exp.Identifier, exp.Alias, exp.Paren, exp.Tuple, exp.Qualify,
+    exp.Table, exp.Column, exp.Identifier, exp.Alias, exp.Paren, exp.Tuple,
     # values
     exp.Literal, exp.Null, exp.Boolean, exp.Star, exp.Cast, exp.DataType, exp.Case, exp.If, exp.Neg,
     exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod,
@@ -25,7 +29,7 @@ _ALLOWED = (
     exp.NullSafeEQ, exp.NullSafeNEQ,
     # functions of integers, and of text for MIN, MAX, COUNT, COALESCE and NULLIF
     exp.Count, exp.Sum, exp.Min, exp.Max, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Distinct,
-    exp.Lower, exp.Filter,
+    exp.Lower,
     # functions of doubles; Spark rounds differently, which the translation corrects
     exp.Sqrt, exp.Floor, exp.Round,
     # functions of text: patterns, and a value of JSON as text
@@ -33,6 +37,8 @@ _ALLOWED = (
     # windows
     exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead,
 )  # fmt: skip
+"""What definitions and queries for Spark may use; `tracewarehouse.spark.refusals` adds what only queries use."""
+_ALLOWED = (*PORTABLE, exp.Qualify, exp.Filter)  # the translation for Spark writes the last two in other words
 _NUMBERING = (exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _TYPES = {"BIGINT", "DOUBLE", "VARCHAR", "TEXT", "INT", "INTEGER", "BOOLEAN"}
@@ -62,6 +68,19 @@ def complaints(sql: str, *, across_runs: bool = False) -> list[str]:
     return list(sentences)
 
 
+def portability_notes(definitions: Definitions) -> list[str]:
+    """List what in a user's definitions works in DuckDB but may not work in other engines, one sentence each.
+
+    The package's own SQL must stay in the portable subset. A user's SQL may leave it, so these are not errors.
+    """
+    views = [v for v in (*definitions.ordered, *definitions.audits) if v.qualified in definitions.added]
+    return [
+        f"{v.path}: not portable to other engines: {c}"
+        for v in views
+        for c in complaints(v.sql, across_runs=v.compares_runs)
+    ]
+
+
 def _complaints(node: exp.Expr) -> Iterator[str]:
     if type(node) not in _ALLOWED:
         yield f"{type(node).__name__} is not in the portable subset"
@@ -75,8 +94,7 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
         case exp.Join():
             yield from _of_join(node)
         case exp.Star():
-            if not isinstance(node.parent, exp.Count):
-                yield "columns must be named, not *"
+            yield from _of_star(node)
         case exp.Case():
             if node.args.get("this") is not None:
                 yield "only the searched form of CASE is allowed"
@@ -123,6 +141,23 @@ def _of_select(node: exp.Select) -> Iterator[str]:
         yield _GROUP_BY_RUN
     if group is None and any(a for p in node.expressions for a in p.find_all(exp.AggFunc) if not _in_window(a)):
         yield _AGGREGATE_BY_RUN
+
+
+def _of_star(node: exp.Star) -> Iterator[str]:
+    if isinstance(node.parent, exp.Count):
+        return
+    select = node.find_ancestor(exp.Select)
+    if select is None or select.find_ancestor(exp.CTE) is None:
+        yield "the last SELECT must name its columns, not *"
+    elif node.args.get("replace") or node.args.get("rename"):
+        yield "only EXCLUDE may follow *"
+    elif any(t.db == "main" and _reads(node, t) for t in select.find_all(exp.Table)):
+        yield "the columns of a table must be named, not *; those of a model and of WITH need not"
+
+
+def _reads(star: exp.Star, table: exp.Table) -> bool:
+    qualifier = star.parent.table if isinstance(star.parent, exp.Column) else ""
+    return qualifier in ("", table.alias_or_name)
 
 
 def _of_join(node: exp.Join) -> Iterator[str]:

@@ -12,17 +12,18 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from tracewarehouse.definitions.headers import (
+from tracewarehouse.definitions.definition import (
     KINDS,
     AuditHeader,
     Header,
     MacroHeader,
+    Metric,
     MetricHeader,
     ModelHeader,
     PreconditionHeader,
+    View,
 )
 from tracewarehouse.definitions.texts import column_sentences
-from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 
@@ -42,13 +43,8 @@ class Definitions:
         macros: the macros by name; what they read is checked when they are created.
         added: qualified names of a user's own definitions.
 
-    Args:
-        views: models, preconditions, metrics, audits and macros.
-        added: which of them are a user's own.
-
     Raises:
-        MetricError: two files define the same name, a file reads something that does not exist, or files read each
-            other in a circle.
+        MetricError: two files define the same name, or what a file reads does not exist or reads it in turn.
     """
 
     def __init__(self, views: Iterable[View], added: Iterable[str] = ()) -> None:
@@ -74,11 +70,7 @@ class Definitions:
         return self._views[qualified]
 
     def metric(self, name: str, version: int | None = None) -> Metric:
-        """Return a version of a metric, by default the one that its unversioned name stands for.
-
-        Raises:
-            MetricError: the metric or version does not exist.
-        """
+        """A version of a metric, by default the one that its unversioned name stands for."""
         versions = [m for m in self.metrics if m.name == name]
         if not versions:
             close = get_close_matches(name, [m.name for m in self.metrics], n=1)
@@ -94,11 +86,7 @@ class Definitions:
         )
 
     def needs(self, metric: Metric) -> list[PreconditionHeader]:
-        """The preconditions for rows of the metric, in the order in which unmet ones are reported.
-
-        Raises:
-            MetricError: a precondition does not exist, or preconditions need each other in a circle.
-        """
+        """The preconditions for rows of the metric, in the order in which unmet ones are reported."""
         needed: dict[str, PreconditionHeader] = {}
         self._collect_needs(metric.view, needed, ())
         return list(needed.values())
@@ -109,7 +97,7 @@ class Definitions:
         for name in view.header.needs:
             needed = self._views.get(f"preconditions.{name}")
             if needed is None or not isinstance(needed.header, PreconditionHeader):
-                raise MetricError(f"{view.path}: needs {name}, but there is no precondition of that name")
+                raise MetricError(f"{view.place}: needs {name}, but there is no precondition of that name")
             if name in above:
                 raise MetricError(f"preconditions need each other in a circle: {' -> '.join((*above, name))}")
             self._collect_needs(needed, needs, (*above, name))
@@ -193,7 +181,7 @@ class Definitions:
                 continue
             read = v.depends_on
             for name in sorted(read - known):
-                raise MetricError(f"{v.path}: reads {name}, which is not a table, model or metric")
+                raise MetricError(f"{v.place}: reads {name}, which is not a table, model or metric")
             graph[v.qualified] = sorted(n for n in read if n in self._views)
         try:
             yield from TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order()
@@ -203,11 +191,7 @@ class Definitions:
 
 
 def load_definitions(*folders: Path) -> Definitions:
-    """Read the definitions of each folder; by default of the package's own folder.
-
-    Raises:
-        MetricError: a file is not valid (the message names the file and the field), or the package's SQL is missing.
-    """
+    """Read the definitions of each folder, by default of the package's own."""
     return Definitions([v for f in folders for v in read_folder(f)]) if folders else _package(SQL)
 
 
@@ -220,34 +204,47 @@ def _package(folder: Path) -> Definitions:
     return Definitions(views)
 
 
+def load_with(folder: Path | None) -> Definitions:
+    """Load the package's definitions, and those of a user's folder if one is given.
+
+    The user's files lie anywhere in the folder, read the package's models and metrics, and do not reuse its names.
+
+    Raises:
+        MetricError: the folder holds no definitions, or one of them is not valid or reuses a name of the package.
+    """
+    if folder is None:
+        return load_definitions()
+    views = _read_user_folder(folder)
+    package = load_definitions()
+    taken = _RESERVED | package.names | {f"metrics.{name}" for name in package.aliases()}
+    for view in views:
+        _refuse_taken(view, taken)
+    names = {v.qualified for v in views}
+    for view in views:
+        if isinstance(view.header, MetricHeader) and f"metrics.{view.header.metric}" in names:
+            raise MetricError(f"{view.path}: {view.header.metric} is also the name of a version of another metric")
+    return Definitions([*read_folder(SQL), *views], added=names)
+
+
 def read_folder(folder: Path) -> list[View]:
     """Read the definitions in a folder and all folders in it.
 
     Raises:
         MetricError: a file is not valid; the message names the file and the field.
     """
-    return [read_view(p) for p in sorted(folder.rglob("*.sql"))]
+    return [
+        *(_read_view(p) for p in sorted(folder.rglob("*.sql"))),
+        *(v for p in sorted(folder.rglob(_PRECONDITIONS)) for v in _read_preconditions(p)),
+    ]
 
 
 def fingerprint() -> str:
-    """Fingerprint of all metrics of the package together.
-
-    Raises:
-        MetricError: a definition is not valid.
-    """
+    """Fingerprint of all metrics of the package together."""
     return load_definitions().all_fingerprint
 
 
-def read_view(path: Path) -> View:
-    """Read and validate one definition file.
-
-    Raises:
-        MetricError: the front matter or the file's name is not valid.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise MetricError(f"{path}: cannot be read: {error}") from None
+def _read_view(path: Path) -> View:
+    text = _text(path)
     if not text.startswith(_OPENING):
         raise MetricError(f"{path}: must begin with a front matter {_OPENING} ... {_CLOSING}")
     front, closing, sql = text[len(_OPENING) :].partition(_CLOSING)
@@ -260,8 +257,7 @@ def read_view(path: Path) -> View:
     except yaml.YAMLError as error:
         raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        where = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'front matter'}: {e['msg']}" for e in error.errors())
-        raise MetricError(f"{path}: {where}") from None
+        raise MetricError(f"{path}: {_faults(error, 'front matter')}") from None
     except ValueError as error:
         raise MetricError(f"{path}: {error}") from None
     name = _name(header)
@@ -270,6 +266,36 @@ def read_view(path: Path) -> View:
     return View(path, schema, name, header, sql.strip())
 
 
+def _read_preconditions(path: Path) -> list[View]:
+    try:
+        entries = yaml.load(_text(path), _LOADER) or {}  # noqa: S506, a safe loader
+        if not (isinstance(entries, dict) and all(isinstance(e, dict) for e in entries.values())):
+            raise MetricError(f"{path}: must have an entry with `reason` and `runs` for each name")
+    except yaml.YAMLError as error:
+        raise MetricError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    return [_precondition(path, name, entry) for name, entry in entries.items()]
+
+
+def _precondition(path: Path, name: str, entry: dict[str, object]) -> View:
+    try:
+        header = PreconditionHeader.model_validate({"precondition": name} | entry)
+    except ValidationError as error:
+        raise MetricError(f"{path}: {name}: {_faults(error, 'entry')}") from None
+    return View(path, "preconditions", name, header, header.runs)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise MetricError(f"{path}: cannot be read: {error}") from None
+
+
+def _faults(error: ValidationError, whole: str) -> str:
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or whole}: {e['msg']}" for e in error.errors())
+
+
+_PRECONDITIONS = "preconditions.yaml"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -281,20 +307,27 @@ def _kind(front: object) -> tuple[str, type[Header]]:
 
 
 def _described(front: object, sql: str) -> object:
-    """Add the column sentences that are comments in the SQL to a front matter.
+    """Add to a front matter the column sentences that are comments in the SQL, and those of columns.yaml.
 
     Raises:
-        ValueError: a column has a sentence in both places.
+        ValueError: a column has a sentence in the front matter and beside it.
     """
-    beside = column_sentences(sql)
-    if not beside or not isinstance(front, dict):
+    columns = front.get("columns") or {} if isinstance(front, dict) else None
+    if not isinstance(front, dict) or not isinstance(columns, dict):
         return front
-    columns = front.get("columns") or {}
-    if not isinstance(columns, dict):
-        return front
+    listed = column_sentences(sql)
+    beside = {
+        c: s or _column_sentences()[c] for c, s in listed.items() if s or c in _column_sentences().keys() - columns
+    }
     if twice := sorted(beside.keys() & columns.keys()):
         raise ValueError(f"column {', '.join(twice)} is described in the front matter and beside it; keep one")
     return front | {"columns": beside | columns}
+
+
+@cache
+def _column_sentences() -> dict[str, str]:
+    sentences: dict[str, str] = yaml.load(_text(SQL / "columns.yaml"), _LOADER)  # noqa: S506, a safe loader
+    return sentences
 
 
 def _name(header: Header) -> str:
@@ -305,12 +338,35 @@ def _name(header: Header) -> str:
             return header.audit
         case MacroHeader():
             return header.macro
-        case PreconditionHeader():
-            return header.precondition
         case MetricHeader():
             return f"{header.metric}_v{header.version}"
+        case PreconditionHeader():
+            return header.precondition
 
 
 def _newest(versions: list[Metric]) -> Metric:
     stable = [m for m in versions if m.header.status == "stable"]
     return max(stable or versions, key=lambda m: (m.header.status != "deprecated", m.version))
+
+
+def _read_user_folder(folder: Path) -> list[View]:
+    if not folder.is_dir():
+        raise MetricError(f"no folder {folder} to read metrics from; --sql or TRACEWAREHOUSE_SQL names it")
+    if not (views := read_folder(folder)):
+        raise MetricError(f"{folder}: holds no metric, model or audit: no file <name>.sql or <name>_v<n>.sql")
+    return views
+
+
+def _refuse_taken(view: View, taken: set[str]) -> None:
+    names = {view.qualified: view.name}
+    if isinstance(view.header, MetricHeader):
+        names[f"metrics.{view.header.metric}"] = view.header.metric
+    for qualified, name in names.items():
+        if qualified in taken:
+            raise MetricError(
+                f"{view.path}: {qualified} is a name of the package and cannot be defined anew; use another name, "
+                f"such as my_{name}"
+            )
+
+
+_RESERVED = {"metrics.catalog", "metrics.all_values", "metrics.missing"}

@@ -88,15 +88,13 @@ def normalised(sql: str) -> str:
 
 
 def column_sentences(sql: str) -> dict[str, str]:
-    """The columns of the last SELECT that have a comment, with its text; of a UNION ALL, those of its first SELECT.
+    """The columns of the last SELECT with their comments, or ""; of a UNION ALL, those of its first SELECT.
 
     A comment belongs to a column if it follows the column on the same line, or stands alone on the lines before it.
 
     Raises:
         ValueError: a quote or a comment in the SQL does not end.
     """
-    if "--" not in sql:
-        return {}
     sentences: dict[str, str] = _remembered().get("sentences", sql, _column_sentences)
     return sentences
 
@@ -146,8 +144,7 @@ def _column_sentences(sql: str) -> dict[str, str]:
         if not is_end and (depth or kind != "COMMA"):
             name = token.text
             continue
-        if said:
-            sentences[name] = " ".join(" ".join(said).split())
+        sentences[name] = " ".join(" ".join(said).split())
         said = []
         if is_end:
             break

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from tracewarehouse.definitions.ranges import all_audits
+from tracewarehouse.definitions.definition import View
+from tracewarehouse.definitions.derived import all_audits
 from tracewarehouse.definitions.reading import Definitions, load_definitions
-from tracewarehouse.definitions.view import View
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.result import QueryResult

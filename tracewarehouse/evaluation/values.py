@@ -19,10 +19,9 @@ from typing import Any
 
 import duckdb
 
-from tracewarehouse.definitions import ranges
-from tracewarehouse.definitions.headers import ModelHeader
+from tracewarehouse.definitions import derived
+from tracewarehouse.definitions.definition import Metric, ModelHeader, View
 from tracewarehouse.definitions.reading import Definitions, load_definitions
-from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.evaluation.audits import BEYOND_RANGE, Evaluation, Finding, audit_sql, beyond_range, run_audit
 from tracewarehouse.evaluation.cursors import run_tasks
 from tracewarehouse.ingest.errors import MetricError
@@ -166,10 +165,10 @@ class PreparedMetrics:
             (run_id, metric.name, metric.version, dimensions, column, value)
             for metric in self._metrics
             for dimensions, _, values in run.rows[metric.view.qualified]
-            for column, value in ranges.beyond_range(metric, values)
+            for column, value in derived.beyond_range(metric, values)
         ]
         if beyond:
-            header = ranges.HEADER
+            header = derived.range_header()
             findings.append(Finding(header.audit, header.description, tuple(header.columns), (min(beyond),)))
         return Evaluation(columns, {n: run.too_large[n] for n in names}, findings)
 

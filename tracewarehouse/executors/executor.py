@@ -129,7 +129,7 @@ def prepared_evaluator(sql: Path | None, threads: int) -> Evaluator:
         sql: the folder of the user's own metrics, or None.
         threads: number of threads that may evaluate a run.
     """
-    from tracewarehouse.definitions.user import load_with
+    from tracewarehouse.definitions.reading import load_with
     from tracewarehouse.evaluation.evaluator import Evaluator
 
     return Evaluator(lambda: load_with(sql), threads=threads)

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from tracewarehouse.database.temporary import remove_abandoned
 from tracewarehouse.executors.executor import IngestTask, Outcome, ingest_task
 from tracewarehouse.ingest.errors import CaptureError
-from tracewarehouse.ingest.lake.garbage import remove_staging_of
+from tracewarehouse.ingest.lake.garbage import remove_staging
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.processes.pool import Helper, HelperError, start_helper, usable_cores
 
@@ -57,7 +57,7 @@ class LocalProcesses:
             MetricError: a definition of the user's own metrics is not valid.
         """
         if task.sql is not None:
-            from tracewarehouse.definitions.user import load_with
+            from tracewarehouse.definitions.reading import load_with
 
             load_with(task.sql)
         self._warehouses.add(task.warehouse)
@@ -123,7 +123,7 @@ class LocalProcesses:
         """Remove what processes left behind that ended while they worked on a capture."""
         if ended:
             for warehouse in self._warehouses:
-                remove_staging_of(Lake(warehouse), [h.pid for h in ended])
+                remove_staging(Lake(warehouse), [h.pid for h in ended])
             remove_abandoned()
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.exports.files import naming_the_unwritable, whole_file
 from tracewarehouse.exports.perfetto.wire import varint
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.ingest.protobuf import Field, message_classes
 from tracewarehouse.queries.read_only import literal
 
@@ -81,12 +81,7 @@ Value = int | bytes | bool
 
 @dataclass(frozen=True)
 class ChakraExport:
-    """The files of an export, and its warnings.
-
-    Attributes:
-        files: one trace per rank, then `comm_group.json`.
-        warnings: sentences on what the traces do not say.
-    """
+    """One trace per rank and `comm_group.json`, and sentences on what the traces do not say."""
 
     files: list[Path]
     warnings: list[str]
@@ -94,10 +89,7 @@ class ChakraExport:
 
 @dataclass(frozen=True)
 class _Call:
-    """A collective in the graph of one rank: the type and attributes of its node.
-
-    `group` and `instance` say which executions must have the same order on several ranks; None for a send or receive.
-    """
+    """A collective in the graph of one rank. Those of one group must have one order; a send or receive has no group."""
 
     type: int
     attributes: Mapping[str, Value]
@@ -113,15 +105,13 @@ class _Communication:
         calls: the nodes of each collective, by event.
         windows: device, start and end of each event in `calls`, in order of device and start.
         start_of_done: the event that starts the collective, by the event that ends it.
-        groups: names of groups.
-        warnings: sentences on what the traces do not say.
     """
 
-    calls: dict[int, list[_Call]]
-    windows: dict[int, tuple[int, int, int]]
-    start_of_done: dict[int, int]
-    groups: dict[tuple[int, ...], str]
-    warnings: list[str]
+    calls: dict[int, list[_Call]] = field(default_factory=dict)
+    windows: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    start_of_done: dict[int, int] = field(default_factory=dict)
+    group_names: dict[tuple[int, ...], str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -173,18 +163,15 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
         raise TracewarehouseError(f"run {entry.name} has no ops of devices, so there is nothing to simulate")
     prefix = re.sub(r"[^\w.-]", "_", entry.name)
     files = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with naming_the_unwritable(folder):
         for rank, nodes in traces.items():
             files.append(folder / f"{prefix}.{rank}.et")
-            with placed_whole(files[-1]) as part, part.open("wb") as stream:
-                stream.writelines(_messages(nodes))
+            with whole_file(files[-1]) as file:
+                file.writelines(_messages(nodes))
         files.append(folder / "comm_group.json")
-        with placed_whole(files[-1]) as part:
-            groups = {name: members for members, name in communication.groups.items()}
-            part.write_text(json.dumps(groups, indent=1) + "\n")
-    except OSError as error:
-        raise TracewarehouseError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        with whole_file(files[-1]) as file:
+            groups = {name: members for members, name in communication.group_names.items()}
+            file.write(f"{json.dumps(groups, indent=1)}\n".encode())
     return ChakraExport(files, communication.warnings)
 
 
@@ -211,7 +198,7 @@ def _communication(warehouse: Warehouse, in_run: str) -> _Communication:
         f"WHERE {in_run} AND o.is_leaf ORDER BY c.device_id, o.start_ps, c.event_id"
     ).rows()
     here = Counter((instance, device) for _, _, device, _, instance, *_ in rows)
-    communication = _Communication({}, {}, {}, {}, [])
+    communication = _Communication()
     lacking: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for event_id, done, device, instruction, instance, kind, group, size, start, end in rows:
@@ -224,7 +211,7 @@ def _communication(warehouse: Warehouse, in_run: str) -> _Communication:
             ranks = members.get((instruction, -1 if group is None else group), [])
             known = tuple(rank for rank in ranks if rank is not None)
             is_whole = bool(known) and len(known) == len(ranks) and all(here[instance, r] == 1 for r in known)
-            calls = [_call(kind, instance, known, size, communication.groups)] if is_whole else []
+            calls = [_call(kind, instance, known, size, communication.group_names)] if is_whole else []
         else:
             unknown[kind] += 1
             continue
@@ -343,11 +330,7 @@ def _in_one_order(run: str, communication: _Communication) -> dict[int, int]:
     """Map an event to the one that takes its place, so that all ranks of a group have its collectives in one order.
 
     Collectives are ordered by the time at which the last rank began them. A collective ends on no rank before that
-    time, so two of them change places only on ranks where they overlap.
-
-    Raises:
-        TracewarehouseError: two collectives that do not overlap are in different orders on two ranks, so that a
-            simulator would wait for ever.
+    time, so two of them change places only on ranks where they overlap; others in different orders are refused.
     """
     orders: dict[tuple[int, ...], dict[int, list[int]]] = {}
     for event, calls in communication.calls.items():

@@ -14,19 +14,17 @@ The macro chrome_events writes the text of the events, a bounded number of them 
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracewarehouse.exports.files import naming_the_unwritable, whole_file
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
-from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
@@ -85,17 +83,10 @@ def export_chrome(warehouse: Warehouse, run: str, target: Path) -> list[Path]:
         raise TracewarehouseError(
             f"{target}: a Chrome trace ends in .json or .json.gz; name such a file, or a folder for one file per host"
         )
-    try:
+    with naming_the_unwritable(target):
         for path, names in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with placed_whole(path) as part, ExitStack() as stack:
-                stream = cast("IO[bytes]", stack.enter_context(part.open("wb")))
-                if path.suffix == ".gz":
-                    stream = cast("IO[bytes]", stack.enter_context(gzip.GzipFile("", "wb", 3, stream, mtime=0)))
-                for piece in chrome_text(warehouse, run_id, names):
-                    stream.write(piece)
-    except OSError as error:
-        raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
+            with whole_file(path) as file:
+                file.writelines(chrome_text(warehouse, run_id, names))
     return list(files)
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES, Column, Table
 
@@ -45,13 +47,10 @@ _RUN_ID = 1
 
 @dataclass(frozen=True)
 class IcebergTable:
-    """A table of the catalogue after an export.
+    """A table of the catalogue after an export, with the numbers of the lake's files that were added and removed.
 
     Attributes:
-        name: its name.
         metadata: the file that describes its last snapshot, for readers without a catalogue.
-        added: number of the lake's files that were added to it.
-        removed: number of files that were removed from it.
     """
 
     name: str
@@ -68,7 +67,7 @@ def export_iceberg(warehouse: Warehouse, folder: Path) -> list[IcebergTable]:
         folder: holds `catalog.db`, a SQLite catalogue, and the tables' metadata; it is created if it does not exist.
 
     Raises:
-        WarehouseError: the runs cannot be listed, a run's file cannot be read, or the warehouse is not on this machine.
+        WarehouseError: a run's file cannot be read, or the warehouse is not on this machine.
         TracewarehouseError: pyiceberg is not installed, the folder cannot be written, or another export changed it at
             the same time.
     """
@@ -87,24 +86,21 @@ def export_iceberg(warehouse: Warehouse, folder: Path) -> list[IcebergTable]:
     runs = warehouse.lake.runs()
     home = folder.resolve()
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        catalogue = SqlCatalog("tracewarehouse", uri=f"sqlite:///{home / CATALOGUE}", warehouse=f"file://{home}")
-        try:
-            catalogue.create_namespace_if_not_exists(NAMESPACE)
-            return [_brought_up(catalogue, warehouse, runs, table) for table in TABLES.values()]
-        finally:
-            catalogue.close()
+        with naming_the_unwritable(folder):
+            home.mkdir(parents=True, exist_ok=True)
+            catalogue = SqlCatalog("tracewarehouse", uri=f"sqlite:///{home / CATALOGUE}", warehouse=f"file://{home}")
+            with closing(catalogue):
+                catalogue.create_namespace_if_not_exists(NAMESPACE)
+                return [_updated(catalogue, warehouse, runs, table) for table in TABLES.values()]
     except CommitFailedException as error:
         raise TracewarehouseError(
             f"{folder}: another export changed it at the same time; run it again ({error})"
         ) from None
     except SQLAlchemyError as error:
         raise TracewarehouseError(f"{folder / CATALOGUE}: cannot be used: {error.args[0]}") from None
-    except OSError as error:
-        raise TracewarehouseError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
-def _brought_up(catalogue: SqlCatalog, warehouse: Warehouse, runs: Sequence[RunVersion], table: Table) -> IcebergTable:
+def _updated(catalogue: SqlCatalog, warehouse: Warehouse, runs: Sequence[RunVersion], table: Table) -> IcebergTable:
     """A table, after its changes, if any, have been committed."""
     registered = _registered(catalogue, table)
     there = {task.file.file_path: task.file for task in registered.scan().plan_files()}

@@ -16,6 +16,7 @@ from tracewarehouse.database.database_file import STORAGE_VERSION
 from tracewarehouse.database.file_sources import table_source
 from tracewarehouse.database.lens import comment_on_tables, create_lens
 from tracewarehouse.database.session import files_error
+from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES
@@ -68,15 +69,13 @@ def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path
     """
     if target.suffix not in ENDINGS:
         raise TracewarehouseError(f"{target}: a DuckDB file ends in {' or '.join(ENDINGS)}; name such a file")
-    try:
+    with naming_the_unwritable(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with placed_whole(target) as part:
             try:
                 _write(warehouse, runs, part)
             finally:
                 part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
-    except OSError as error:
-        raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
     return target
 
 

@@ -14,25 +14,22 @@ from tracewarehouse.ingest.capture.batches import Batch, read_batches
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
-from tracewarehouse.ingest.devices.device import complete_devices
-from tracewarehouse.ingest.devices.hosts import Host, clock_notes, open_hosts
+from tracewarehouse.ingest.devices.hosts import Host, clock_notes, complete_devices, open_hosts
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.lake.parquet import TableWriter
-from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
-from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
+from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_digest
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.pool import Processes, usable_cores
 from tracewarehouse.ingest.readers.files import CaptureFile, digest_of_file, distinct
 from tracewarehouse.ingest.readers.formats import open_trace
 from tracewarehouse.ingest.tables.parts import helpers, start_counting
-from tracewarehouse.ingest.tables.run import RunFacts, run_facts
-from tracewarehouse.ingest.tables.writers import FilesOfTables
-from tracewarehouse.ingest.tables.written import Written, write_tables
+from tracewarehouse.ingest.tables.run_row import RunFacts, run_facts
+from tracewarehouse.ingest.tables.run_tables import Written, write_tables
+from tracewarehouse.ingest.tables.staging import RunFolder, Staging, TableFiles
 from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
@@ -117,7 +114,8 @@ def ingest_capture(
     """
     _check_names(capture, options.name)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
-    manifest, card, batches = _manifest(capture), _card(capture), read_batches(capture.batch_files)
+    manifest, card = _descriptions(capture)
+    batches = read_batches(capture.batch_files)
     with helpers(files, usable_cores() if jobs is None else jobs) as processes:
         source = _open(files, processes)
         identity = _identify(source, capture, manifest, options)
@@ -128,16 +126,17 @@ def ingest_capture(
             return IngestResult(identity.run_id, known.name, "unchanged", known, events, source.notes)
         try:
             # helpers end before the folder that they write to is removed
-            with lake.stage(identity.run_id, identity.version) as staging, processes, Settling() as settling:
+            with lake.stage(identity.run_id, identity.version) as folder, processes, Settling() as settling:
+                staging = Staging(RunFolder(folder, identity.run_id), settling, processes)
                 hosts = open_hosts(source.traces(), [f.path for f in source.files])
                 with without_cycle_search():
-                    counting = start_counting(staging, [h.trace for h in hosts], processes)
+                    counting = start_counting(staging, [h.trace for h in hosts])
                     survey = _survey(hosts, batches, card, manifest, identity.name, options)
-                    written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
+                    written = write_tables(staging, survey, counting)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
-                made = written.files | facts.write(staging, identity.run_id, settling)
+                made = written.files | facts.write(staging)
                 run = _evaluated(identity, source, made, facts, written, staging, evaluate)
-                placed = lake.publish(staging, run, settling)
+                placed = lake.publish(folder, run, settling)
         except OSError as error:
             raise WarehouseError(f"{warehouse}: writing run {identity.name} failed: {error}") from error
     notes = [*(f.detail for f in facts.flags), *clock_notes(hosts)]
@@ -152,11 +151,7 @@ def _survey(
     name: str,
     options: RunOptions,
 ) -> RunSurvey:
-    """Survey the run, including the server's batches, the card's facts about the chips and the costs of kernels.
-
-    Raises:
-        CaptureError: the mesh does not fit the devices, or the step program did not run.
-    """
+    """Survey the run, including the server's batches, the card's facts about the chips and the costs of kernels."""
     survey = survey_run(hosts, options.mesh, manifest, options.step_program, batches)
     if options.mesh and survey.placement.mismatch:
         raise CaptureError(f"{name}: {survey.placement.mismatch}; give a mesh of its devices, or none")
@@ -168,26 +163,17 @@ def _survey(
 
 @dataclass(frozen=True)
 class _Source:
-    """The files of a capture, without duplicates.
-
-    Attributes:
-        files: the files, with their digests.
-        digest: digest of all files together.
-        notes: a sentence for each file that was left out.
-        opened: the files that are already open, by identity of the file.
-    """
+    """The files of a capture, without duplicates, and the digest of all of them together."""
 
     files: list[CaptureFile]
     digest: str
     notes: list[str]
+    """A sentence for each file that was left out."""
     opened: Mapping[int, Trace]
+    """The files that are already open, by identity of the file."""
 
     def traces(self) -> list[Trace]:
-        """The files, opened.
-
-        Raises:
-            CaptureError: one is damaged, or not a capture.
-        """
+        """The files, opened."""
         return [self.opened.get(id(f)) or open_trace(f) for f in self.files]
 
 
@@ -199,24 +185,18 @@ def _open(files: list[CaptureFile], processes: Processes) -> _Source:
     for f, digest in zip(files, digesting.results(), strict=True):
         f.digest = digest
     kept, notes = distinct(files)
-    return _Source(kept, digest_of(f.digest for f in kept), notes, opened)
+    return _Source(kept, run_digest(f.digest for f in kept), notes, opened)
 
 
 @dataclass(frozen=True)
 class _Identity:
-    """The id, version and name of a run; the id follows from its bytes, the version from all that shapes its tables.
-
-    Attributes:
-        run_id: id of the run.
-        version: version of its tables.
-        name: name for people.
-        is_described: whether a manifest, a card, a mesh, a name, a program, costs or batches add facts to the bytes.
-    """
+    """The id, version and name of a run; the id follows from its bytes, the version from all that shapes its tables."""
 
     run_id: str
     version: str
     name: str
     is_described: bool
+    """Whether a manifest, a card, batches or options add facts to the bytes."""
 
 
 def _identify(source: _Source, capture: Capture, manifest: Manifest | None, options: RunOptions) -> _Identity:
@@ -231,7 +211,7 @@ def _identify(source: _Source, capture: Capture, manifest: Manifest | None, opti
     }
     key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     return _Identity(
-        run_id_of(source.digest),
+        derived_run_id(source.digest),
         hashlib.sha256(key.encode()).hexdigest()[:16],
         options.name or (manifest.name if manifest else capture.name),
         any(said.values()),
@@ -241,21 +221,21 @@ def _identify(source: _Source, capture: Capture, manifest: Manifest | None, opti
 def _evaluated(
     identity: _Identity,
     source: _Source,
-    files: FilesOfTables,
+    files: TableFiles,
     facts: RunFacts,
     written: Written,
-    staging: Path,
+    staging: Staging,
     evaluate: MetricEvaluator | None,
 ) -> RunVersion:
     """Return the run to publish, with the values of its metrics."""
     made = dict(files)
     if evaluate:
-        values = evaluate({t: [path for path, _ in of_table] for t, of_table in made.items()}, identity.run_id)
-        with TableWriter(staging, identity.run_id, TABLES["metric_values"]) as writer:
+        values = evaluate({t: [path for path, _ in parts] for t, parts in made.items()}, identity.run_id)
+        with staging.folder.writer("metric_values") as writer:
             writer.write(len(values["metric"]), values)
         if writer.rows:
             made["metric_values"] = [(writer.path, writer.rows)]
-    rows = {t: sum(count for _, count in of_table) for t, of_table in made.items()}
+    rows = {t: sum(count for _, count in parts) for t, parts in made.items()}
     return RunVersion(
         identity.run_id,
         identity.version,
@@ -263,7 +243,7 @@ def _evaluated(
         SCHEMA_VERSION,
         VERSION,
         source.digest,
-        {t: [path.name for path, _ in of_table] for t, of_table in sorted(made.items())},
+        {t: [path.name for path, _ in parts] for t, parts in sorted(made.items())},
         rows | {"events": written.event_count},
         evaluate.fingerprint if evaluate else None,
         sorted({f.name for f in facts.flags}),
@@ -271,11 +251,7 @@ def _evaluated(
 
 
 def _check_names(capture: Capture, name: str | None) -> None:
-    """Refuse names that no table can hold.
-
-    Raises:
-        CaptureError: the name of the capture, of a file or of the run is not UTF-8.
-    """
+    """Refuse names of captures, files and runs that no table can hold."""
     for text in (name or capture.name, *(f.name for f in capture.files)):
         try:
             text.encode()
@@ -284,20 +260,17 @@ def _check_names(capture: Capture, name: str | None) -> None:
             raise CaptureError(f"{where}the name {text!r} is not UTF-8; rename it, then ingest it again") from None
 
 
-def _manifest(capture: Capture) -> Manifest | None:
-    if capture.manifest is None:
-        return None
-    from tracewarehouse.ingest.capture.manifest import load_manifest
+def _descriptions(capture: Capture) -> tuple[Manifest | None, WorkloadCard | None]:
+    manifest = card = None
+    if capture.manifest:
+        from tracewarehouse.ingest.capture.manifest import load_manifest
 
-    return load_manifest(capture.manifest)
+        manifest = load_manifest(capture.manifest)
+    if capture.card:
+        from tracewarehouse.ingest.capture.card import load_card
 
-
-def _card(capture: Capture) -> WorkloadCard | None:
-    if capture.card is None:
-        return None
-    from tracewarehouse.ingest.capture.card import load_card
-
-    return load_card(capture.card)
+        card = load_card(capture.card)
+    return manifest, card
 
 
 def _known(lake: Lake, identity: _Identity) -> RunVersion | None:

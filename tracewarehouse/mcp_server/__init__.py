@@ -1,5 +1,5 @@
 """Answers an agent's questions about a warehouse, over the Model Context Protocol on standard input and output.
 
-`tools` has the questions that an agent can ask, `answer` the form of the answers, and `server` speaks the protocol.
-Only `server` needs the package mcp.
+`answer` has the form of questions and answers, `tools` the questions that an agent can ask, `description` the one about
+what SQL can read, and `server` speaks the protocol. Only `server` needs the package mcp.
 """

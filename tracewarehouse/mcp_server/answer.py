@@ -58,6 +58,29 @@ class Answer(BaseModel):
     left_out: list[str] = Field(default=[], description="What is not in the answer, and how to get it.")
     notes: list[str] = Field(default=[], description="What the rows do not say.")
 
+    def add_page(self, whole: Table, offset: int, most: int) -> None:
+        """Add some rows of a table, the first ones or those from `offset` on, and say which they are."""
+        rows = whole.rows[offset : offset + most]
+        goes_on = len(whole.rows) > offset + most
+        self.tables.append(Table(name=whole.name, columns=whole.columns, rows=rows))
+        if goes_on or offset:
+            more = f"; offset={offset + most} continues" if goes_on else ""
+            self.left_out.append(f"{whole.name}: rows {offset + 1} to {offset + len(rows)} of {len(whole.rows)}{more}")
+
+    def add_first(self, whole: Table, most: int, advice: str) -> None:
+        """Add the first rows of a table, and say how to get the others."""
+        self.tables.append(Table(name=whole.name, columns=whole.columns, rows=whole.rows[:most]))
+        if len(whole.rows) > most:
+            self.left_out.append(f"{whole.name}: the first {most} of {len(whole.rows)} rows; {advice}")
+
+    def add_runs(self, runs: Iterable[RunVersion]) -> None:
+        """Name the runs of the answer, the flagged ones first."""
+        ordered = sorted(runs, key=lambda r: (not r.flags, r.name, r.run_id))
+        self.runs = [RunNote(run_id=r.run_id, name=r.name, flags=list(r.flags)) for r in ordered[:MAX_RUNS]]
+        if rest := ordered[MAX_RUNS:]:
+            flagged = sum(bool(r.flags) for r in rest)
+            self.left_out.append(f"{len(rest)} more runs, {flagged} of them flagged; list_runs and flags name them")
+
     def text(self) -> str:
         """The answer as compact JSON."""
         return json.dumps(self.model_dump(exclude_defaults=True), ensure_ascii=False, separators=(",", ":"))
@@ -136,29 +159,6 @@ def table(name: str, result: QueryResult, columns: Sequence[str] | None = None) 
     return Table(name=name, columns=kept, rows=[[_plain(row[i]) for i in places] for row in result.rows()])
 
 
-def page(whole: Table, offset: int, most: int) -> tuple[Table, list[str]]:
-    """Some rows of a table, and a sentence on the others.
-
-    Args:
-        whole: the table with all rows.
-        offset: rows to leave out at the beginning.
-        most: how many rows to keep.
-    """
-    shown, left_out = first_rows(Table(name=whole.name, columns=whole.columns, rows=whole.rows[offset:]), most, "")
-    if left_out or offset:
-        goes_on = f"; offset={offset + most} continues" if left_out else ""
-        left_out = [f"{whole.name}: rows {offset + 1} to {offset + len(shown.rows)} of {len(whole.rows)}{goes_on}"]
-    return shown, left_out
-
-
-def first_rows(whole: Table, most: int, advice: str) -> tuple[Table, list[str]]:
-    """The first rows of a table, and a sentence on the others and on how to get them."""
-    if len(whole.rows) <= most:
-        return whole, []
-    shown = Table(name=whole.name, columns=whole.columns, rows=whole.rows[:most])
-    return shown, [f"{whole.name}: the first {most} of {len(whole.rows)} rows; {advice}"]
-
-
 def bounded(answer: Answer, advice: str) -> Answer:
     """The answer, with so few rows that it is short enough; the first tables keep their rows.
 
@@ -190,17 +190,6 @@ def bounded(answer: Answer, advice: str) -> Answer:
             "a query gives the rest"
         )
     return answer.model_copy(update={"tables": tables, "left_out": left_out})
-
-
-def run_notes(runs: Iterable[RunVersion]) -> tuple[list[RunNote], list[str]]:
-    """The runs of an answer, the flagged ones first, and a sentence on those that are too many to be named."""
-    ordered = sorted(runs, key=lambda r: (not r.flags, r.name, r.run_id))
-    notes = [RunNote(run_id=r.run_id, name=r.name, flags=list(r.flags)) for r in ordered[:MAX_RUNS]]
-    if len(ordered) <= MAX_RUNS:
-        return notes, []
-    rest = ordered[MAX_RUNS:]
-    flagged = sum(bool(r.flags) for r in rest)
-    return notes, [f"{len(rest)} more runs, {flagged} of them flagged; list_runs and flags name them"]
 
 
 def _plain(value: Any) -> Any:

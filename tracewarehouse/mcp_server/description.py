@@ -11,9 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tracewarehouse.definitions.headers import MacroHeader, MetricHeader
+from tracewarehouse.definitions.definition import MacroHeader, Metric, MetricHeader, View
 from tracewarehouse.definitions.reading import Definitions
-from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.mcp_server.answer import Answer, Names, Table, Tool

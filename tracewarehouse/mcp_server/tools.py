@@ -23,9 +23,6 @@ from tracewarehouse.mcp_server.answer import (
     Runs,
     Table,
     Tool,
-    first_rows,
-    page,
-    run_notes,
     table,
 )
 from tracewarehouse.mcp_server.description import Describe, metric_named
@@ -55,12 +52,13 @@ class ListRuns(AboutRuns):
         flags = {r.run_id: list(r.flags) for r in chosen}
         whole.columns.append("flags")
         whole.rows = [[*row, flags[row[0]]] for row in whole.rows if row[0] in flags]
-        shown, left_out = page(whole, self.offset, self.max_rows)
-        unread = [f"{r}" for r in warehouse.unread_runs()]
-        notes = [f"in the warehouse, but not readable: {'; '.join(unread[:10])}"] if unread else []
+        answer = Answer(tables=[])
+        answer.add_page(whole, self.offset, self.max_rows)
+        if unread := [str(r) for r in warehouse.unread_runs()]:
+            answer.notes.append(f"in the warehouse, but not readable: {'; '.join(unread[:10])}")
         if not whole.rows:
-            notes.append(f"the warehouse {warehouse.path} is empty; `tw ingest CAPTURE` adds runs")
-        return Answer(tables=[shown], left_out=left_out, notes=notes)
+            answer.notes.append(f"the warehouse {warehouse.path} is empty; `tw ingest CAPTURE` adds runs")
+        return answer
 
 
 class MetricValues(Tool):
@@ -85,38 +83,29 @@ class MetricValues(Tool):
             [r.run_id for r in chosen] if self.runs else None, metrics=self.metrics or None, version=self.version
         )
         whole = table("values", result, ("run_id", "metric", "version", "dimensions", "value", "unit"))
-        left_out = []
+        answer = Answer(tables=[])
         if self.version is None:
             newest = {(m.name, m.version) for m in definitions.aliases().values()}
             whole.rows = [r for r in whole.rows if (r[1], r[2]) in newest]
         if not self.metrics:
             parts = {m.name for m in definitions.metrics if m.header.is_of_parts}
             if named := sorted({r[1] for r in whole.rows} & parts):
-                left_out.append(
+                answer.left_out.append(
                     f"metrics with a row per step, layer, pair of devices or instruction: {', '.join(named)}; name "
                     "them in metrics"
                 )
             whole.rows = [r for r in whole.rows if r[1] not in parts]
-        for row in whole.rows:
-            row[3] = json.loads(row[3])
-        shown, beyond = page(whole, self.offset, self.max_rows)
         versions: dict[str, set[int]] = {}
         for row in whole.rows:
+            row[3] = json.loads(row[3])
             versions.setdefault(row[1], set()).add(row[2])
+        answer.metric_versions = {m: sorted(v) for m, v in versions.items()}
+        answer.add_page(whole, self.offset, self.max_rows)
         behind = {r[0] for r in whole.rows}
-        notes = _stale_note(warehouse, behind)
+        answer.notes = _stale_note(warehouse, behind)
         if absent := [m for m in self.metrics if m not in versions]:
-            notes.append(f"no value of {', '.join(absent)} here; flags with the run says why")
-        return _of_runs(
-            warehouse,
-            behind or {r.run_id for r in chosen},
-            Answer(
-                tables=[shown],
-                metric_versions={m: sorted(v) for m, v in versions.items()},
-                left_out=[*left_out, *beyond],
-                notes=notes,
-            ),
-        )
+            answer.notes.append(f"no value of {', '.join(absent)} here; flags with the run says why")
+        return _with_runs(answer, warehouse, behind or {r.run_id for r in chosen})
 
 
 class Compare(Tool):
@@ -149,28 +138,27 @@ class Compare(Tool):
             "verdict",
         )  # fmt: skip
         whole = table("values", values, columns)
-        left_out = []
+        answer = Answer(tables=[])
         if not self.metrics and self.by is None:
             told = [r for r in whole.rows if r[-1] not in ("same", "noise")]
             if alike := len(whole.rows) - len(told):
-                left_out.append(
+                answer.left_out.append(
                     f"{alike} values that are the same or differ within noise; name their metrics to see them"
                 )
             whole.rows = told
         ranks = {v: i for i, v in enumerate(("worse", "better", "different"))}
         whole.rows.sort(key=lambda r: (ranks.get(r[-1], 3), -abs(r[6] or 0.0)))
-        versions = {r[0]: [r[1]] for r in whole.rows}
+        answer.metric_versions = {r[0]: [r[1]] for r in whole.rows}
         for row in whole.rows:
             row[2] = json.loads(row[2])
-        shown, beyond = page(whole, self.offset, self.max_rows)
+        answer.add_page(whole, self.offset, self.max_rows)
         step_columns = ("phase", "name", "baseline_us", "value_us", "difference_us", "share")
-        apart, more = first_rows(
+        answer.add_first(
             table(f"step by {self.split}", steps, step_columns),
             40,
             f"`FROM macros.compare_steps(['RUN_ID'], ['BASELINE_ID']) WHERE split = '{self.split}'` has all",
         )
-        involved = {*sides.runs, *sides.baselines}
-        notes = [
+        answer.notes = [
             f"{name} of {len(repeats)} runs of one configuration"
             for name, named, repeats in (
                 ("noise of the run", sides.runs, sides.run_repeats),
@@ -179,17 +167,10 @@ class Compare(Tool):
             if len(repeats) > len(named)
         ]
         if comparison.unknown:
-            notes.append(f"not known for all runs, so not compared: {', '.join(comparison.unknown)}")
-        return _of_runs(
-            warehouse,
-            involved,
-            Answer(
-                tables=[shown, apart],
-                metric_versions=versions,
-                left_out=[*left_out, *beyond, *more],
-                notes=[*notes, *_stale_note(warehouse, involved)],
-            ),
-        )
+            answer.notes.append(f"not known for all runs, so not compared: {', '.join(comparison.unknown)}")
+        involved = {*sides.runs, *sides.baselines}
+        answer.notes += _stale_note(warehouse, involved)
+        return _with_runs(answer, warehouse, involved)
 
 
 class Query(Tool):
@@ -212,17 +193,15 @@ class Query(Tool):
         except QueryError as error:
             raise type(error)(_taught(str(error))) from None
         runs, versions = _behind(warehouse, self.sql, result)
-        left_out = []
+        answer = Answer(tables=[table("rows", result)], metric_versions=versions)
         if result.is_cut:
-            left_out.append(
+            answer.left_out.append(
                 f"rows: there are more than these {self.max_rows}; raise max_rows (at most {MAX_ROWS}), or "
                 f"{self.advice}"
             )
-        notes = []
         if not len(result):
-            notes.append("no row; a value that is not known has no row or is NULL, and flags says why")
-        answer = Answer(tables=[table("rows", result)], metric_versions=versions, left_out=left_out, notes=notes)
-        return _of_runs(warehouse, {r.run_id for r in runs}, answer)
+            answer.notes.append("no row; a value that is not known has no row or is NULL, and flags says why")
+        return _with_runs(answer, warehouse, {r.run_id for r in runs})
 
     @property
     def most(self) -> int:
@@ -249,12 +228,10 @@ class Timeline(Tool):
         """The window in four tables."""
         run = warehouse.run(self.run)
         tables, notes = _window(warehouse, run.run_id, self.device, self.start_ms, self.end_ms, self.slices)
-        shown, left_out = [tables[0]], []
+        answer = Answer(tables=tables[:1], notes=notes)
         for whole in tables[1:]:
-            part, beyond = first_rows(whole, self.max_rows, "raise max_rows, or ask for a shorter window")
-            shown.append(part)
-            left_out += beyond
-        return _of_runs(warehouse, {run.run_id}, Answer(tables=shown, left_out=left_out, notes=notes))
+            answer.add_first(whole, self.max_rows, "raise max_rows, or ask for a shorter window")
+        return _with_runs(answer, warehouse, {run.run_id})
 
 
 class Summary(Tool):
@@ -285,7 +262,7 @@ class Summary(Tool):
             ],
             metric_versions={n.metric: [warehouse.definitions.metric(n.metric).version] for n in summary.numbers},
         )
-        return _of_runs(warehouse, {run.run_id}, answer)
+        return _with_runs(answer, warehouse, {run.run_id})
 
 
 class Flags(AboutRuns):
@@ -303,8 +280,8 @@ class Flags(AboutRuns):
             for run_id, flag, host, detail in rows.rows()
             if run_id in chosen
         ]
-        shown, left_out = page(_flag_table(flagged), self.offset, self.max_rows)
-        tables = [shown]
+        answer = Answer(tables=[])
+        answer.add_page(_flag_table(flagged), self.offset, self.max_rows)
         if len(chosen) == 1:
             [run_id] = chosen
             missing = warehouse.query_of(
@@ -312,14 +289,14 @@ class Flags(AboutRuns):
                 "SELECT metric, version, reason FROM metrics.missing WHERE run_id = $run ORDER BY reason, metric",
                 run=run_id,
             )
-            tables.append(table("missing metrics", missing))
+            answer.tables.append(table("missing metrics", missing))
         else:
-            left_out.append("why metrics are missing; flags with one run says it")
-        clocks = [note for run_id, _, note in warehouse.query(CLOCKS).rows() if run_id in chosen]
-        notes = [*clocks, *_stale_note(warehouse, chosen)]
+            answer.left_out.append("why metrics are missing; flags with one run says it")
+        answer.notes = [note for run_id, _, note in warehouse.query(CLOCKS).rows() if run_id in chosen]
+        answer.notes += _stale_note(warehouse, chosen)
         if not flagged:
-            notes.append("no flag: the checks found nothing")
-        return _of_runs(warehouse, chosen, Answer(tables=tables, left_out=left_out, notes=notes))
+            answer.notes.append("no flag: the checks found nothing")
+        return _with_runs(answer, warehouse, chosen)
 
 
 TOOLS: dict[str, type[Tool]] = {
@@ -332,11 +309,11 @@ def _runs(warehouse: Warehouse, references: Sequence[str]) -> list[RunVersion]:
     return warehouse.find(references) if references else list(warehouse.lake.runs())
 
 
-def _of_runs(warehouse: Warehouse, run_ids: Iterable[str], answer: Answer) -> Answer:
-    """The answer with the runs that it comes from."""
+def _with_runs(answer: Answer, warehouse: Warehouse, run_ids: Iterable[str]) -> Answer:
+    """The answer, with the runs that it comes from."""
     wanted = set(run_ids)
-    notes, beyond = run_notes(r for r in warehouse.lake.runs() if r.run_id in wanted)
-    return answer.model_copy(update={"runs": notes, "left_out": [*answer.left_out, *beyond]})
+    answer.add_runs(r for r in warehouse.lake.runs() if r.run_id in wanted)
+    return answer
 
 
 def _stale_note(warehouse: Warehouse, run_ids: Iterable[str]) -> list[str]:

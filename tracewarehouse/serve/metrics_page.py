@@ -8,8 +8,7 @@ from starlette.responses import Response
 
 from tracewarehouse.dashboards.page import script_json
 from tracewarehouse.dashboards.runs import value_over_time
-from tracewarehouse.definitions.headers import UNSTORED
-from tracewarehouse.definitions.view import Metric
+from tracewarehouse.definitions.definition import UNSTORED, Metric
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.serve.quick_chart import quick_chart

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from tracewarehouse.definitions.portable import PORTABLE
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.spark.kinds import (
     BOOL,
@@ -28,25 +29,11 @@ from tracewarehouse.spark.kinds import (
 )
 
 ALLOWED: tuple[type[exp.Expr], ...] = (
-    # structure
-    exp.Select, exp.With, exp.CTE, exp.TableAlias, exp.From, exp.Join, exp.Where, exp.Group, exp.Having,
-    exp.Union, exp.Except, exp.Intersect, exp.Subquery, exp.Exists, exp.Values, exp.Tuple, exp.Distinct, exp.Order,
-    exp.Ordered, exp.Limit, exp.Offset, exp.Table, exp.Column, exp.Identifier, exp.Alias, exp.Paren,
-    # values
-    exp.Literal, exp.Null, exp.Boolean, exp.Star, exp.Cast, exp.DataType, exp.Case, exp.If, exp.Neg,
-    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod,
-    # conditions
-    exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Is, exp.In, exp.Between, exp.Like,
-    exp.NullSafeEQ, exp.NullSafeNEQ,
-    # aggregates, and functions of numbers
-    exp.Count, exp.Sum, exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.Coalesce, exp.Nullif,
-    exp.Greatest, exp.Least, exp.Abs, exp.Sqrt, exp.Floor, exp.Ceil, exp.Round,
-    # of text
-    exp.Lower, exp.Upper, exp.DPipe, exp.Length, exp.Substring, exp.StartsWith, exp.Contains, exp.Replace,
-    exp.RegexpLike, exp.RegexpExtract, exp.JSONExtractScalar, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey,
-    # windows
-    exp.Window, exp.WindowSpec, exp.RowNumber, exp.Rank, exp.DenseRank, exp.CumeDist, exp.Lag, exp.Lead,
-    exp.FirstValue, exp.LastValue,
+    *PORTABLE,
+    exp.Except, exp.Intersect, exp.Subquery, exp.Exists, exp.Values, exp.Limit, exp.Offset,
+    exp.LogicalAnd, exp.LogicalOr, exp.Ceil,
+    exp.Upper, exp.DPipe, exp.Length, exp.Substring, exp.StartsWith, exp.Contains, exp.Replace,
+    exp.Rank, exp.DenseRank, exp.FirstValue, exp.LastValue,
 )  # fmt: skip
 """Everything that is run on both engines; the functions below narrow it."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tracewarehouse.database import compacted
 from tracewarehouse.database.lens import OWN_VIEWS
 from tracewarehouse.database.temporary import TemporaryFolder
-from tracewarehouse.definitions.headers import ModelHeader
+from tracewarehouse.definitions.definition import ModelHeader
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.spark.translation import to_spark, view_name
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
-from tracewarehouse.collect.checks.reference_cache import weight_files
-from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.checks.reference import weight_files
+from tracewarehouse.collect.experiment import run_spec
 
 if importlib.util.find_spec("torch_xla") is None:
     pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
@@ -19,7 +19,7 @@ import json
 import sys
 from pathlib import Path
 from tracewarehouse.collect.harness import subject
-from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.experiment import run_spec
 
 computed = []
 plain = subject.reference_logits

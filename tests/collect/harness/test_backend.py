@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.collect.tpu.fake_cloud import tw
 from tracewarehouse.collect.errors import CollectError, ExperimentError
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.harness.backend import find_backend
-from tracewarehouse.collect.run_spec import run_spec
 from tracewarehouse.ingest.capture.manifest import load_manifest
 
 TESTS = Path(__file__).parents[2]
@@ -20,14 +19,14 @@ FAKE = "fake_backend:FakeBackend"
 NAME = "llama-tp2-b4-i32-o17-fake_backend-FakeBackend"
 
 
-def tw(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS}"} | variables
-    command = [sys.executable, "-m", "tracewarehouse", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture(autouse=True)
+def path_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the process of a run finds it too."""
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS.parent}:{TESTS}")
 
 
 def test_another_backend_records_without_a_change_elsewhere(tmp_path: Path) -> None:
-    done = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", tmp_path)
+    done = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", str(tmp_path))
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(tmp_path / NAME)
@@ -35,10 +34,10 @@ def test_another_backend_records_without_a_change_elsewhere(tmp_path: Path) -> N
     assert (manifest.backend, manifest.hosts, manifest.checks) == ("fake", ["fakehost"], {"mesh_seen": "tp=2"})
     assert (tmp_path / NAME / "card.yaml").is_file()
     sql = "SELECT framework, mesh, device_count, is_truncated FROM runs"
-    (run,) = json.loads(tw("query", tmp_path / NAME, sql, "--format", "json").stdout)
+    (run,) = json.loads(tw("query", str(tmp_path / NAME), sql, "--format", "json").stdout)
     assert run == {"framework": "fake", "mesh": "tp=2", "device_count": 2, "is_truncated": False}
     # Resuming knows the capture by its content, as any.
-    assert "skipped" in tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", tmp_path).stderr
+    assert "skipped" in tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", str(tmp_path)).stderr
 
 
 def test_a_backend_in_another_interpreter(tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_a_backend_in_another_interpreter(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
 
-    done = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", tmp_path / "captures", "--python", python)
+    done = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", str(tmp_path / "captures"), "--python", str(python))
 
     assert done.returncode == 0, done.stderr
     required, recorded = (tmp_path / "calls").read_text().splitlines()
@@ -64,7 +63,7 @@ def test_a_backend_in_another_interpreter(tmp_path: Path) -> None:
     ],
 )
 def test_an_interpreter_that_cannot_record(tmp_path: Path, python: str, said: str) -> None:
-    done = tw("collect", "--backend", "jax", "--mesh", "tp=2", "-o", tmp_path, "--python", python)
+    done = tw("collect", "--backend", "jax", "--mesh", "tp=2", "-o", str(tmp_path), "--python", python)
     assert done.returncode == (2 if "=" in python else 1)
     assert said in " ".join(done.stderr.replace("\u2502", " ").split())
 
@@ -76,17 +75,20 @@ def test_an_interpreter_that_lacks_jax(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{program}" "$@"\n')
     python.chmod(0o755)
 
-    done = tw("collect", "--backend", "jax", "--mesh", "tp=2", "-o", tmp_path / "captures", "--python", python)
+    done = tw(
+        "collect", "--backend", "jax", "--mesh", "tp=2", "-o", str(tmp_path / "captures"), "--python", str(python)
+    )
 
     assert done.returncode == 1
     assert "recording with JAX needs jax, which is not installed: pip install 'tracewarehouse[jax]'" in done.stderr
 
 
-def test_what_a_backend_must_not_do(tmp_path: Path) -> None:
-    without_profile = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "--seed", "13", "-o", tmp_path)
+def test_what_a_backend_must_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_profile = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "--seed", "13", "-o", str(tmp_path))
     assert without_profile.returncode == 1
     assert "fake recorded nobody, but left the profiles fakehost" in without_profile.stderr
-    missing = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", tmp_path, FAKE_BACKEND_MISSING="1")
+    monkeypatch.setenv("FAKE_BACKEND_MISSING", "1")
+    missing = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", str(tmp_path))
     assert missing.returncode == 1
     assert "error: the fake backend is not installed: pip install fake" in missing.stderr
     assert not [p for p in tmp_path.iterdir() if p.is_dir()]

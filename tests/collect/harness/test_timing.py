@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.harness.generation import Generation
-from tracewarehouse.collect.harness.timing import Timed, generate_timed, timing_checks, warm_up
+from tracewarehouse.collect.harness.generation import Generation, Timed, generate_timed, timing_checks, warm_up
 from tracewarehouse.ingest.capture.manifest import PhaseMark
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.harness.workload_card import workload_card
 from tracewarehouse.collect.parallel import attention_forms
-from tracewarehouse.collect.run_spec import run_spec
 from tracewarehouse.ingest.capture.card import WorkloadCard
 from tracewarehouse.ingest.capture.manifest import ModelFacts
-from tracewarehouse.ingest.tables.run import card_facts
+from tracewarehouse.ingest.tables.run_row import card_facts
 
 FACTS = ModelFacts(name="llama-tiny", family="llama", num_layers=2, num_heads=8, num_params=10)
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,9 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 from published_checkpoint import write_checkpoint  # noqa: E402
 
+from tracewarehouse.collect.experiment import run_spec  # noqa: E402
 from tracewarehouse.collect.models.checkpoint import INDEX, Checkpoint, CheckpointError, in_file_order  # noqa: E402
-from tracewarehouse.collect.parallel.partition import device_slices  # noqa: E402
-from tracewarehouse.collect.parallel.published import PublishedWeights  # noqa: E402
-from tracewarehouse.collect.run_spec import run_spec  # noqa: E402
+from tracewarehouse.collect.parallel.weights import PublishedWeights  # noqa: E402
 
 
 def weights_of(folder: Path) -> PublishedWeights:
@@ -27,26 +28,36 @@ def stored(folder: Path) -> dict[str, Any]:
     return {n: w for f in sorted(folder.glob("*.safetensors")) for n, w in safetensors_torch.load_file(f).items()}
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints") / "llama"
+    write_checkpoint(folder, "llama")
+    return folder
+
+
 @pytest.fixture
-def llama(tmp_path: Path) -> Path:
-    write_checkpoint(tmp_path / "llama", "llama")
-    return tmp_path / "llama"
+def llama(written: Path, tmp_path: Path) -> Path:
+    """A checkpoint to damage."""
+    return shutil.copytree(written, tmp_path / "llama")
 
 
 def shard_of(folder: Path, name: str) -> Path:
     return folder / json.loads((folder / INDEX).read_text())["weight_map"][name]
 
 
-def change(folder: Path, name: str, value: Any) -> Path:
-    """Replace, add or (None) leave out a weight of the last shard; its file."""
+def change_head(folder: Path, shape: tuple[int, ...] | None) -> None:
+    """Give the head, which is in the last shard, another shape, or leave it out."""
     file = max(folder.glob("*.safetensors"))
     weights = safetensors_torch.load_file(file)
-    if value is None:
-        del weights[name]
-    else:
-        weights[name] = value
-    safetensors_torch.save_file(weights, file)
-    return file
+    del weights[HEAD]
+    safetensors_torch.save_file(weights | ({HEAD: torch.zeros(shape)} if shape else {}), file)
+
+
+def change_index(folder: Path, *added: str, removed: str = "") -> None:
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"] |= dict.fromkeys(added, "model-00003-of-00003.safetensors")
+    index["weight_map"].pop(removed, None)
+    (folder / INDEX).write_text(json.dumps(index))
 
 
 HEAD = "lm_head.weight"
@@ -54,48 +65,28 @@ HEAD = "lm_head.weight"
 
 def test_a_complete_checkpoint_is_accepted(llama: Path) -> None:
     assert len(list(llama.glob("*.safetensors"))) == 3
+    # Further layers, and what follows from other fields, are no weights of another model.
+    change_index(llama, "model.layers.2.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq")
     weights_of(llama)
 
 
-def test_a_weight_that_the_index_lacks_is_named(llama: Path) -> None:
-    index = json.loads((llama / INDEX).read_text())
-    del index["weight_map"][HEAD]
-    (llama / INDEX).write_text(json.dumps(index))
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: change_index(f, removed=HEAD), r"llama/model\.safetensors\.index\.json: has no weight lm_head\."),
+        (lambda f: change_head(f, None), r"00003\.safetensors: lm_head\.weight cannot be read: .*not contain tensor"),
+        (lambda f: change_head(f, (512, 64)), r"00003\.safetensors: lm_head\.weight has shape \[512, 64\], expected "),
+        (
+            lambda f: change_index(f, "model.layers.1.self_attn.sinks"),
+            r"00003\.safetensors: model\.layers\.1\.self_attn\.sinks is no weight",
+        ),
+    ],
+)
+def test_a_wrong_weight_is_named_with_its_file(llama: Path, damage: Callable[[Path], None], message: str) -> None:
+    damage(llama)
 
-    with pytest.raises(CheckpointError, match=r"llama/model\.safetensors\.index\.json: has no weight lm_head\.weight"):
+    with pytest.raises(CheckpointError, match=message):
         weights_of(llama)
-
-
-def test_a_weight_that_its_file_lacks_is_named(llama: Path) -> None:
-    file = change(llama, HEAD, None)
-
-    with pytest.raises(CheckpointError, match=rf"{file.name}: lm_head\.weight cannot be read: .*not contain tensor"):
-        weights_of(llama)
-
-
-def test_a_wrong_shape_is_named(llama: Path) -> None:
-    file = change(llama, HEAD, torch.zeros(512, 64))
-
-    with pytest.raises(CheckpointError, match=rf"{file.name}: lm_head\.weight has shape \[512, 64\], expected "):
-        weights_of(llama)
-
-
-def test_a_weight_of_another_model_is_named(llama: Path) -> None:
-    index = json.loads((llama / INDEX).read_text())
-    index["weight_map"]["model.layers.1.self_attn.sinks"] = "model-00003-of-00003.safetensors"
-    (llama / INDEX).write_text(json.dumps(index))
-
-    with pytest.raises(CheckpointError, match=r"00003\.safetensors: model\.layers\.1\.self_attn\.sinks is no weight"):
-        weights_of(llama)
-
-
-def test_further_layers_and_what_follows_from_others_are_no_extras(llama: Path) -> None:
-    index = json.loads((llama / INDEX).read_text())
-    for name in ("model.layers.2.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"):
-        index["weight_map"][name] = "model-00003-of-00003.safetensors"
-    (llama / INDEX).write_text(json.dumps(index))
-
-    weights_of(llama)
 
 
 @pytest.mark.parametrize("how", ["cut", "empty", "gone", "garbage"])
@@ -197,11 +188,3 @@ def test_one_file_after_the_other(llama: Path) -> None:
 
     assert order == sorted(order)
     assert len(set(order)) == 3
-
-
-def test_slices_worked_by_hand() -> None:
-    assert device_slices((10, 4), (("dp", "tp"), None), {"dp": 2, "tp": 2}, {"dp": 1, "tp": 0}) == (
-        slice(6, 9),
-        slice(0, 4),
-    )
-    assert device_slices((4,), ("tp",), {"tp": 8}, {"tp": 6}) == (slice(4, 4),)

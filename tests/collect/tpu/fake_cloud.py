@@ -19,7 +19,7 @@ import pytest
 from tiny_capture import tiny_capture
 
 from tracewarehouse.cli import run
-from tracewarehouse.collect.checks.reference_cache import FOLDER
+from tracewarehouse.collect.checks.reference import FOLDER
 from tracewarehouse.collect.tpu.state import State
 
 PROGRAMS = Path(__file__).parent / "cloud"

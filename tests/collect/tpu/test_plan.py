@@ -9,12 +9,11 @@ import pytest
 
 from tests.collect.tpu.fake_cloud import Cloud
 from tracewarehouse.collect.errors import ExperimentError, QuotaError, TpuError
-from tracewarehouse.collect.experiment import Experiment, load_experiment, plan, ready_made
-from tracewarehouse.collect.run_spec import run_spec
-from tracewarehouse.collect.tpu.disk import all_weights, largest_weights, weights_of
+from tracewarehouse.collect.experiment import Experiment, load_experiment, plan, ready_made, run_spec
 from tracewarehouse.collect.tpu.plan import plan_slices
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.collect.tpu.state import Slice, State
+from tracewarehouse.collect.tpu.weights import all_weights, largest_weights, weight_bytes
 
 
 def entry(name: str, chips: int, zone: str, spot: bool) -> Slice:
@@ -56,8 +55,8 @@ def test_quota_is_that_of_the_project() -> None:
 def test_accelerator_types() -> None:
     quota = load_quota()
 
-    assert quota.of_type("v4-8") == ("v4", 4)  # two cores per chip
-    assert quota.of_type("v5litepod-16") == ("v5e", 16)
+    assert quota.generation_and_chips("v4-8") == ("v4", 4)  # two cores per chip
+    assert quota.generation_and_chips("v5litepod-16") == ("v5e", 16)
     with pytest.raises(TpuError, match="no slice of 2 chips; it has slices of 1, 4, 8"):
         quota.generation("v6e").accelerator_type(2)
 
@@ -79,15 +78,15 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
 
 def test_a_run_for_cpu_is_refused() -> None:
     with pytest.raises(TpuError, match="set device: tpu"):
-        plan_slices(Experiment.of(run_spec()), "v6e", load_quota())
+        plan_slices(Experiment.from_runs(run_spec()), "v6e", load_quota())
 
 
 def test_jax_is_refused_on_slices_of_several_hosts() -> None:
     quota = load_quota()
     few, many = (run_spec(device="tpu", backend="jax", batch=16, mesh=mesh) for mesh in ("tp=4", "dp=4,tp=4"))
-    assert [s.accelerator_type for s in plan_slices(Experiment.of(few), "v6e", quota)] == ["v6e-4"]
+    assert [s.accelerator_type for s in plan_slices(Experiment.from_runs(few), "v6e", quota)] == ["v6e-4"]
     with pytest.raises(TpuError, match=r"tpu-jax: the jax backend records on one host, and v6e-16 has 4; use"):
-        plan_slices(Experiment.of(few, many), "v6e", quota)
+        plan_slices(Experiment.from_runs(few, many), "v6e", quota)
 
 
 STUDY = [name for name in ready_made() if name.startswith("tpu_")]
@@ -137,12 +136,12 @@ def test_weights_on_disk() -> None:
     )
     few = run_spec(model="deepseek-ai/DeepSeek-V3.1-Base", layers=20)
 
-    assert weights_of(eight_billion) == math.ceil(1.05 * 2 * 8_030_261_248)
-    assert weights_of(deepseek) == math.ceil(1.05 * 671_026_404_352)
-    assert weights_of(run_spec()) == 0
-    assert weights_of(few) < weights_of(deepseek) / 3 + 2e9
-    assert largest_weights([eight_billion, deepseek]) == weights_of(deepseek)
-    assert all_weights([eight_billion, deepseek, few]) == weights_of(deepseek) + weights_of(eight_billion)
+    assert weight_bytes(eight_billion) == math.ceil(1.05 * 2 * 8_030_261_248)
+    assert weight_bytes(deepseek) == math.ceil(1.05 * 671_026_404_352)
+    assert weight_bytes(run_spec()) == 0
+    assert weight_bytes(few) < weight_bytes(deepseek) / 3 + 2e9
+    assert largest_weights([eight_billion, deepseek]) == weight_bytes(deepseek)
+    assert all_weights([eight_billion, deepseek, few]) == weight_bytes(deepseek) + weight_bytes(eight_billion)
 
 
 @pytest.mark.parametrize(

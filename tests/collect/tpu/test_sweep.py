@@ -16,7 +16,7 @@ from tests.collect.tpu.fake_cloud import DP2TP2, DP4TP4, REPO, TP4, Cloud, tw
 from tests.running_processes import wait_until
 from tracewarehouse.collect.capture import is_recorded
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.tpu.captures import merge_hosts
 from tracewarehouse.ingest.capture.manifest import load_manifest
 
@@ -35,22 +35,30 @@ def big(cloud: Cloud) -> Cloud:
     return cloud
 
 
-def test_from_create_to_delete(cloud: Cloud) -> None:
+def test_from_create_to_delete(cloud: Cloud, tmp_path: Path) -> None:
     made = cloud.tw("create", "one", "--type", "v6e-4", "--project", "mine")
     assert made.returncode == 0, made.stderr
     assert made.stdout == "one\tv6e-4\tus-east1-d\t4 chips\t1 host\n"
 
+    left = cloud.output / ".fetch-abc.999999999.partial"  # by a fetch that was killed
+    left.mkdir(parents=True)
     done = cloud.tw("run", "one", cloud.experiment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [str(cloud.output / n) for n in (TP4, DP2TP2)]
+    assert not left.exists()
     assert f"left out, for slices of another size: {DP4TP4}" in done.stderr
     assert "one still runs and costs" in done.stderr
     assert "Traceback" not in (cloud.output / "one.log").read_text()
+
+    cloud.output = tmp_path / "elsewhere"
+    fetched, again = (cloud.tw("fetch", "one", cloud.experiment) for _ in range(2))
+    assert (fetched.stdout.splitlines(), again.stdout) == ([str(cloud.output / n) for n in (TP4, DP2TP2)], "")
 
     gone = cloud.tw("delete", "one")
     assert gone.returncode == 0, gone.stderr
     assert cloud.state.slices() == {}
     assert not cloud.exists("one")
+    done.stderr += fetched.stderr + again.stderr
     shown = [line for line in (made.stderr + done.stderr + gone.stderr).splitlines() if line.startswith("gcloud ")]
     assert shown == cloud.calls()  # what is shown is what was run, and the stand-in took it
     assert all("--zone=us-east1-d --project=mine" in call for call in cloud.calls())
@@ -68,21 +76,6 @@ def test_all_hosts_of_a_slice_give_one_capture(big: Cloud) -> None:
     assert big.state.slices() == {}
 
 
-def test_a_capture_that_one_host_lacks_is_recorded_again_by_all(big: Cloud) -> None:
-    """Host 2 fails in the first round after the others recorded; a capture never mixes two rounds."""
-    big.fault("record", "No space left on device", worker="2")
-
-    done = big.tw("run", "big", big.experiment)
-
-    assert done.returncode == 0, done.stderr
-    assert "was not recorded: No space left on device; all hosts record it again" in done.stderr
-    rounds = big.rounds(DP4TP4)
-    assert len(rounds) == 2
-    assert all(workers == {"0", "1", "2", "3"} for workers in rounds.values())
-    (capture,) = big.output.glob("[!.]*/manifest.json")
-    assert json.loads(capture.read_text())["round"].rpartition("/")[2] == list(rounds)[1]
-
-
 def test_hosts_that_wait_for_one_that_failed_are_stopped(big: Cloud) -> None:
     big.fault("record", "the host has no chips", worker="1")
     for worker in "023":
@@ -97,18 +90,22 @@ def test_hosts_that_wait_for_one_that_failed_are_stopped(big: Cloud) -> None:
 
 
 def test_all_hosts_record_the_same_run_at_a_time(big: Cloud) -> None:
-    """Three runs, the second and third of which fail on one host at first: each round is one run, on all hosts."""
+    """Host 3 fails in the second run after the others recorded; each round is one run, and no capture mixes two."""
     big.experiment.write_text(
-        "defaults: {device: tpu, batch: 16, mesh: 'dp=4,tp=4'}\nmatrix: {input_length: [32, 64, 128]}\nretries: 2\n"
+        "defaults: {device: tpu, batch: 16, mesh: 'dp=4,tp=4'}\nmatrix: {input_length: [32, 64]}\nretries: 2\n"
     )
-    big.fault("record", "", "no memory", "", "no memory", worker="3")
+    big.fault("record", "", "No space left on device", worker="3")
 
     done = big.tw("run", "big", big.experiment)
 
     assert done.returncode == 0, done.stderr
-    rounds = [big.rounds(name) for name in big.captures()]
-    assert sorted(len(r) for r in rounds) == [1, 2, 2]
-    assert {frozenset(workers) for r in rounds for workers in r.values()} == {frozenset("0123")}
+    assert "was not recorded: No space left on device; all hosts record it again" in done.stderr
+    rounds = {name: big.rounds(name) for name in big.captures()}
+    assert sorted(map(len, rounds.values())) == [1, 2]
+    assert {frozenset(workers) for r in rounds.values() for workers in r.values()} == {frozenset("0123")}
+    for name, tokens in rounds.items():
+        recorded = json.loads((big.output / name / "manifest.json").read_text())["round"]
+        assert recorded.rpartition("/")[2] == list(tokens)[-1]
 
 
 def test_a_run_that_never_succeeds_is_reported_and_the_others_go_on(one: Cloud) -> None:
@@ -125,44 +122,23 @@ def test_a_run_that_never_succeeds_is_reported_and_the_others_go_on(one: Cloud) 
     assert one.recorded() == [f"{DP2TP2} 0", *[f"{TP4} 0"] * 3]
 
 
-STAGES = {
-    "the wheel is copied": ("scp", ".whl"),
-    "the collector is installed": ("ssh", "uv"),
-    "the runs are copied": ("scp", "tracewarehouse-runs.json"),
-    "the captures are listed": ("ssh", "tracewarehouse-has"),
-    "a run begins": ("ssh", "slice_worker"),
-    "a capture is copied": ("scp", "--recurse"),
-}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_preemption_at_every_stage(one: Cloud, stage: str) -> None:
-    verb, contains = STAGES[stage]
-    one.fault(verb, "x", contains=contains, preempt=True)
+def test_preemption_at_every_stage(one: Cloud) -> None:
+    """Of the copies of wheel and runs, of the installation, of the list of captures, of a run and of its copy."""
+    stages = [("scp", ".whl"), ("ssh", "uv"), ("scp", "tracewarehouse-runs.json"), ("ssh", "tracewarehouse-has")]
+    stages += [("ssh", "slice_worker"), ("scp", "--recurse")]
+    for verb, contains in stages:
+        one.fault(verb, "x", contains=contains, preempt=True)
     one.fault("create", "There is no more capacity in the zone")
 
     done = one.tw("run", "one", one.experiment)
 
     assert done.returncode == 0, done.stderr
     assert one.captures() == [DP2TP2, TP4]
-    assert "one is PREEMPTED: it is deleted and created again" in done.stderr
+    assert done.stderr.count("one is PREEMPTED: it is deleted and created again") == len(stages)
     assert "no more capacity" in done.stderr
-    assert len(one.calls("delete")) == 1
-    assert len(one.calls("create")) == 3  # at first, without capacity, again
-    assert len(one.calls("scp", str(one.wheel))) == 2
-    assert not list(one.output.glob(".*"))
-
-
-def test_preemption_in_the_middle_of_a_run(one: Cloud) -> None:
-    one.fault("record", "x", contains=DP2TP2, preempt=True)
-    one.fault("create", "INTERNAL: an internal error has occurred")
-
-    done = one.tw("run", "one", one.experiment)
-
-    assert done.returncode == 0, done.stderr
-    assert one.captures() == [DP2TP2, TP4]
-    assert "one is PREEMPTED: it is deleted and created again" in done.stderr
-    assert one.recorded() == [f"{DP2TP2} 0", f"{DP2TP2} 0", f"{TP4} 0"]  # what was copied is not recorded again
+    assert len(one.calls("delete")) == len(stages)
+    assert len(one.calls("create")) == 1 + 1 + len(stages)  # at first, without capacity, again
+    assert len(one.calls("scp", str(one.wheel))) == 1 + len(stages)
     assert not list(one.output.glob(".*"))
 
 
@@ -344,6 +320,24 @@ def test_an_installation_that_fails_is_not_tried_again(one: Cloud) -> None:
     assert len(one.calls("ssh")) == 1
 
 
+@pytest.mark.parametrize(
+    ("mark", "said", "copies"),
+    [
+        ("no_libtpu", "(exit code 4): libtpu is missing; uv pip install 'torch_xla[tpu,pallas]==2.9.0' brings it", 1),
+        ("no_key_in_agent", 'run eval "$(ssh-agent -s)" && ssh-add ~/.ssh/google_compute_engine', 1),
+    ],
+)
+def test_what_is_missing_is_said_with_what_brings_it(big: Cloud, mark: str, said: str, copies: int) -> None:
+    (big.folder / mark).touch()
+
+    done = big.tw("run", "big", big.experiment)
+
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(big.calls("scp")) == copies
+    assert not big.recorded()
+
+
 @pytest.mark.parametrize(("code", "ends_with"), [(1, 1), (255, 0)])
 def test_one_of_several_hosts_cannot_be_installed(big: Cloud, code: int, ends_with: int) -> None:
     """What fails on the host fails again; a host that was not reached is."""
@@ -367,26 +361,6 @@ def test_kept_references_of_the_models_come_along(one: Cloud) -> None:
     assert done.returncode == 0, done.stderr
     copied = sorted(f.name for f in one.folder.rglob(".cache/tracewarehouse/references/*"))
     assert copied == ["llama-0123.safetensors"]
-
-
-def test_without_libtpu_it_is_said_what_brings_it(one: Cloud) -> None:
-    (one.folder / "no_libtpu").touch()
-
-    done = one.tw("run", "one", one.experiment)
-
-    assert done.returncode == 1
-    assert "(exit code 4): libtpu is missing; uv pip install 'torch_xla[tpu,pallas]==2.9.0' brings it" in done.stderr
-    assert not one.recorded()
-
-
-def test_without_the_key_in_the_agent_it_is_said_how_to_add_it(big: Cloud) -> None:
-    (big.folder / "no_key_in_agent").touch()
-
-    done = big.tw("run", "big", big.experiment)
-
-    assert done.returncode == 1
-    assert 'run eval "$(ssh-agent -s)" && ssh-add ~/.ssh/google_compute_engine' in done.stderr.splitlines()[-1]
-    assert len(big.calls("scp")) == 1
 
 
 def test_the_wheel_is_built_from_these_sources_by_default(one: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,9 +412,7 @@ def test_a_token_that_could_not_be_protected_is_removed(one: Cloud, monkeypatch:
     assert not list(one.folder.glob("tpus/one/*/tracewarehouse-token"))
 
 
-@pytest.mark.parametrize(
-    ("number", "is_deleted"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, True)]
-)
+@pytest.mark.parametrize(("number", "is_deleted"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
 def test_who_ends_it_can_have_the_slice_deleted(one: Cloud, number: signal.Signals, is_deleted: bool) -> None:
     one.fault("record", "slow", contains=DP2TP2, sleep_s=300)
     arguments = ["run", "one", one.experiment, *(["--delete"] if is_deleted else [])]
@@ -456,16 +428,6 @@ def test_who_ends_it_can_have_the_slice_deleted(one: Cloud, number: signal.Signa
     assert ("one still runs and costs" in said) is not is_deleted
 
 
-def test_fetch_copies_what_is_finished(one: Cloud, tmp_path: Path) -> None:
-    one.tw("run", "one", one.experiment)
-    one.output = tmp_path / "elsewhere"
-
-    done = one.tw("fetch", "one", one.experiment)
-
-    assert done.stdout.splitlines() == [str(one.output / n) for n in (TP4, DP2TP2)]
-    assert one.tw("fetch", "one", one.experiment).stdout == ""
-
-
 def test_a_copy_without_its_profile_is_copied_again(one: Cloud) -> None:
     one.fault("empty_profile", "x")
 
@@ -475,14 +437,6 @@ def test_a_copy_without_its_profile_is_copied_again(one: Cloud) -> None:
     assert "a host's copy has no profile in it" in done.stderr
     assert one.captures() == [DP2TP2, TP4]
     assert all(p.stat().st_size for p in one.output.glob("[!.]*/*.xplane.pb"))
-
-
-def test_a_fetch_that_was_killed_leaves_nothing_for_long(one: Cloud) -> None:
-    left = one.output / ".fetch-abc.999999999.partial"
-    left.mkdir(parents=True)
-    one.tw("run", "one", one.experiment)
-
-    assert not left.exists()
 
 
 def test_a_full_disk_here_ends_it_with_one_sentence(one: Cloud) -> None:
@@ -509,10 +463,13 @@ def test_a_disk_of_weights_is_mounted_on_all_hosts_and_formatted_once(cloud: Clo
     cloud.world(disks={"w": {"zone": "us-east1-d", "type": "hyperdisk-balanced", "sizeGb": 800}})
     cloud.tw("create", "one", "--type", "v6e-4", "--data-disk", "w")
     cloud.fault("record", "x", contains=DP2TP2, preempt=True)
+    cloud.fault("create", "INTERNAL: an internal error has occurred")
 
     done = cloud.tw("run", "one", cloud.experiment)
 
     assert done.returncode == 0, done.stderr
+    # What was copied before the slice was preempted is not recorded again.
+    assert cloud.recorded() == [f"{DP2TP2} 0", f"{DP2TP2} 0", f"{TP4} 0"]
     assert (cloud.folder / "tpus/one/0/tracewarehouse-weights/.mounted").read_text() == "disk w"
     assert all(
         'HF_HUB_CACHE="$HOME/tracewarehouse-weights/hub"' in c for c in cloud.calls("ssh") if "slice_worker" in c

@@ -15,7 +15,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError
 
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.weights import WeightsError, needed_files, require_weights
 
 V3 = "deepseek-ai/DeepSeek-V3.1-Base"

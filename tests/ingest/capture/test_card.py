@@ -7,7 +7,7 @@ import yaml
 
 from tracewarehouse.ingest.capture.card import WorkloadCard, dump_card, load_card
 from tracewarehouse.ingest.errors import CaptureError
-from tracewarehouse.ingest.tables.run import card_facts
+from tracewarehouse.ingest.tables.run_row import card_facts
 
 CARD = """
 version: 1

@@ -5,7 +5,7 @@ from dataclasses import fields
 from tracewarehouse.collect.run_spec import MESH_AXES
 from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.axis_inference import LIKELIHOODS
-from tracewarehouse.ingest.devices.device import Device
+from tracewarehouse.ingest.devices.hosts import Device
 from tracewarehouse.ingest.lake.schema import TABLES
 
 

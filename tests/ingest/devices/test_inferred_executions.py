@@ -138,5 +138,5 @@ def test_a_real_capture_without_the_executions_of_one_device(
     assert "inferred_executions" in result.entry.flags
     sql = f"""SELECT start_ps, step, phase, dense_rank() OVER (ORDER BY execution) FROM ops
               WHERE line = 'XLA Ops' AND plane = '/device:TPU:{number}' AND run_id IN (
-                SELECT run_id FROM runs WHERE name LIKE 'tpu-v6e%') ORDER BY start_ps, duration_ps DESC"""
+                SELECT run_id FROM runs WHERE name LIKE 'tpu-v6e-4chip%') ORDER BY start_ps, duration_ps DESC"""
     assert tables_of(tmp_path / "warehouse")(sql) == shared_tables(sql)

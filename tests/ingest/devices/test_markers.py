@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracewarehouse.ingest.devices.markers import MarkedTime, StepMarker
+from tracewarehouse.ingest.devices.timeline import MarkedTime, StepMarker
 
 MARKERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=8)
 

@@ -8,8 +8,7 @@ from tiny_capture import tiny_capture
 
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.devices.hosts import open_hosts
-from tracewarehouse.ingest.devices.placement import MissingDevices, Placement
-from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
+from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, RunSurvey, survey_run
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import open_trace
 

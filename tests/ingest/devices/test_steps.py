@@ -8,7 +8,7 @@ import pytest
 from transformer_capture import capture, transformer
 from xplane_builder import PlaneBuilder, Space, Unsigned
 
-from tracewarehouse.ingest.devices.step_phases import phase_of_shapes
+from tracewarehouse.ingest.devices.sampled_programs import phase_by_shapes
 from tracewarehouse.ingest.devices.steps import starters
 from tracewarehouse.ingest.errors import CaptureError
 
@@ -257,4 +257,4 @@ def test_programs_that_hold_layers_begin_steps() -> None:
     ],
 )
 def test_phase_by_shapes(tokens: int, sampled: int | None, others: list[int], phase: str | None) -> None:
-    assert phase_of_shapes(tokens, sampled, others) == phase
+    assert phase_by_shapes(tokens, sampled, others) == phase

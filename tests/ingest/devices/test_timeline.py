@@ -41,5 +41,5 @@ def test_an_execution_holds_a_time_until_it_ends_and_a_step_until_the_next_begin
 def test_without_steps_nothing_is_outside_unless_another_device_has_some() -> None:
     timeline = Timeline([Run("m", None, 0, 10)], [])
     assert [column.tolist() for column in timeline.steps_at(np.array([5]))] == [[-1], [-1]]
-    timeline.set_of_stepped_run()
+    timeline.set_run_has_steps()
     assert [column.tolist() for column in timeline.steps_at(np.array([5]))] == [[-1], [PHASES.index("outside")]]

@@ -81,16 +81,14 @@ class TestPipeline:
         assert len(found["ops"]) + len(found["host_events"]) == count
         assert len(found["collectives"]) > 100
 
-    @pytest.mark.parametrize(
-        "name", ["tpu-v6e-4chip-host-offload", "gpu-mi300-jax-gemm", "cpu/cpu_deepseekv3_dp2ep2tp2"]
-    )
+    @pytest.mark.parametrize("name", ["gpu-mi300-jax-gemm", "cpu/cpu_deepseekv3_dp2ep2tp2"])
     def test_real_captures(self, shared_traces: Path, tmp_path: Path, name: str) -> None:
         found = [p for p in (shared_traces / name, shared_traces / f"{name}.xplane.pb") if p.exists()]
         if not found:
             pytest.skip(f"no capture {name}")
         assert_same_in_pieces(found[0], tmp_path, (100, 1000, 4096))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(data=st.data())
     def test_any_line_in_order_of_start(self, data: st.DataObject) -> None:
         """Nested, overlapping, empty and simultaneous events, with stats of all kinds, on two devices."""

@@ -12,8 +12,7 @@ from tracewarehouse.ingest.collectives.windows import CollectiveOps
 from tracewarehouse.ingest.collectives.windows import windows as collective_windows
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
-from tracewarehouse.ingest.tables.copies import CopyOps, windows
-from tracewarehouse.ingest.tables.leaf_order import of_lines
+from tracewarehouse.ingest.tables.leaf_ops import CopyOps, copy_windows, lines_leaf_times
 
 FACTS = [
     OpFacts("copy.1", 7, True, "copy", None, None, None),
@@ -35,7 +34,7 @@ def _windows(events: list[Event]) -> list[dict[str, Any]]:
     """The rows of copies among the ops of one device, numbered in order of start."""
     instruction, start, duration = (np.array(c, np.int64) for c in zip(*events, strict=True))
     classes = np.array([OP_CLASSES.index(FACTS[i].op_class) for i, *_ in events], np.int8)
-    [times] = of_lines([(start, start + duration, classes)])
+    [times] = lines_leaf_times([(start, start + duration, classes)])
     at = np.flatnonzero(classes == OP_CLASSES.index("copy"))
     ops = CopyOps(
         at,
@@ -47,7 +46,7 @@ def _windows(events: list[Event]) -> list[dict[str, Any]]:
         np.full(len(at), 1, np.int32),
         at.astype(np.int32),
     )
-    columns = windows(FACTS, {}, ops) if len(at) else {"event_id": np.zeros(0)}
+    columns = copy_windows(FACTS, {}, ops) if len(at) else {"event_id": np.zeros(0)}
     return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
 

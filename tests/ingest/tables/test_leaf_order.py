@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tracewarehouse.ingest.columns.nesting import nest
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Nullable
-from tracewarehouse.ingest.tables.leaf_order import LeafOrder, LeafTimes, of_lines
+from tracewarehouse.ingest.tables.leaf_ops import LeafOrder, LeafTimes, lines_leaf_times
 
 _CLASSES = st.sampled_from(OP_CLASSES)
 _EVENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12), _CLASSES, st.booleans()), max_size=40)
@@ -101,7 +101,7 @@ def test_cut_anywhere_the_durations_without_overlap_add_up_to_the_union(events: 
 
 @given(lines=_LINES)
 def test_lines_of_one_device_are_merged(lines: list[list[Event]]) -> None:
-    found = [row for times in of_lines([_columns(events) for events in lines]) for row in _rows(times)]
+    found = [row for times in lines_leaf_times([_columns(events) for events in lines]) for row in _rows(times)]
     events = [event for events in lines for event in events]
     order = sorted(range(len(events)), key=lambda i: (events[i][0], i))
     expected = _expected([events[i] for i in order])

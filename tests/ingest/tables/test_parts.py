@@ -59,17 +59,6 @@ def rows_of(warehouse: Path, result: IngestResult) -> dict[str, list[tuple[Any, 
 
 
 class TestRun:
-    def test_any_number_of_processes_writes_the_same_bytes(self, tmp_path: Path, small_parts: None) -> None:
-        path = tmp_path / "tpu.xplane.pb"
-        count = write_capture(path, 0.5, devices=4, ops=80)
-        results = [ingested(path, tmp_path / f"w{jobs}", jobs) for jobs in (1, 2, 3)]
-        assert [r.event_count for r in results] == [count] * 3
-        assert len(results[0].entry.files["ops"]) == 4
-        assert len(results[0].entry.files["host_events"]) >= 4
-        first = contents(tmp_path / "w1")
-        for jobs in (2, 3):
-            assert contents(tmp_path / f"w{jobs}") == first
-
     def test_parts_hold_the_rows_of_the_whole(self, tmp_path: Path, small_parts: None) -> None:
         path = tmp_path / "tpu.xplane.pb"
         write_capture(path, 0.5, devices=4, ops=80)
@@ -206,7 +195,7 @@ def _end_by_term(shared: parts.Shared, task: Any) -> None:
 
 def _end(shared: parts.Shared, sent: signal.Signals) -> None:
     """End the helper; its caller waits with the part it has itself until that is under way."""
-    begun = shared.folder / "begun"
+    begun = shared.folder.path / "begun"
     if os.environ["CALLER"] != str(os.getpid()):
         begun.touch()
         os.kill(os.getpid(), sent)
@@ -286,6 +275,16 @@ class TestProcesses:
         while any(_is_running(pid) for pid in helpers):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+    def test_any_number_of_processes_writes_the_same_bytes(self, tmp_path: Path, small_parts: None) -> None:
+        path = tmp_path / "tpu.xplane.pb"
+        count = write_capture(path, 0.5, devices=4, ops=80)
+        alone = ingested(path, tmp_path / "alone", 1)
+        helped = ingested(path, tmp_path / "helped", 3)
+        assert alone.event_count == helped.event_count == count
+        assert len(alone.entry.files["ops"]) == 4
+        assert len(alone.entry.files["host_events"]) >= 4
+        assert contents(tmp_path / "alone") == contents(tmp_path / "helped")
 
 
 def _touch(_: None, path: Path) -> int:

@@ -60,17 +60,17 @@ def test_values_difference_and_verdict(warehouse: Warehouse) -> None:
         assert on_the_device(found.values(["tpot"]).dicts())["verdict"] == "better"
 
 
-def test_what_does_not_change_is_the_same(warehouse: Warehouse) -> None:
-    with comparing(warehouse, "slow", "fast") as found:
-        rows = found.values(["traffic_volume", "exposed_communication"]).dicts()
-    assert {r["metric"] for r in rows} == {"traffic_volume", "exposed_communication"}
-    assert {r["verdict"] for r in rows} == {"same"}
-
-
-def test_the_longer_step_is_idle_time(warehouse: Warehouse) -> None:
+def test_of_a_longer_step_the_rest_is_the_same_and_its_idle_time_is_longer(warehouse: Warehouse) -> None:
     """Of the two decode steps of three that last until the next one starts, each is 30 us longer."""
     with comparing(warehouse, "slow", "fast") as found:
+        rows = found.values(["traffic_volume", "exposed_communication"]).dicts()
+        by_layer = found.values(by="layer").dicts()
         first, *others = [r for r in found.steps("category").dicts() if r["phase"] == "decode"]
+    assert {(r["metric"], r["verdict"]) for r in rows} == {
+        ("traffic_volume", "same"),
+        ("exposed_communication", "same"),
+    }
+    assert {r["metric"] for r in by_layer} == {"layer_time"}
     assert (first["name"], first["difference_us"], first["share"]) == ("idle", pytest.approx(30), pytest.approx(1))
     assert {r["difference_us"] for r in others} == {0}
 
@@ -147,13 +147,6 @@ def test_an_unknown_metric_or_dimension_is_named(warehouse: Warehouse) -> None:
             check(found, ["collective_count"])
 
 
-def test_by_a_dimension_keeps_the_metrics_that_have_it(warehouse: Warehouse) -> None:
-    with comparing(warehouse, "slow", "fast") as found:
-        rows = found.values(by="layer").dicts()
-    assert {r["metric"] for r in rows} == {"layer_time"}
-    assert [json.loads(r["dimensions"])["layer"] for r in rows] == sorted([0] * 4 + [1] * 4)
-
-
 def test_numbers_come_in_their_order(warehouse: Warehouse, tmp_path: Path) -> None:
     """Layers 0 and 1 of a run beside 2 and 10 of a baseline."""
     path = tmp_path / "baseline.ndjson"
@@ -194,14 +187,6 @@ def test_both_limits_count(warehouse: Warehouse, limit: float, tail: float, is_p
         result = check(found, ["tpot"], Limits(limit, tail))
     assert result.is_passed is is_passed
     assert len(result.checked) == 2
-
-
-@pytest.mark.parametrize(("allowed", "is_passed"), [(0.0299, False), (0.0301, True)])
-def test_a_difference_in_the_unit_is_allowed(warehouse: Warehouse, allowed: float, is_passed: bool) -> None:
-    """TPOT is longer by 0.03 ms, on either clock."""
-    with comparing(warehouse, "slow", "fast") as found:
-        assert check(found, ["tpot"], Limits(0, 0, differences={"tpot": allowed})).is_passed is is_passed
-        assert not check(found, ["tpot"], Limits(0, 0, differences={"ttft": 100})).is_passed
 
 
 @pytest.mark.parametrize(
@@ -334,27 +319,28 @@ def test_a_baseline_file_stands_for_its_runs(
     assert "missing on one side: ttft" in capsys.readouterr().err
 
 
+HEAD = '{"format": "tracewarehouse baseline", "version": 1}\n'
+NEITHER = "is neither a run nor a baseline file"
+
+
 @pytest.mark.parametrize(
-    "damage", ["", "{}", "[1]\n", "no JSON", '{"format": "tracewarehouse baseline", "version": 2}']
+    ("damage", "said"),
+    [
+        ("", NEITHER),
+        ("{}", NEITHER),
+        ("no JSON", NEITHER),
+        (HEAD.replace("1", "2"), NEITHER),
+        (HEAD + "[]", "holds no run"),
+        (HEAD + '{"run": 1}', NEITHER),
+        (HEAD + '{"value": {}}', NEITHER),
+        (HEAD + '{"run": {"run_id": "a", "dp": "x"}}', "cannot be read"),
+        (HEAD, "holds no run"),
+    ],
 )
-def test_a_damaged_baseline_file_is_refused(warehouse: Warehouse, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_baseline_file_is_refused(warehouse: Warehouse, tmp_path: Path, damage: str, said: str) -> None:
     file = tmp_path / "damaged"
     file.write_text(damage)
-    with (
-        pytest.raises(WarehouseError, match="is neither a run nor a baseline file"),
-        comparing(warehouse, "fast", str(file)),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("row", ["[]", '{"run": 1}', '{"value": {}}', '{"run": {"run_id": "a", "dp": "x"}}', ""])
-def test_a_damaged_row_of_a_baseline_is_refused(warehouse: Warehouse, tmp_path: Path, row: str) -> None:
-    file = tmp_path / "damaged"
-    file.write_text('{"format": "tracewarehouse baseline", "version": 1}\n' + row)
-    with (
-        pytest.raises(WarehouseError, match=r"cannot be read|holds no run|is neither a run nor"),
-        comparing(warehouse, "fast", str(file)),
-    ):
+    with pytest.raises(WarehouseError, match=said), comparing(warehouse, "fast", str(file)):
         pass
 
 
@@ -362,18 +348,7 @@ def test_compare_prints_a_row_per_value_and_then_why(folder: Path, capsys: pytes
     start = ["-w", str(folder), "compare", "slow", "fast"]
     assert run([*start, "-m", "tpot", "--at-least", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == [
-        "metric",
-        "of",
-        "baseline",
-        "value",
-        "unit",
-        "change",
-        "p90",
-        "loss",
-        "noise",
-        "verdict",
-    ]
+    assert " ".join(lines[0].split()) == "metric of baseline value unit change p90 loss noise verdict"
     assert [line.split()[0] for line in lines[2:]] == ["tpot", "tpot"]
     assert run(start) == 0
     assert "contributes most" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 from counting_definitions import METRIC, MODEL
 
 from tracewarehouse.definitions.lock import changes, read_lock, write_lock
-from tracewarehouse.definitions.reading import SQL, Definitions, load_definitions
+from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASS_RULES
 
@@ -111,11 +111,3 @@ def test_a_damaged_lock_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("[")
     with pytest.raises(MetricError, match="not a metric lock"):
         read_lock(tmp_path / "lock")
-
-
-def test_the_alias_is_the_newest_stable_version() -> None:
-    views = load_definitions().ordered
-    aliases = Definitions(views).aliases()
-    versions = {n: m.version for n, m in aliases.items()}
-    assert (versions["tpot"], versions["step_time"]) == (1, 2)
-    assert SQL.is_dir()

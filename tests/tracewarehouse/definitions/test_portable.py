@@ -50,7 +50,10 @@ _SUMMED = "GROUP BY o.run_id"
         (f"SELECT CAST(o.self_ps AS HUGEINT) AS a {_ROWS}", "no cast to"),
         (f"SELECT CAST(o.self_ps / 2 AS BIGINT) AS a {_ROWS}", "write CAST(FLOOR(x + 5e-1) AS BIGINT)"),
         (f"SELECT CASE o.step WHEN 1 THEN 2 ELSE 3 END AS a {_ROWS}", "searched form"),
-        (f"SELECT * {_ROWS}", "columns must be named"),
+        (f"SELECT * {_ROWS}", "the last SELECT must name its columns"),
+        (f"WITH a AS (SELECT * {_ROWS}) SELECT run_id FROM a", "columns of a table must be named"),
+        (f"WITH a AS (SELECT o.* EXCLUDE (step) {_ROWS}) SELECT run_id FROM a", "columns of a table must be named"),
+        ("WITH a AS (SELECT * REPLACE (1 AS b) FROM models.c) SELECT run_id FROM a", "only EXCLUDE may follow"),
         (f"SELECT o.step + 1 {_ROWS}", "a computed column needs a name"),
         (f"SELECT COUNT(*) AS n {_ROWS} GROUP BY o.device_id", "GROUP BY must contain run_id"),
         (f"SELECT COUNT(*) AS n {_ROWS}", "an aggregate needs GROUP BY"),
@@ -110,10 +113,13 @@ def test_the_lint_names_what_is_not_portable(sql: str, sentence: str) -> None:
           PARTITION BY run_id ORDER BY step NULLS FIRST ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         )""",
         "SELECT run_id, step FROM main.ops QUALIFY CUME_DIST() OVER (PARTITION BY run_id ORDER BY step) >= 0.9",
+        """WITH a AS (SELECT * EXCLUDE (step), 1 AS one FROM models.leaf_ops), b AS (
+          SELECT a.*, o.step FROM a INNER JOIN main.ops AS o USING (run_id, event_id)
+        ) SELECT run_id, one FROM b""",
         """SELECT ROUND(pp / 3, 4) AS a, card ->> '$.workload.model.phase' AS b FROM main.runs
         WHERE REGEXP_MATCHES(name, '^jit_') OR REGEXP_EXTRACT(name, 'copy-start[.]([0-9]+)', 1) = ''""",
     ],
-    ids=["using", "not distinct", "filter", "named window", "qualify", "text"],
+    ids=["using", "not distinct", "filter", "named window", "qualify", "stars", "text"],
 )
 def test_the_short_forms_are_portable(sql: str) -> None:
     assert complaints(sql) == []

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from counting_definitions import METRIC, MODEL
 from tracewarehouse.definitions.reading import Definitions, fingerprint, load_definitions
 from tracewarehouse.definitions.texts import column_sentences, normalised
 from tracewarehouse.ingest.errors import MetricError
+from tracewarehouse.ingest.lake.schema import TABLES
 
 
 def _load(folder: Path, **files: str) -> Definitions:
     for name, text in files.items():
         schema, _, stem = name.partition("__")
         (folder / schema).mkdir(exist_ok=True)
-        (folder / schema / f"{stem}.sql").write_text(text)
+        (folder / schema / (f"{stem}.sql" if stem else "preconditions.yaml")).write_text(text)
     return load_definitions(folder)
 
 
@@ -40,7 +42,7 @@ def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
         ("/*---", "/*", "must begin with a front matter"),
         ("---*/", "*/", "is not closed"),
         ("unit: count", "unit: [", "is not YAML"),
-        ("metric: m\n", "", "must begin with model, precondition, metric, audit, macro"),
+        ("metric: m\n", "", "must begin with model, metric, audit, macro"),
         ("unit: count\n", "", "unit: Field required"),
         ("polarity: none", "polarity: up", "polarity: Input should be"),
         ("status: stable", "status: done", "status: Input should be"),
@@ -68,12 +70,10 @@ def test_an_invalid_file_is_named_with_its_field(tmp_path: Path, old: str, new: 
     assert said in str(error.value)
 
 
-PRECONDITION = """/*---
-precondition: runs
-reason: there is no run
-remedy: ingest a capture
----*/
-SELECT run_id FROM main.runs
+PRECONDITION = """runs:
+  reason: there is no run
+  remedy: ingest a capture
+  runs: SELECT run_id FROM main.runs
 """
 
 
@@ -81,8 +81,7 @@ def test_needs_come_after_what_they_need_themselves(tmp_path: Path) -> None:
     found = _load(
         tmp_path,
         models__base=MODEL,
-        preconditions__runs=PRECONDITION,
-        preconditions__more=PRECONDITION.replace("precondition: runs", "precondition: more\nneeds: [runs]"),
+        preconditions__=PRECONDITION + PRECONDITION.replace("runs:\n", "more:\n  needs: [runs]\n"),
         metrics__m_v1=METRIC.replace("grain:", "needs: [more, runs]\ngrain:"),
     )
     assert [(n.precondition, n.sentence) for n in found.needs(found.metric("m"))] == [
@@ -92,7 +91,7 @@ def test_needs_come_after_what_they_need_themselves(tmp_path: Path) -> None:
 
 
 def test_what_a_metric_needs_is_no_part_of_its_meaning(tmp_path: Path) -> None:
-    before = _load(tmp_path, models__base=MODEL, preconditions__runs=PRECONDITION, metrics__m_v1=METRIC)
+    before = _load(tmp_path, models__base=MODEL, preconditions__=PRECONDITION, metrics__m_v1=METRIC)
     after = _load(tmp_path, metrics__m_v1=METRIC.replace("grain:", "needs: [runs]\ngrain:"))
     assert before.all_fingerprint == after.all_fingerprint
 
@@ -100,22 +99,21 @@ def test_what_a_metric_needs_is_no_part_of_its_meaning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("reason: there is no run\n", "", "reason: Field required"),
-        ("there is no run", "There is none.", "reason: String should match pattern"),
-        ("precondition: runs", "precondition: run", "so it must be called run.sql"),
-        (
-            "precondition: runs",
-            "precondition: runs\nneeds: [steps]",
-            "needs steps, but there is no precondition of that name",
-        ),
-        ("precondition: runs", "precondition: runs\nneeds: [runs]", "in a circle: runs -> runs"),
-        ("main.runs", "main.rans", "reads main.rans"),
+        ("  reason: there is no run\n", "", "preconditions.yaml: runs: reason: Field required"),
+        ("there is no run", "There is none.", "runs: reason: String should match pattern"),
+        ("runs:\n", "Runs:\n", "Runs: precondition: String should match pattern"),
+        ("runs:\n", "runs:\n  needs: [steps]\n", "yaml: runs: needs steps, but there is no precondition of that name"),
+        ("runs:\n", "runs:\n  needs: [runs]\n", "in a circle: runs -> runs"),
+        ("main.runs", "main.rans", "preconditions.yaml: runs: reads main.rans"),
+        ("main.runs", "main.runs (", "preconditions.yaml: runs: the query cannot be parsed"),
+        ("runs:\n", "- runs\n", "not YAML"),
+        (PRECONDITION, "- runs", "must have an entry with `reason` and `runs` for each name"),
     ],
 )
 def test_an_invalid_precondition_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
     metric = METRIC.replace("grain:", "needs: [runs]\ngrain:")
     with pytest.raises(MetricError, match=re.escape(said)):
-        _load(tmp_path, models__base=MODEL, preconditions__runs=PRECONDITION.replace(old, new), metrics__m_v1=metric)
+        _load(tmp_path, models__base=MODEL, preconditions__=PRECONDITION.replace(old, new), metrics__m_v1=metric)
 
 
 def test_a_metric_cannot_need_what_does_not_exist(tmp_path: Path) -> None:
@@ -149,6 +147,12 @@ def test_a_name_is_defined_once(tmp_path: Path) -> None:
         _load(tmp_path / folder, models__base=MODEL)
     with pytest.raises(MetricError, match=r"models\.base is already defined by"):
         load_definitions(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_name_of_the_package_means_one_thing() -> None:
+    found = load_definitions()
+    names = [*TABLES, *found.aliases(), *(v.name for v in found.ordered if v.schema in ("models", "preconditions"))]
+    assert not [n for n, times in Counter(names).items() if times > 1]
 
 
 def test_the_name_stands_for_the_newest_stable_version(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run
-from tracewarehouse.definitions.missing import UNTOLD
-from tracewarehouse.definitions.user import load_with, portability_notes
+from tracewarehouse.definitions.derived import UNTOLD
+from tracewarehouse.definitions.portable import portability_notes
+from tracewarehouse.definitions.reading import load_with
 from tracewarehouse.ingest.errors import MetricError
 
 MODEL = """/*---
@@ -46,7 +47,7 @@ SELECT
   m.run_id AS run_id,
   CAST(m.n AS DOUBLE) / CAST(COUNT(*) AS DOUBLE) AS n
 FROM models.my_ops AS m
-INNER JOIN metrics.step_time_v2 AS s ON m.run_id = s.run_id
+INNER JOIN metrics.step_time_v1 AS s ON m.run_id = s.run_id
 GROUP BY m.run_id, m.n
 """
 
@@ -92,12 +93,31 @@ def test_a_metric_of_ones_own_is_evaluated_at_ingest(capture: Path, sql: Path, t
         assert warehouse.stale_runs() == []
 
 
-PRECONDITION = """/*---
-precondition: wide_batch
-reason: the batch has fewer than a thousand sequences
-remedy: record a larger one
----*/
-SELECT run_id FROM main.runs WHERE batch_size >= 1000
+def test_a_deprecated_version_answers_who_names_it_and_is_not_stored(capture: Path, tmp_path: Path) -> None:
+    first = METRIC.replace("status: stable", "status: deprecated\ndeprecated: Wrong; use 2.").replace(
+        "m.n AS D", "-m.n AS D"
+    )
+    second = METRIC.replace("version: 1", "version: 2")
+    files = {"my_ops": MODEL, "my_ops_per_step_v1": first, "my_ops_per_step_v2": second}
+    with tw.open(tmp_path / "warehouse", create=True, sql=_write(tmp_path / "mine", files)) as warehouse:
+        warehouse.ingest(capture)
+        stored = {tuple(r) for r in warehouse.query("SELECT metric, version FROM main.metric_values").rows()}
+        assert {v for m, v in stored if m == "my_ops_per_step"} == {2}
+        assert not {m for m, _ in stored if m.startswith("ccl_")}
+        rows = warehouse.values(metrics=["my_ops_per_step"]).dicts()
+        assert {(r["version"], r["status"], r["value"] > 0) for r in rows} == {
+            (1, "deprecated", False),
+            (2, "stable", True),
+        }
+        [value] = [r["value"] for r in rows if r["version"] == 1]
+        assert warehouse.query("SELECT n FROM metrics.my_ops_per_step_v1").scalar() == value
+        assert warehouse.query("SELECT n FROM metrics.my_ops_per_step").scalar() == -value
+
+
+PRECONDITION = """wide_batch:
+  reason: the batch has fewer than a thousand sequences
+  remedy: record a larger one
+  runs: SELECT run_id FROM main.runs WHERE batch_size >= 1000
 """
 
 
@@ -106,7 +126,8 @@ def test_a_precondition_of_ones_own_tells_why_a_metric_is_missing(capture: Path,
     never = METRIC.replace("GROUP BY m.run_id, m.n\n", "WHERE false\nGROUP BY m.run_id, m.n\n")
     other = never.replace("my_ops_per_step", "my_other").replace("grain:", "needs: [device_ops, wide_batch]\ngrain:")
     files = {"models/my_ops": MODEL, "metrics/my_ops_per_step_v1": never, "metrics/my_other_v1": other}
-    sql = _write(tmp_path / "mine", files | {"preconditions/wide_batch": PRECONDITION})
+    sql = _write(tmp_path / "mine", files)
+    (sql / "preconditions.yaml").write_text(PRECONDITION)
     expected = [
         ("my_ops_per_step", None, UNTOLD),
         ("my_other", "wide_batch", "the batch has fewer than a thousand sequences; record a larger one."),

@@ -10,7 +10,7 @@ import pytest
 
 import tracewarehouse as tw
 from tracewarehouse.database.session import behind, of_lens
-from tracewarehouse.definitions.headers import MacroHeader
+from tracewarehouse.definitions.definition import MacroHeader
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.queries.tables_read import TablesRead, tables_read

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from tracewarehouse.collect.models.architectures import architecture_of
-from tracewarehouse.collect.parallel.context_parallelism import MODES
-from tracewarehouse.collect.parallel.experts import Places, places
+from tracewarehouse.collect.models.architectures import model_architecture
+from tracewarehouse.collect.parallel.partition import MODES, Places, places
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import PromisedCollective
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
@@ -34,27 +30,21 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     """
     layout = spec.stage_layout
     if spec.hosts == 1:
-        return _of_program(spec, layout.layer_kinds(), is_last=True)
+        return _program_promises(spec, layout.layer_kinds(), is_last=True)
     stages = [list(range(stage.first_layer, stage.last_layer + 1)) for stage in layout.stages]
     return [
         promise.model_copy(update={"stage": number})
         for number, layers in enumerate(stages)
-        for promise in _of_program(spec, layers, is_last=number == len(stages) - 1)
+        for promise in _program_promises(spec, layers, is_last=number == len(stages) - 1)
     ]
 
 
-def _of_program(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
-    """Return the collectives that one program promises on each of its devices.
-
-    Args:
-        spec: The run.
-        layers: Numbers of the layers that the program runs; in a pipeline, once per tick.
-        is_last: Whether the last stage is in it.
-    """
+def _program_promises(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
+    """Return the collectives that a program of these layers, in a pipeline once per tick, promises on each device."""
     # Over hosts the stages take turns and pass hidden states without a collective.
     ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
-    has_shared = "n_shared_experts" in architecture_of(spec.model).config
+    has_shared = "n_shared_experts" in model_architecture(spec.model).config
     mode = spec.sequence_parallelism
     out: list[PromisedCollective] = []
 
@@ -96,23 +86,22 @@ def _promise_context(spec: RunSpec, phase: str, layers: int, promise: Callable[[
 
 def expert_places(spec: RunSpec) -> dict[str, Places]:
     """Return the places of a layer of experts by phase, for a model that has experts."""
-    architecture = architecture_of(spec.model)
+    architecture = model_architecture(spec.model)
     sequences = spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
     chosen, experts = int(architecture.config["num_experts_per_tok"]), architecture.num_experts or 0
     factor = float(spec.capacity_factor or "inf")
-    lengths = dict((("prefill", spec.input_length), ("decode", 1))[: spec.output_length])
-    return {p: places(sequences * n, chosen, experts, spec.axis("ep"), factor) for p, n in lengths.items()}
+    return {p: places(sequences * n, chosen, experts, spec.axis("ep"), factor) for p, n in spec.step_lengths}
 
 
 def routed_pairs(spec: RunSpec) -> int:
     """Return the pairs of token and expert in a whole generation, over all layers of a model with experts."""
     _, sparse = _dense_and_sparse(spec, range(spec.layers))
     tokens = spec.batch * (spec.input_length + spec.output_length - 1)
-    return tokens * sparse * int(architecture_of(spec.model).config["num_experts_per_tok"])
+    return tokens * sparse * int(model_architecture(spec.model).config["num_experts_per_tok"])
 
 
 def _dense_and_sparse(spec: RunSpec, layers: Sequence[int]) -> tuple[int, int]:
     """Return how many layers have a dense MLP, and how many have experts."""
-    architecture = architecture_of(spec.model)
+    architecture = model_architecture(spec.model)
     sparse = sum(architecture.is_moe and layer >= architecture.first_dense_layers for layer in layers)
     return len(layers) - sparse, sparse

@@ -1,11 +1,19 @@
-"""Computes the same generation in plain torch on the host and compares the two."""
+"""Computes the same generation in plain torch on the host, keeps it for other runs, and compares the two."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.run_spec import RunSpec
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 """Largest difference of a logit that rounding explains if no logit is above 2, as in the tiny models."""
@@ -44,16 +52,8 @@ def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> 
     After its first token that differs, a sequence is another text, and nothing further of it is compared. A token may
     differ if the reference itself has a tie within rounding. Rounding grows with the largest logit.
 
-    Plain torch drops nothing, so a sequence is compared until one of its tokens does not reach an expert.
-
-    Args:
-        logits: Logits of the devices.
-        expected: Logits of plain torch.
-        precision: The coarser of the two precisions in which they were computed.
-        dropped: Dropped pairs of token and expert, [batch, steps]; None if nothing can be dropped.
-
-    Raises:
-        CheckError: a logit differs by more than rounding explains; the message says where.
+    Plain torch drops nothing, so a sequence is compared until one of its tokens does not reach an expert: `dropped`
+    counts such pairs, [batch, steps]. `precision` is the coarser of the two in which they were computed.
     """
     import torch
 
@@ -75,11 +75,7 @@ def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> 
 
 
 def require_finite(logits: Any) -> None:
-    """Make sure that a generation without a reference gave finite numbers.
-
-    Raises:
-        CheckError: some logit is infinite or no number; the message says where.
-    """
+    """Make sure that a generation without a reference gave finite numbers."""
     import torch
 
     is_bad = ~torch.isfinite(logits).all(-1)
@@ -89,3 +85,83 @@ def require_finite(logits: Any) -> None:
             f"{int(is_bad.sum())} of {is_bad.numel()} steps gave logits that are not finite, the first at sequence "
             f"{sequence}, step {step}; try float32 or bfloat16 weights as published"
         )
+
+
+FOLDER = "TRACEWAREHOUSE_REFERENCES"
+"""Environment variable that names the folder of references."""
+_LOGITS = "logits"
+
+
+def cache_folder() -> Path:
+    """Return the folder of references; it may be removed at any time."""
+    if given := os.environ.get(FOLDER):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tracewarehouse" / "references"
+
+
+def kept_files(models: Iterable[str]) -> list[Path]:
+    """Return the kept references of these models, whatever the prompt, lengths and dtype."""
+    names = {Path(model).name for model in models}
+    return sorted(f for f in cache_folder().glob("*.safetensors") if f.stem.rpartition("-")[0] in names)
+
+
+def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
+    """Return the file of a reference, whose name depends on everything that its numbers depend on.
+
+    `tokens` are the prompt [batch, input length], `weights` the identity of the model's weights as JSON values.
+    """
+    facts = {
+        "layers": spec.layers,
+        "dtype": spec.dtype,
+        "steps": spec.output_length,
+        "tokens": tokens.tolist(),
+        "weights": weights,
+        "versions": [version(package) for package in ("torch", "transformers")],
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return cache_folder() / f"{Path(spec.model).name}-{digest[:32]}.safetensors"
+
+
+def weight_files(folder: Path) -> list[Any]:
+    """Return the identity of the weights of a published model.
+
+    Files in the hub's cache are links to files named by their content; other files are identified by size and time.
+    """
+    files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"]
+    return [
+        [f.name, f.resolve().name] if f.is_symlink() else [f.name, f.stat().st_size, f.stat().st_mtime_ns]
+        for f in files
+    ]
+
+
+def kept(file: Path) -> Any:
+    """Return logits [batch, steps, vocabulary] that were computed before; None if there are none to be read."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)[_LOGITS]
+    except (OSError, SafetensorError, KeyError):
+        return None
+
+
+def computed_once(file: Path, compute: Callable[[], Any]) -> Any:
+    """Return logits that were computed before, or else compute and keep them.
+
+    A folder that cannot be written keeps nothing.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    if (logits := kept(file)) is not None:
+        return logits
+    logits = compute()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=file.parent) as folder:
+            new = Path(folder) / file.name
+            save_file({_LOGITS: logits.contiguous()}, new)
+            new.replace(file)
+    except (OSError, SafetensorError):
+        pass
+    return logits

@@ -1,23 +1,23 @@
-"""Defines the interface to a machine learning stack, which runs a model and records it.
+"""Defines the interfaces to a machine learning stack, which runs a model and records it.
 
-torch_xla and JAX are such stacks and share the harness (tracewarehouse.collect.harness.stack). Another stack, such as
-torch_tpu, is one more class that implements `Backend`, in a module here or in any other package: a run names it as
-`module:Class`.
+A backend is one class that implements `Backend`, in a room beside torch_xla/ and jax/ or in any other package: a run
+names it as `module:Class`. Its module imports the stack in functions only. A backend that implements `Stack` too shares
+the rest of a run with the others: prompts, weights, reference, generations, checks, promises, manifest and card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.harness.subject import Subject
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark, PromisedCollective
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
 
 BACKENDS = {
     "torch_xla": "tracewarehouse.collect.torch_xla.backend:TorchXlaBackend",
@@ -71,11 +71,7 @@ class Backend(Protocol):
 
 
 def find_backend(name: str) -> Backend:
-    """Return the backend of this name, or the class that `module:Class` names.
-
-    Raises:
-        CollectError: there is none.
-    """
+    """Return the backend of this name, or the class that `module:Class` names."""
     module, _, attribute = BACKENDS.get(name, name).partition(":")
     try:
         return cast(Backend, getattr(import_module(module), attribute)())
@@ -84,3 +80,54 @@ def find_backend(name: str) -> Backend:
             f"backend {name!r} cannot be used: {error}; known are {', '.join(BACKENDS)}, and any module:Class that "
             "Python finds"
         ) from None
+
+
+class DeviceModel(Protocol):
+    """A model on the devices that remembers what it has seen."""
+
+    def begin(self) -> None:
+        """Start a new generation with an empty cache; the first time, also compile the steps."""
+
+    def forward(self, tokens: Any) -> Sequence[Any]:
+        """Start a step.
+
+        Returns:
+            Logits of the last position [batch, vocabulary], the next tokens [batch, 1], and with experts the dropped
+            pairs of token and expert per sequence, [stages in one program, batch].
+        """
+
+
+class Profiler(Protocol):
+    """The profiler of the stack, which writes plugins/profile/<time>/<host>.xplane.pb."""
+
+    def start_profiler(self, logdir: Path) -> None:
+        """Begin to record into a log directory."""
+
+    def stop_profiler(self) -> None:
+        """End the recording and write it."""
+
+
+class Stack(Profiler, Protocol):
+    """A stack with the devices of one run."""
+
+    @property
+    def devices_per_host(self) -> int:
+        """Number of devices of this host."""
+
+    def model(self, subject: Subject) -> DeviceModel:
+        """Bring a model to the devices, split as its run says."""
+
+    def place(self, prompt: Any) -> Any:
+        """Bring prompt tokens [batch, length] to the devices; they are there when this returns."""
+
+    def mark(self, name: str, step: int) -> AbstractContextManager[Any]:
+        """Return a host event of the profiler that carries the phase and number of a step."""
+
+    def wait(self, value: Any) -> None:
+        """Wait until all devices have a result of the last program."""
+
+    def on_host(self, value: Any) -> Any:
+        """Return a value on the devices as a torch tensor on the host."""
+
+    def compile_count(self) -> int:
+        """Return how many programs were compiled so far in this process."""

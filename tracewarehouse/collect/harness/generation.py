@@ -1,13 +1,19 @@
-"""Greedy generation, one marked step at a time."""
+"""Greedy generations, one marked step at a time: first to warm up, then in turns with the profiler off and on."""
 
 from __future__ import annotations
 
+import statistics
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.harness.stack import DeviceModel, Stack
+from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.harness.backend import DeviceModel, Profiler, Stack
 from tracewarehouse.ingest.capture.manifest import PhaseMark
+from tracewarehouse.ingest.capture_names import xplane_files
 
 
 @dataclass(frozen=True)
@@ -103,3 +109,89 @@ def dropped_on_host(stack: Stack, generation: Generation) -> Any:
     import torch
 
     return torch.stack([stack.on_host(s).sum(0) for s in generation.dropped], 1) if generation.dropped else None
+
+
+MAX_WARMUPS = 4
+PROFILED_PAIRS = 5
+"""Generations with the profiler off, and as many with it on; host times are medians over them."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Generations with the profiler off and on, in turn."""
+
+    off: list[HostTimes]
+    on: list[HostTimes]
+    profiled: Generation
+    """The last generation with the profiler on, which the capture shows."""
+    files: list[Path]
+    """The capture's files, one per host."""
+
+
+def warm_up(generate: Callable[[], Generation], total: Callable[[int], int] = int) -> int:
+    """Generate until no host compiles anything, at least twice; return the number of generations.
+
+    bfloat16 compiles once more in the second generation. `total` sums a count over the hosts.
+    """
+    for done in range(1, MAX_WARMUPS + 1):
+        if total(generate().compiles) == 0 and done > 1:
+            return done
+    raise CheckError(
+        f"programs are still compiled in the generation number {MAX_WARMUPS}; some shape or constant changes"
+    )
+
+
+def generate_timed(
+    profiler: Profiler,
+    prepare: Callable[[], Callable[[], Generation]],
+    logdir: Path,
+    wait: Callable[[], None] = lambda: None,
+) -> Timed:
+    """Generate with the profiler off and on in turns, so that a drift of the machine affects both.
+
+    `prepare` puts the prompt on the devices, with an empty cache, and returns the function that runs the generation.
+    `logdir` gets the last recording; the others are discarded. `wait` lets hosts start together.
+    """
+    off, on = [], []
+    for left in reversed(range(PROFILED_PAIRS)):
+        wait()
+        off.append(prepare()().times)
+        wait()
+        with tempfile.TemporaryDirectory(prefix="discarded-", dir=logdir) as discarded:
+            profiled, files = _profiled(profiler, prepare(), Path(discarded) if left else logdir)
+        on.append(profiled.times)
+    return Timed(off, on, profiled, files)
+
+
+def _profiled(profiler: Profiler, generate: Callable[[], Generation], logdir: Path) -> tuple[Generation, list[Path]]:
+    profiler.start_profiler(logdir)
+    generation = generate()
+    time.sleep(0.05)  # the worker threads are still handing over events of the last step
+    profiler.stop_profiler()
+    files = xplane_files(logdir)
+    if not files or any(not f.stat().st_size for f in files):
+        raise CheckError(f"the profiler wrote {len(files)} xplane files, some empty or none; nothing was recorded")
+    if generation.compiles:
+        raise CheckError(f"{generation.compiles} programs were compiled inside the capture")
+    return generation, files
+
+
+def timing_checks(warmups: int, timed: Timed) -> dict[str, Any]:
+    """Return the measurements; host times are medians, beside the times of each generation, which show the noise."""
+    checks: dict[str, Any] = {
+        "warmups": warmups,
+        "compiles_in_capture": timed.profiled.compiles,
+        "host_step_ns": statistics.median(timed.profiled.host_ns),
+        "host_bound_steps": timed.profiled.host_bound_steps,
+    }
+    for label, times in (("profiler_off", timed.off), ("profiler_on", timed.on)):
+        decode = [t.tpot_ns for t in times if t.tpot_ns is not None]
+        checks[f"host_ttft_ns_{label}"] = statistics.median(t.ttft_ns for t in times)
+        checks[f"host_tpot_ns_{label}"] = statistics.median(decode) if decode else None
+        checks[f"host_end_to_end_ns_{label}"] = statistics.median(t.end_to_end_ns for t in times)
+        checks[f"host_end_to_end_ns_{label}_each"] = [t.end_to_end_ns for t in times]
+        checks[f"host_cpu_ns_{label}"] = statistics.median(t.cpu_ns for t in times)
+    # 1.0 is no overhead. All generations carry the marks of phases and layers; only the recording differs.
+    for name, time_name in (("profiling_overhead", "host_end_to_end_ns"), ("profiling_overhead_cpu", "host_cpu_ns")):
+        checks[name] = checks[f"{time_name}_profiler_on"] / checks[f"{time_name}_profiler_off"]
+    return checks

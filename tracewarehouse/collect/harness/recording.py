@@ -1,23 +1,46 @@
-"""Records one run with a backend, and writes what every capture has, whatever stack ran the model."""
+"""Records one run with a backend: checked generations, and the manifest and card that every capture has."""
 
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracewarehouse.collect.capture import staged_capture, write_facts
-from tracewarehouse.collect.checks.promises import expert_places
+from tracewarehouse.collect.capture import CARD, MANIFEST, staged_capture, write_manifest
+from tracewarehouse.collect.checks.promises import expert_places, promised_collectives, routed_pairs
+from tracewarehouse.collect.checks.reference import compare, require_finite
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.harness.provenance import git_commit, versions
+from tracewarehouse.collect.harness.backend import Backend, DeviceModel, Recording, Stack
+from tracewarehouse.collect.harness.generation import (
+    Generation,
+    dropped_on_host,
+    generate,
+    generate_timed,
+    logits_on_host,
+    prepare,
+    timing_checks,
+    warm_up,
+)
+from tracewarehouse.collect.harness.subject import (
+    Reference,
+    Subject,
+    first_layers_subject,
+    published_subject,
+    tiny_subject,
+)
 from tracewarehouse.collect.harness.workload_card import workload_card
-from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+from tracewarehouse.collect.parallel.attention_forms import attention_forms
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.quota import host_chip
+from tracewarehouse.ingest.capture.card import dump_card
+from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Backend, Recording
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
@@ -25,11 +48,6 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
 
     Returns:
         The capture directory, `output/<name of the run>`; it is there whole or not at all.
-
-    Raises:
-        MissingDependencyError: the backend's stack is not installed.
-        CheckError: the backend left no profile of some host, or an empty one.
-        CollectError: as for the backend's `record`.
     """
     backend.require()
     with staged_capture(output, spec.name) as staging:
@@ -40,13 +58,22 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
                 f"{backend.name} recorded {', '.join(recording.hosts) or 'no host'}, but left the profiles "
                 f"{', '.join(h for h, size in written.items() if size) or 'of none'}"
             )
-        manifest = manifest_of(spec, backend.name, recording)
+        manifest = run_manifest(spec, backend.name, recording)
         card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
-        write_facts(staging, card, manifest)
+        dump_card(card, staging / CARD)
+        write_manifest(staging, manifest)
     return output / spec.name
 
 
-def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
+def write_promises(spec: RunSpec, model: ModelFacts, folder: Path) -> None:
+    """Write the manifest of a run that is only compiled, with its promises."""
+    promised = promised_collectives(spec)
+    recording = Recording(model, [], [], checks=attention_forms(spec), promised_collectives=promised)
+    text = run_manifest(spec, spec.backend, recording).model_dump_json(indent=2)
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def run_manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
     """Return the manifest that the collector writes beside the capture of a run."""
     extra: dict[str, Any] = {
         "spec": spec.model_dump(mode="json"),
@@ -79,3 +106,105 @@ def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         git_commit=git_commit(),
         **extra,
     )
+
+
+PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Python and of each installed package."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit(folder: Path | None = None) -> str | None:
+    """Return the commit of this code's checkout, with `-dirty` if files were changed; None outside of a checkout."""
+    folder = folder or Path(__file__).parents[1]
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return commit + ("-dirty" if _git(folder, "status", "--porcelain", "--", ".") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30)  # noqa: S603, S607
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def record_generation(spec: RunSpec, capture: Path, stack_for: Callable[[RunSpec], Stack]) -> Recording:
+    """Run one configuration, with its profile in the capture directory.
+
+    The run generates at least twice to warm up, then in turn with the profiler off and on; the last is the capture.
+    `stack_for` takes the devices of a run, once the model and its reference are on the host.
+    """
+    subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
+    stack = stack_for(spec)
+    checks = _first_layers_checks(subject, stack) if subject.reference.kind == "first_layers" else {}
+    prepared = generations(stack, stack.model(subject), subject)
+    warmups = warm_up(lambda: prepared()())
+    timed = generate_timed(stack, prepared, capture)
+    dropped = dropped_on_host(stack, timed.profiled)
+    checks |= agreement(subject.reference, logits_on_host(stack, timed.profiled), dropped, spec)
+    checks |= timing_checks(warmups, timed)
+    return finished(stack, subject, timed.profiled, [host_name(f) for f in timed.files], checks)
+
+
+def generations(stack: Stack, model: DeviceModel, subject: Subject) -> Callable[[], Callable[[], Generation]]:
+    """Return a function that prepares a generation and returns the function that runs it."""
+    tokens, length = subject.prompt.tokens, subject.spec.output_length
+    return lambda: partial(generate, stack, model, prepare(stack, model, tokens), length)
+
+
+def agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) -> dict[str, Any]:
+    """Return the results of the checks of a generation; a weaker check has another name.
+
+    `logits` are [batch, steps, vocabulary], `dropped` pairs of token and expert [batch, steps], None without experts.
+    """
+    checks: dict[str, Any] = {"reference": reference.kind, **attention_forms(spec)}
+    if dropped is not None:
+        checks |= {"dropped_pairs": int(dropped.sum()), "routed_pairs": routed_pairs(spec)}
+    if reference.kind != "full":
+        require_finite(logits)
+        return checks
+    comparison = compare(logits, reference.expected, spec.precision, dropped)
+    if dropped is not None:
+        checks["comparable_share"] = comparison.comparable_share
+    return checks | {"tokens_equal": comparison.tokens_equal, "max_logit_error": comparison.max_logit_error}
+
+
+def finished(
+    stack: Stack, subject: Subject, generation: Generation, hosts: list[str], checks: dict[str, Any]
+) -> Recording:
+    """Return the recording of a finished run."""
+    return Recording(
+        model=subject.facts,
+        phases=generation.marks,
+        hosts=hosts,
+        prompt_source=subject.prompt.source,
+        checks=checks,
+        promised_collectives=promised_collectives(subject.spec),
+        chip=host_chip() if subject.spec.device == "tpu" else None,
+        devices_per_host=stack.devices_per_host,
+    )
+
+
+def _first_layers_checks(subject: Subject, stack: Stack) -> dict[str, Any]:
+    """Compare the first layers of a model on the devices with plain torch, then remove them from the devices."""
+    part = first_layers_subject(subject)
+    generation = generations(stack, stack.model(part), part)()()
+    dropped = dropped_on_host(stack, generation)
+    comparison = compare(logits_on_host(stack, generation), part.reference.expected, part.spec.precision, dropped)
+    comparable = {} if dropped is None else {"first_layers_comparable_share": comparison.comparable_share}
+    return comparable | {
+        "first_layers": part.spec.layers,
+        "first_layers_tokens_equal": comparison.tokens_equal,
+        "first_layers_max_logit_error": comparison.max_logit_error,
+    }

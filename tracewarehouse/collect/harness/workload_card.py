@@ -3,58 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracewarehouse.collect.chips import known_chips
-from tracewarehouse.collect.models.architectures import architecture_of
-from tracewarehouse.collect.models.pretrained import known_models
+from tracewarehouse.collect.harness.backend import Recording
+from tracewarehouse.collect.memory import known_chips
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import decode_form, prefill_form
-from tracewarehouse.collect.parallel.context_parallelism import MODES
+from tracewarehouse.collect.parallel.partition import MODES
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.ingest.capture.card import WorkloadCard
-from tracewarehouse.ingest.capture.manifest import ModelFacts
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Recording
-    from tracewarehouse.collect.run_spec import RunSpec
 
 FRAMEWORKS = {"torch_xla": "torchxla"}
 """Names that CCL-Bench gives to backends, where they differ from ours."""
 XLA_VARIABLES = ("PJRT_DEVICE", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "XLA_HLO_DEBUG", "XLA_USE_SPMD", "JAX_PLATFORMS")
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
-
-
-def model_facts(spec: RunSpec, model: Any) -> ModelFacts:
-    """Return the numbers of a transformers model, with or without values, and count its parameters.
-
-    The active parameters of a mixture of experts are all parameters outside the routed experts, and the share of the
-    routed experts that one token uses.
-    """
-    config = model.config
-    architecture = architecture_of(spec.model)
-    total = sum(p.numel() for p in model.parameters())
-    routed = sum(p.numel() for name, p in model.named_parameters() if ".mlp.experts." in name)
-    experts = architecture.num_experts
-    active = total if experts is None else total - routed + routed * config.num_experts_per_tok // experts
-    # With latent attention the width of a query head is not a field of its own.
-    head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim if architecture.has_latent_cache else config.head_dim
-    return ModelFacts(
-        name=Path(spec.model).name if spec.is_published else f"{spec.model}-tiny",
-        family=architecture.family,
-        hf_url=f"https://huggingface.co/{spec.model}" if spec.model in known_models() else None,
-        num_layers=config.num_hidden_layers,
-        hidden_size=config.hidden_size,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
-        vocab_size=config.vocab_size,
-        num_experts=experts,
-        num_params=total,
-        num_params_active=active,
-        num_params_embedding=model.get_input_embeddings().weight.numel(),
-        tie_word_embeddings=bool(config.tie_word_embeddings),
-    )
 
 
 def workload_card(
@@ -66,14 +29,9 @@ def workload_card(
 ) -> WorkloadCard:
     """Return the card of a run in the terms of CCL-Bench; unknown fields stay blank.
 
-    Args:
-        spec: The run.
-        recording: What the backend knows about it.
-        backend: Name of the backend that ran it.
-        versions: Versions of the packages that ran.
-        environment: Variables of the process; the card gets those that change what XLA does.
+    Of the process's `environment` the card gets the variables that change what XLA does.
     """
-    architecture, facts = architecture_of(spec.model), recording.model
+    architecture, facts = model_architecture(spec.model), recording.model
     count = spec.mesh.size
     # With Ulysses and ring, every device of tp holds whole layers: tp splits the context.
     context = spec.axis("tp") if spec.sequence_parallelism in MODES else 1
@@ -116,7 +74,10 @@ def workload_card(
                     "network_topo": _network(recording.chip, count),
                     "xpu_spec": {
                         "type": spec.device.upper(),
-                        "model": _hardware(spec, recording.chip),
+                        # CCL-Bench's name, such as `tpu_v6e`.
+                        "model": "virtual devices of one machine"
+                        if spec.device == "cpu"
+                        else (recording.chip or "").lower().replace(" ", "_") or None,
                         "total_count": count,
                         "count_per_node": recording.devices_per_host,
                     },
@@ -168,13 +129,6 @@ def _microbatch_size(spec: RunSpec) -> int:
     if spec.axis("pp") == 1:
         return 1
     return spec.batch // (spec.axis("dp") * spec.axis("ep")) // spec.microbatch_count
-
-
-def _hardware(spec: RunSpec, chip: str | None) -> str | None:
-    """Return CCL-Bench's name of the chips, such as `tpu_v6e`."""
-    if spec.device == "cpu":
-        return "virtual devices of one machine"
-    return chip.lower().replace(" ", "_") if chip else None
 
 
 def _driver(spec: RunSpec, versions: Mapping[str, str]) -> str | None:

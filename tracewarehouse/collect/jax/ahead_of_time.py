@@ -10,16 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.checks.promises import promised_collectives
 from tracewarehouse.collect.errors import CheckError, CollectError
-from tracewarehouse.collect.harness.backend import Recording
-from tracewarehouse.collect.harness.recording import manifest_of
+from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
 from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
 from tracewarehouse.collect.jax.model import JaxModel
-from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.parallel.partition import Partition
-from tracewarehouse.collect.processes import end_with_parent, exit_code_of
+from tracewarehouse.collect.processes import end_with_parent, exit_code
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import chips, write_program
 
@@ -36,17 +33,7 @@ class ShapesOnly(JaxMesh):
 
 
 def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
-    """Compile prefill and decode of a run, and write the manifest with their promises.
-
-    Args:
-        spec: The run, on device tpu.
-        topology: Libtpu's name of it.
-        folder: Gets the programs.
-
-    Raises:
-        CollectError: libtpu does not know the topology, its number of chips differs from the mesh's, or a weight does
-            not divide into equal parts.
-    """
+    """Compile prefill and decode of a run on device tpu, and write the manifest with their promises."""
     import jax
 
     try:
@@ -61,11 +48,7 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
     for phase, length in spec.step_lengths:
         program = model.lowered(phase, length).compile()
         write_program(folder, phase, program.runtime_executable(), devices[0].device_kind)
-    recording = Recording(
-        subject.facts, [], [], checks=attention_forms(spec), promised_collectives=promised_collectives(spec)
-    )
-    manifest = manifest_of(spec, spec.backend, recording)
-    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
+    write_promises(spec, subject.facts, folder)
 
 
 def main(arguments: list[str]) -> int:
@@ -73,7 +56,7 @@ def main(arguments: list[str]) -> int:
     specification, topology, folder = arguments
     end_with_parent()
     spec = RunSpec.model_validate_json(specification)
-    return exit_code_of(lambda: compile_steps(spec, topology, Path(folder)))
+    return exit_code(lambda: compile_steps(spec, topology, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracewarehouse.collect.jax.operations import Step, linear, rms_norm
+import jax
+import jax.numpy as jnp
+
+from tracewarehouse.collect.jax.mesh import Weights
+from tracewarehouse.collect.jax.operations import Collectives, Step, linear, rms_norm
 from tracewarehouse.collect.parallel.attention_forms import (
     BATCH_BLOCK,
     LANES,
@@ -14,21 +18,12 @@ from tracewarehouse.collect.parallel.attention_forms import (
     decode_form,
     prefill_form,
 )
-from tracewarehouse.collect.parallel.context_parallelism import MODES
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.jax.mesh import Collectives
-    from tracewarehouse.collect.jax.weights import Weights
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.parallel.partition import MODES
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class Attention:
-    """The attention of a decoder layer.
-
-    Args:
-        spec: The run.
-        links: Links to the other devices.
-    """
+    """The attention of a decoder layer."""
 
     def __init__(self, spec: RunSpec, links: Collectives) -> None:
         self._links, self._mode = links, spec.sequence_parallelism
@@ -39,23 +34,20 @@ class Attention:
     ) -> tuple[Any, tuple[Any, Any]]:
         """Attend; the result is still to be added up over tp, except in the modes that hold whole layers.
 
-        Args:
-            module: The attention in transformers, which has its sizes.
-            weights: Weights of the layer.
-            hidden: [batch, tokens, width]; in Ulysses and ring a piece of the sequence.
-            cache: Keys and values, [batch, heads, cached tokens, width]; for latent attention, its latents and keys.
-            step: The step.
+        `module` is the attention in transformers, which has its sizes. `hidden` is [batch, tokens, width]; in Ulysses
+        and ring a piece of the sequence. The cache has keys and values [batch, heads, cached tokens, width]; for latent
+        attention, its latents and keys.
 
         Returns:
             [batch, tokens, width], and the new cache.
         """
-        attend = self._latent if hasattr(module, "kv_lora_rank") else self._of_heads
+        attend = self._latent if hasattr(module, "kv_lora_rank") else self._by_head
         output, cache = attend(module, weights, hidden, cache, step)
         batch, heads, tokens, width = output.shape
         merged = output.swapaxes(1, 2).reshape(batch, tokens, heads * width)
         return linear(merged, weights, "self_attn.o_proj"), cache
 
-    def _of_heads(
+    def _by_head(
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
         """Attend with several heads, some of which may share keys and values (GQA)."""
@@ -104,8 +96,6 @@ class Attention:
 
         Its maximum and sum are corrected with every piece (Milakov and Gimelshein 2018).
         """
-        import jax.numpy as jnp
-
         devices, here = self._links.sizes["tp"], self._links.place("tp")
         length, dtype = query.shape[2], query.dtype
         places = jnp.arange(length)
@@ -116,8 +106,8 @@ class Attention:
         for hop in range(devices):
             if hop:
                 key, value = self._links.passed_on(key, "tp"), self._links.passed_on(value, "tp")
-            of_key = (here - hop) % devices * length + places
-            is_seen = of_key[None, :] <= (here * length + places)[:, None]
+            key_places = (here - hop) % devices * length + places
+            is_seen = key_places[None, :] <= (here * length + places)[:, None]
             scores = jnp.einsum("bgrsd,bgtd->bgrst", query, key).astype(jnp.float32) * scaling
             scores = jnp.where(is_seen, scores, -1e30)
             highest_here = scores.max(-1, keepdims=True)
@@ -137,8 +127,6 @@ class Attention:
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
         """Attend with one latent for all heads in the cache (DeepSeek-V2, arXiv 2405.04434)."""
-        import jax.numpy as jnp
-
         plain, rank = module.qk_nope_head_dim, module.kv_lora_rank
         if module.q_lora_rank is None:
             query = linear(hidden, weights, "self_attn.q_proj")
@@ -165,21 +153,11 @@ class Attention:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> Any:
-    """Compute attention with a softmax in float32.
+    """Compute attention with a softmax in float32: [batch, heads, tokens, value width].
 
-    Args:
-        query: [batch, heads, tokens, width].
-        key: [batch, key-value heads, cached tokens, width].
-        value: [batch, key-value heads, cached tokens, value width].
-        mask: Which cached position each token sees, [tokens, cached tokens].
-        scaling: Factor of the scores.
-
-    Returns:
-        [batch, heads, tokens, value width].
+    `key` and `value` are [batch, key-value heads, cached tokens, width]; `mask` says which cached position each token
+    sees, [tokens, cached tokens].
     """
-    import jax
-    import jax.numpy as jnp
-
     scores = jnp.einsum("bgrsd,bgtd->bgrst", _grouped(query, key.shape[1]), key) * scaling
     scores = jnp.where(mask, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, -1).astype(query.dtype)
@@ -191,7 +169,6 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
 
     The prompts have no padding and begin at the first position, so a token sees the tokens up to itself.
     """
-    import jax.numpy as jnp
     from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
 
     batch, heads, tokens, width = query.shape
@@ -199,28 +176,18 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
     blocks = BlockSizes(block_q=block, block_k_major=block, block_k=block, block_b=min(batch, BATCH_BLOCK))
     padded = width if width <= LANES else -(-width // LANES) * LANES
 
-    def of_each_head(x: Any) -> Any:
+    def repeated_heads(x: Any) -> Any:
         wide = jnp.pad(x, [(0, 0), (0, 0), (0, 0), (0, padded - x.shape[-1])])
         return jnp.repeat(wide, heads // x.shape[1], 1)
 
-    output = flash_attention(*map(of_each_head, (query, key, value)), causal=True, sm_scale=scaling, block_sizes=blocks)
+    output = flash_attention(
+        *map(repeated_heads, (query, key, value)), causal=True, sm_scale=scaling, block_sizes=blocks
+    )
     return output[..., : value.shape[-1]]
 
 
 def _paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:
-    """Compute the attention of a decode step by torch_xla's kernel; `paged_attention` there describes its input.
-
-    Args:
-        query: [batch, heads, 1, width].
-        key: [batch, key-value heads, cached tokens, width].
-        value: [batch, key-value heads, cached tokens, width].
-        position: Position of the token.
-        scaling: Factor of the scores.
-
-    Returns:
-        [batch, heads, 1, width].
-    """
-    import jax.numpy as jnp
+    """Compute the attention of a decode step by torch_xla's kernel; `paged_attention` there describes its input."""
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 
     batch, kv_heads, length, width = key.shape
@@ -255,8 +222,6 @@ def _ungrouped(output: Any) -> Any:
 
 def _stored(cache: tuple[Any, Any], key: Any, value: Any, start: Any) -> tuple[Any, Any]:
     """Return the cache with the keys and values of new positions."""
-    import jax
-
     keys, values = (
         jax.lax.dynamic_update_slice_in_dim(old, new, start, 2) for old, new in zip(cache, (key, value), strict=True)
     )
@@ -272,8 +237,6 @@ def _rotation(config: Any) -> Any:
 
 def _rotated_halves(x: Any, cosines: Any, sines: Any) -> Any:
     """Rotate each element of the first half of the width with that of the second half, as transformers stores them."""
-    import jax.numpy as jnp
-
     cosines, sines = cosines.astype(x.dtype), sines.astype(x.dtype)
     first, second = jnp.split(x, 2, -1)
     return jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], -1)
@@ -281,8 +244,6 @@ def _rotated_halves(x: Any, cosines: Any, sines: Any) -> Any:
 
 def _rotated_pairs(x: Any, cosines: Any, sines: Any) -> Any:
     """Rotate neighbouring elements in float32 (DeepSeek-V2)."""
-    import jax.numpy as jnp
-
     first, second = x[..., 0::2].astype(jnp.float32), x[..., 1::2].astype(jnp.float32)
     turned = jnp.stack([first * cosines - second * sines, first * sines + second * cosines], -1)
     return turned.reshape(x.shape).astype(x.dtype)
@@ -290,6 +251,4 @@ def _rotated_pairs(x: Any, cosines: Any, sines: Any) -> Any:
 
 def _rotated_pairs_to_halves(x: Any, cosines: Any, sines: Any) -> Any:
     """Rotate neighbouring elements, and put the first of each pair before all the second ones (DeepSeek-V3)."""
-    import jax.numpy as jnp
-
     return _rotated_halves(jnp.concatenate([x[..., 0::2], x[..., 1::2]], -1), cosines, sines)

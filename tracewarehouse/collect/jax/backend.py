@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect.device_threads import wait_until_asleep
-from tracewarehouse.collect.errors import require_jax
+from tracewarehouse.collect.errors import require_packages
 from tracewarehouse.collect.harness.backend import Recording
-from tracewarehouse.collect.harness.checked_run import record_generation
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.stack import DeviceModel
-    from tracewarehouse.collect.harness.subject import Subject
-    from tracewarehouse.collect.run_spec import RunSpec
-
-_COMPILED = "/jax/core/compile/backend_compile_duration"
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class JaxBackend:
@@ -26,7 +17,7 @@ class JaxBackend:
 
     def require(self) -> None:
         """Make sure that jax, torch and transformers are installed."""
-        require_jax()
+        require_packages(("jax", "torch", "transformers"), "recording with JAX", "jax")
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
         """Return the variables that the stack reads once, when it is imported or first used."""
@@ -37,88 +28,7 @@ class JaxBackend:
 
     def record(self, spec: RunSpec, capture: Path) -> Recording:
         """Run one configuration."""
+        from tracewarehouse.collect.harness.recording import record_generation
+        from tracewarehouse.collect.jax.stack import JaxStack
+
         return record_generation(spec, capture, JaxStack)
-
-
-class JaxStack:
-    """The devices of a run under JAX; see `tracewarehouse.collect.harness.stack.Stack`.
-
-    Raises:
-        CheckError: the devices are not those of the mesh.
-        CollectError: they are on several hosts.
-    """
-
-    def __init__(self, spec: RunSpec) -> None:
-        import jax
-
-        from tracewarehouse.collect.jax.mesh import JaxMesh
-
-        # Keep the folders of this machine out of the programs, which the capture contains.
-        jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
-        self._compiled = 0
-        jax.monitoring.register_event_duration_secs_listener(self._count)
-        self.mesh = JaxMesh(spec)
-
-    @property
-    def devices_per_host(self) -> int:
-        """Number of devices of this host."""
-        import jax
-
-        return int(jax.local_device_count())
-
-    def model(self, subject: Subject) -> DeviceModel:
-        """Bring a model to the devices."""
-        from tracewarehouse.collect.jax.model import JaxModel
-
-        return JaxModel(subject, self.mesh)
-
-    def place(self, prompt: Any) -> Any:
-        """Bring prompt tokens [batch, length] to the devices."""
-        from tracewarehouse.collect.parallel.partition import BATCH
-
-        tokens = self.mesh.place(prompt, (BATCH, None))
-        self.wait(tokens)
-        return tokens
-
-    def mark(self, name: str, step: int) -> Any:
-        """Return a host event with the phase and number of a step, which the profiler counts as a step of its own."""
-        import jax
-
-        return jax.profiler.StepTraceAnnotation(name, step_num=step)
-
-    def wait(self, value: Any) -> None:
-        """Wait until all devices have a value; for virtual devices also until their threads sleep."""
-        import jax
-
-        jax.block_until_ready(value)
-        if value.sharding.mesh.devices.flat[0].platform == "cpu":
-            wait_until_asleep()
-
-    def on_host(self, value: Any) -> Any:
-        """Return a value on the devices as a torch tensor on the host; values that are not integers become float32."""
-        import numpy as np
-        import torch
-
-        array = np.asarray(value)
-        return torch.from_numpy(np.array(array if array.dtype.kind == "i" else array.astype(np.float32)))
-
-    def compile_count(self) -> int:
-        """Return how many programs were compiled since the devices were taken."""
-        return self._compiled
-
-    def _count(self, event: str, _: float, **__: Any) -> None:
-        self._compiled += event == _COMPILED
-
-    def start_profiler(self, logdir: Path) -> None:
-        """Begin to record devices and marks, but not Python calls, into a log directory."""
-        import jax
-
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0
-        jax.profiler.start_trace(str(logdir), profiler_options=options)
-
-    def stop_profiler(self) -> None:
-        """End the recording and write it."""
-        import jax
-
-        jax.profiler.stop_trace()

@@ -1,34 +1,27 @@
-"""Makes a JAX mesh of the devices of a run, splits arrays over it, and has the collectives of one device's program."""
+"""Makes a JAX mesh of the devices of a run, and brings arrays and the weights of a model to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
 
 from tracewarehouse.collect.errors import CheckError, CollectError
-from tracewarehouse.collect.parallel.partition import Axes, Partition
-from tracewarehouse.collect.run_spec import MESH_AXES
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.parallel.partition import MODES, Partition, weight_partition
+from tracewarehouse.collect.parallel.weights import PublishedWeights, split_gate_and_up
+from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 
 
 class JaxMesh:
-    """The run's devices as one mesh with all axes of the collector, including those of size 1.
-
-    Args:
-        spec: The run.
-        devices: The devices; by default all that JAX has. Others are only compiled for.
-
-    Raises:
-        CheckError: the devices are not those of the mesh.
-        CollectError: they are on several hosts.
-    """
+    """The run's devices, by default all that JAX has, as one mesh with all axes of the collector."""
 
     def __init__(self, spec: RunSpec, devices: Any = None) -> None:
-        import jax
-        import numpy as np
-
         if devices is None:
             devices = jax.devices()
             if jax.process_count() > 1:
@@ -43,26 +36,17 @@ class JaxMesh:
 
     def split(self, partition: Partition) -> Any:
         """Return the sharding of an array over the devices."""
-        import jax
-
         return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*partition))
 
     def place(self, tensor: Any, partition: Partition) -> Any:
         """Bring a torch tensor from the host to the devices."""
-        import jax
-
         return jax.device_put(as_numpy(tensor), self.split(partition))
 
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
         """Return an array on the devices, read part by part.
 
-        Args:
-            shape: Shape of the whole array.
-            partition: Its split.
-            read: Returns a slice of it as a torch tensor on the host; called once per distinct slice.
+        `read` returns a slice of it as a torch tensor on the host, and is called once per distinct slice.
         """
-        import jax
-
         parts: dict[str, Any] = {}
 
         def part(index: tuple[slice, ...]) -> Any:
@@ -74,88 +58,101 @@ class JaxMesh:
         return jax.make_array_from_callback(shape, self.split(partition), part)
 
     def require_even(self, name: str, shape: tuple[int, ...], partition: Partition) -> None:
-        """Refuse a weight that does not divide into equal parts.
-
-        Raises:
-            CollectError: it does not; torch_xla would pad the last part.
-        """
+        """Refuse a weight that does not divide into equal parts."""
         for length, axes in zip(shape, partition, strict=True):
-            if length % self._count(axes):
+            count = math.prod(self.sizes[axis] for axis in ((axes,) if isinstance(axes, str) else axes or ()))
+            if length % count:
                 raise CollectError(
-                    f"{name}: its {length} rows or columns do not divide over {axes}={self._count(axes)}, as the jax "
+                    f"{name}: its {length} rows or columns do not divide over {axes}={count}, as the jax "
                     "backend needs; choose another mesh, or --backend torch_xla"
                 )
-
-    def _count(self, axes: Axes) -> int:
-        count = 1
-        for axis in (axes,) if isinstance(axes, str) else axes or ():
-            count *= self.sizes[axis]
-        return count
-
-
-class Collectives:
-    """The exchanges of one device of the mesh with others; along an axis of size 1 nothing is exchanged.
-
-    Args:
-        sizes: Sizes of the mesh axes.
-    """
-
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = sizes
-
-    def place(self, axis: str) -> Any:
-        """Return this device's place on an axis."""
-        import jax
-
-        return jax.lax.axis_index(axis)
-
-    def summed(self, value: Any, axis: str) -> Any:
-        """Sum over an axis: an all-reduce."""
-        import jax
-
-        return jax.lax.psum(value, axis) if self.sizes[axis] > 1 else value
-
-    def summed_to_pieces(self, value: Any, axis: str, dimension: int) -> Any:
-        """Sum over an axis and give each device its piece along a dimension: a reduce-scatter."""
-        import jax
-
-        return jax.lax.psum_scatter(value, axis, scatter_dimension=dimension, tiled=True)
-
-    def gathered(self, value: Any, axis: str, dimension: int) -> Any:
-        """Return the pieces of all devices of an axis, joined along a dimension: an all-gather."""
-        import jax
-
-        return jax.lax.all_gather(value, axis, axis=dimension, tiled=True) if self.sizes[axis] > 1 else value
-
-    def exchanged(self, value: Any, axis: str, split: int, joined: int) -> Any:
-        """Split along one dimension, send each device of an axis its part, join the received parts: an all-to-all."""
-        import jax
-
-        if self.sizes[axis] == 1:
-            return value
-        return jax.lax.all_to_all(value, axis, split_axis=split, concat_axis=joined, tiled=True)
-
-    def passed_on(self, value: Any, axis: str) -> Any:
-        """Return the value of the device before this one on an axis (for the first, the last): a collective-permute."""
-        import jax
-
-        count = self.sizes[axis]
-        return jax.lax.ppermute(value, axis, [(i, (i + 1) % count) for i in range(count)])
-
-    def piece(self, value: Any, axis: str, dimension: int) -> Any:
-        """Return this device's piece along a dimension of a value that all devices of an axis have."""
-        import jax
-
-        length = value.shape[dimension] // self.sizes[axis]
-        return jax.lax.dynamic_slice_in_dim(value, self.place(axis) * length, length, dimension)
 
 
 def as_numpy(tensor: Any) -> Any:
     """Return a torch tensor of the host in numpy, which has bfloat16 only from JAX; token ids get 32 bits."""
-    import jax.numpy as jnp
-    import torch
-
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
     return tensor.to(torch.int32).numpy() if tensor.dtype == torch.int64 else tensor.numpy()
+
+
+_LAYER = re.compile(r"^model\.layers\.(\d+)\.(.*)$")
+_BIAS = re.compile(r"\.(q|k|v)_proj\.bias$")
+
+Weights = dict[str, Any]
+"""Arrays by name."""
+
+
+class TinyWeights(PublishedWeights):
+    """The weights of a tiny model, which is on the host already."""
+
+    def __init__(self, model: Any) -> None:
+        split_gate_and_up(model)
+        buffers = {n: b for n, b in model.named_buffers() if "rotary_emb" not in n}
+        self._values = {**dict(model.named_parameters()), **buffers}
+        self._shapes = {name: tuple(value.shape) for name, value in self._values.items()}
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all weights; a weight that two modules share appears once."""
+        return list(self._values)
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+    def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
+        """Return a slice of a weight."""
+        return self._values[name][slices].to(dtype)
+
+
+def run_partition(spec: RunSpec, name: str, dimensions: int) -> Partition:
+    """Return the split of a weight: as under torch_xla, and biases of query, key and value like their rows."""
+    if spec.sequence_parallelism in MODES and ".layers." in name:
+        return (None,) * dimensions
+    if _BIAS.search(name):
+        return ("tp",)
+    return weight_partition(name, dimensions)
+
+
+def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple[Weights, list[Weights]]:
+    """Bring all weights to the devices, each device only its parts.
+
+    Returns:
+        Weights outside of the layers by name, and those of each layer by the name within it. In a pipeline, slots take
+        the place of layers, and their weights have the stages as their first dimension.
+    """
+    dtype = getattr(torch, spec.dtype)
+    names = list(weights.names())
+    for name in names:
+        shape = weights.shape(name)
+        mesh.require_even(name, shape, run_partition(spec, name, len(shape)))
+    outer: Weights = {}
+    layers: dict[int, Weights] = {}
+    for name in names:
+        match = _LAYER.match(name)
+        if match is None or spec.axis("pp") == 1:
+            shape = weights.shape(name)
+            array = mesh.assemble(shape, run_partition(spec, name, len(shape)), weights.reader(name, dtype))
+            if match is None:
+                outer[name] = array
+            else:
+                layers.setdefault(int(match[1]), {})[match[2]] = array
+    if spec.axis("pp") == 1:
+        weights.close()
+        return outer, [layers[number] for number in sorted(layers)]
+    slots = [_slot(spec, weights, mesh, slot, names) for slot in range(spec.stage_layout.slots)]
+    weights.close()
+    return outer, slots
+
+
+def _slot(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh, slot: int, names: Sequence[str]) -> Weights:
+    """Return the weights of a slot, [stages, ...]; zeros for stages without a layer."""
+    numbers = spec.stage_layout.slot_layers(slot)
+    kind = next(n for n in numbers if n is not None)
+    inner = [match[2] for match in map(_LAYER.match, names) if match and int(match[1]) == kind]
+    out = {}
+    for name in inner:
+        stored = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
+        dimensions = len(weights.shape(f"model.layers.{kind}.{name}"))
+        partition = run_partition(spec, f"model.layers.{kind}.{name}", dimensions)
+        out[name] = weights.stacked(stored, mesh, getattr(torch, spec.dtype), partition)
+    return out

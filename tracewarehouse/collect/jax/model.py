@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.jax.decoder import Decoder
-from tracewarehouse.collect.jax.mesh import Collectives
-from tracewarehouse.collect.jax.operations import Step, rms_norm, scope
-from tracewarehouse.collect.jax.weights import TinyWeights, on_devices
-from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.jax.mesh import JaxMesh, TinyWeights, Weights, on_devices
+from tracewarehouse.collect.jax.operations import Collectives, Step, rms_norm, scope
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
-from tracewarehouse.collect.parallel.published import skeleton
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.subject import Subject
-    from tracewarehouse.collect.jax.mesh import JaxMesh
-    from tracewarehouse.collect.jax.weights import Weights
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.parallel.weights import skeleton
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class JaxModel:
-    """See `tracewarehouse.collect.harness.stack.DeviceModel`.
+    """See `tracewarehouse.collect.harness.backend.DeviceModel`.
 
     A step is the program of one device, mapped over the mesh: the program writes out every collective, and leaves none
     to a partitioner.
@@ -42,8 +40,6 @@ class JaxModel:
 
     def begin(self) -> None:
         """Start a new generation with an empty cache; the first time, compile the steps before it takes memory."""
-        import jax
-
         self._cache = {}
         if not self._programs:
             for phase, length in self._spec.step_lengths:
@@ -60,17 +56,15 @@ class JaxModel:
 
     def lowered(self, phase: str, length: int) -> Any:
         """Return the program of a step over `length` positions, before it is compiled."""
-        import jax
-        import jax.numpy as jnp
-
         spec, partition = self._spec, jax.sharding.PartitionSpec
         shardings = jax.tree.map(lambda array: array.sharding.spec, self._weights)
         cache = jax.tree.map(lambda sharding: sharding.spec, self._cache_shardings())
         results: list[Any] = [partition(BATCH, "tp" if self._is_head_split() else None), partition(BATCH, None)]
-        if architecture_of(spec.model).is_moe:
+        if model_architecture(spec.model).is_moe:
             results.append(partition("pp", BATCH))
+        program = _Program(spec, self._module, self._is_head_split(), length)
         step = jax.shard_map(
-            self._step(length),
+            program.pipelined if spec.axis("pp") > 1 else program.whole,
             mesh=self._mesh.mesh,
             in_specs=(shardings, cache, partition(BATCH, None)),
             out_specs=(cache, *results),
@@ -85,10 +79,6 @@ class JaxModel:
         )
         return jax.jit(step, donate_argnums=1).lower(self._weights, shapes, given)
 
-    def _step(self, length: int) -> Callable[..., tuple[Any, ...]]:
-        program = _Program(self._spec, self._module, self._is_head_split(), length)
-        return program.pipelined if self._spec.axis("pp") > 1 else program.whole
-
     def _is_head_split(self) -> bool:
         return "lm_head.weight" in self._weights[0] and self._spec.axis("tp") > 1
 
@@ -97,10 +87,8 @@ class JaxModel:
 
         In a pipeline the layers are slots, with stages and microbatches in front.
         """
-        import jax.numpy as jnp
-
         spec, config = self._spec, self._module.config
-        if architecture_of(spec.model).has_latent_cache:
+        if model_architecture(spec.model).has_latent_cache:
             heads, widths = 1, (config.kv_lora_rank, config.qk_rope_head_dim)
         else:
             heads, widths = config.num_key_value_heads, (config.head_dim, config.head_dim)
@@ -113,24 +101,15 @@ class JaxModel:
         return {"keys": keys, "values": values, "position": jnp.zeros((), jnp.int32)}
 
     def _cache_shardings(self) -> dict[str, Any]:
-        import jax
-
-        is_latent = architecture_of(self._spec.model).has_latent_cache
+        is_latent = model_architecture(self._spec.model).has_latent_cache
         rows: Partition = (BATCH, None if is_latent else "tp", None, None)
         one = self._mesh.split(("pp", None, *rows) if self._spec.axis("pp") > 1 else rows)
         shapes = jax.eval_shape(self._zeros)
-        return {name: [one] * len(of) if name != "position" else self._mesh.split(()) for name, of in shapes.items()}
+        return {name: [one] * len(s) if name != "position" else self._mesh.split(()) for name, s in shapes.items()}
 
 
 class _Program:
-    """A step as one device of the mesh runs it.
-
-    Args:
-        spec: The run.
-        module: The transformers model.
-        is_head_split: Whether tp splits the vocabulary of the head.
-        length: Tokens of each sequence in the step.
-    """
+    """A step of `length` tokens of each sequence, as one device of the mesh runs it."""
 
     def __init__(self, spec: RunSpec, module: Any, is_head_split: bool, length: int) -> None:
         self._spec, self._module, self._is_head_split, self._length = spec, module, is_head_split, length
@@ -152,18 +131,18 @@ class _Program:
         rows = zip(self._module.model.layers, layers, cache["keys"], cache["values"], strict=True)
         for number, (module, own, old_keys, old_values) in enumerate(rows):
             with scope(f"layer{number}"):
-                hidden, (new_keys, new_values), of_layer = self._decoder.layer(
+                hidden, (new_keys, new_values), pairs = self._decoder.layer(
                     module, own, hidden, (old_keys, old_values), step
                 )
             keys.append(new_keys)
             values.append(new_values)
-            dropped += [] if of_layer is None else [of_layer]
+            dropped += [] if pairs is None else [pairs]
         cache = {"keys": keys, "values": values, "position": cache["position"] + self._length}
         results = self._chosen(outer, self._last(hidden, step))
         if dropped:
             with scope("moe"):
-                of_tokens: Any = sum(dropped)
-                results = (*results, of_tokens.reshape(tokens.shape).sum(1)[None])
+                by_token: Any = sum(dropped)
+                results = (*results, by_token.reshape(tokens.shape).sum(1)[None])
         return cache, *results
 
     def pipelined(self, weights: tuple[Weights, list[Weights]], cache: dict[str, Any], tokens: Any) -> tuple[Any, ...]:
@@ -174,8 +153,6 @@ class _Program:
         Returns:
             As for `whole`; the dropped pairs are those of this stage.
         """
-        import jax.numpy as jnp
-
         (outer, slots), links, spec = weights, self._links, self._spec
         count, stages, stage = spec.microbatch_count, spec.axis("pp"), links.place("pp")
         step = self._facts(cache["position"])
@@ -183,7 +160,7 @@ class _Program:
         rows = hidden.shape[0] // count
         # Every microbatch takes each M-th sequence, as under torch_xla.
         inputs = hidden.reshape(rows, count, *hidden.shape[1:])
-        keys, values = ([of_slot[0] for of_slot in cache[name]] for name in ("keys", "values"))
+        keys, values = ([slot[0] for slot in cache[name]] for name in ("keys", "values"))
         dropped = jnp.zeros((count, rows), jnp.int32)
         buffer, outputs = jnp.zeros_like(inputs[:, 0]), []
         for tick in range(count + stages - 1):
@@ -195,11 +172,11 @@ class _Program:
                     is_working = batch == tick - stage
                 for number in range(len(slots)):
                     with scope(f"local_layer{number}"):
-                        buffer, keys[number], values[number], of_slot = self._slot(
+                        buffer, keys[number], values[number], pairs = self._slot(
                             number, slots[number], buffer, (keys[number], values[number]), batch, is_working, step
                         )
-                        if of_slot is not None:
-                            dropped = dropped.at[batch].add(of_slot)
+                        if pairs is not None:
+                            dropped = dropped.at[batch].add(pairs)
             if tick >= stages - 1:
                 outputs.append(self._last(buffer, step))
         with scope("pp_shift"):
@@ -211,7 +188,7 @@ class _Program:
             "position": cache["position"] + self._length,
         }
         results = self._chosen(outer, last)
-        if architecture_of(spec.model).is_moe:
+        if model_architecture(spec.model).is_moe:
             with scope("moe"):
                 results = (*results, dropped.T.reshape(1, -1))
         return cache, *results
@@ -226,26 +203,17 @@ class _Program:
         is_working: Any,
         step: Step,
     ) -> tuple[Any, Any, Any, Any]:
-        """Run this stage's layer of a slot; a stage without a layer there keeps its hidden states.
+        """Run this stage's layer of a slot on a microbatch; a stage without a layer there keeps its hidden states.
 
-        Args:
-            number: Number of the slot.
-            weights: Weights of this stage, [1, ...].
-            buffer: Hidden states of a microbatch.
-            cache: Keys and values of all microbatches.
-            batch: Number of the microbatch.
-            is_working: Whether there is such a microbatch: in its first and last ticks a stage may have none.
-            step: The step.
+        `cache` has the keys and values of all microbatches. `is_working` says whether there is such a microbatch: in
+        its first and last ticks a stage may have none.
 
         Returns:
             New hidden states, keys and values, and the dropped pairs of each sequence, None for a dense layer.
         """
-        import jax
-        import jax.numpy as jnp
-
-        layers = self._spec.stage_layout.layers_of(number)
+        layers = self._spec.stage_layout.slot_layers(number)
         module = self._module.model.layers[next(n for n in layers if n is not None)]
-        own = {name: of_stages[0] for name, of_stages in weights.items()}
+        own = {name: stages[0] for name, stages in weights.items()}
         before = tuple(jax.lax.dynamic_index_in_dim(c, batch, 0, keepdims=False) for c in cache)
         hidden, after, dropped = self._decoder.layer(module, own, buffer, (before[0], before[1]), step)
         if None in layers:
@@ -264,8 +232,6 @@ class _Program:
 
     def _facts(self, start: Any) -> Step:
         """Return the facts about the step that all layers share."""
-        import jax.numpy as jnp
-
         spec, rotary = self._spec, self._module.model.rotary_emb
         with scope("rotary"):
             positions = start + jnp.arange(self._length)
@@ -284,8 +250,6 @@ class _Program:
 
     def _last(self, hidden: Any, step: Step) -> Any:
         """Return the last position's hidden states, [batch, width]; all devices get them from the one that has it."""
-        import jax.numpy as jnp
-
         with scope("lm_head"):
             last = hidden[:, -1]
             if not step.is_split:
@@ -295,8 +259,6 @@ class _Program:
 
     def _chosen(self, outer: Weights, last: Any) -> tuple[Any, ...]:
         """Return the logits of this device's part of the vocabulary, and the next tokens, from all parts."""
-        import jax.numpy as jnp
-
         with scope("norm"):
             normed = rms_norm(self._module.model.norm, outer["model.norm.weight"], last)
         with scope("lm_head"):

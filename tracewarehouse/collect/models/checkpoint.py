@@ -1,15 +1,17 @@
-"""Reads published weights from local safetensors files: any slice of any weight, with one file open at a time."""
+"""Finds a published model's files, and reads any slice of any weight of them, with one file open at a time."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.models.pretrained import CONFIG, PretrainedModel, known_models
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -32,10 +34,7 @@ class CheckpointError(CollectError):
 class Checkpoint:
     """The safetensors files of one model, in a folder as Hugging Face lays them out.
 
-    The file that was read last stays open, so weights should be read in the order of `file_of`.
-
-    Raises:
-        CheckpointError: the files are missing, or their index is damaged.
+    The file that was read last stays open, so weights should be read in the order of `weight_file`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,20 +42,14 @@ class Checkpoint:
         self._files = _index(folder)
         self._open: tuple[str, Any] | None = None
 
-    def file_of(self, name: str) -> str:
+    def weight_file(self, name: str) -> str:
         """Return the file that holds a weight of the collector's model; for stacked experts, the first."""
         return self._files.get(stored_names(name, (1,))[0], "")
 
     def check(self, weights: Mapping[str, Shape], layers: int) -> None:
-        """Check, by the files' headers, that every weight is there in its shape, and no other.
+        """Check, by the files' headers, that every weight (name to shape) is there, and no other.
 
-        Args:
-            weights: Name in the collector's model to shape.
-            layers: Layers that the run uses; weights of further ones, such as multi-token prediction, may be there.
-
-        Raises:
-            CheckpointError: a weight is missing, has another shape, or is not the model's; or a file is missing or cut
-                short. The message names file and weight.
+        Weights of layers beyond the first `layers`, such as multi-token prediction, may be there.
         """
         wanted = {}
         for name, shape in weights.items():
@@ -75,17 +68,9 @@ class Checkpoint:
                 )
 
     def read(self, name: str, shape: Shape, slices: tuple[slice, ...], dtype: Any) -> Any:
-        """Read a slice of a weight, in `dtype`.
+        """Read a slice of a weight whose whole shape must be `shape`; 8-bit weights are multiplied by their scales.
 
-        Args:
-            name: Name in the collector's model: the experts of a layer are one weight `...experts.gate_proj`, which is
-                put together from the one weight per expert in the files.
-            shape: Shape that the whole weight must have.
-            slices: The part to read, one slice per dimension.
-            dtype: Dtype of the result; 8-bit weights are multiplied by their scales.
-
-        Raises:
-            CheckpointError: the weight or its file is missing, has another shape, or cannot be read.
+        The experts of a layer are one weight `...experts.gate_proj`, put together from the one per expert in the files.
         """
         import torch
 
@@ -159,7 +144,7 @@ def stored_names(name: str, shape: Shape) -> list[str]:
 
 def in_file_order(checkpoint: Checkpoint, names: Iterable[str]) -> list[str]:
     """Return weights in an order in which each file is read to its end before the next is opened."""
-    return sorted(names, key=checkpoint.file_of)
+    return sorted(names, key=checkpoint.weight_file)
 
 
 def _scale_shape(shape: Shape) -> Shape:
@@ -189,3 +174,33 @@ def _index(folder: Path) -> dict[str, str]:
             return dict.fromkeys(tensors.keys(), SINGLE)
     except Exception as error:
         raise CheckpointError(f"{file}: cannot be read: {error}") from None
+
+
+HUB_CACHES = (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"))
+"""Environment variables that move the hub's cache, and its place below each; the first that is set counts."""
+
+
+def model_folder(name: str) -> Path:
+    """Return the folder of a published model's files: a local one, or its newest snapshot in the hub's cache."""
+    published = known_models().get(name)
+    if published is None:
+        return Path(name).expanduser()
+    cache = hub_cache()
+    snapshots = [p.parent for p in (cache / f"models--{name.replace('/', '--')}" / "snapshots").glob(f"*/{CONFIG}")]
+    if not snapshots:
+        raise CheckpointError(
+            f"{name}: its files are not in the hub's cache {cache}; run `hf download {name}`, set HF_HUB_CACHE to "
+            "where they are, or give their folder as the model"
+        )
+    folder = max(snapshots, key=lambda s: (s / CONFIG).lstat().st_mtime)
+    if differences := published.differences(PretrainedModel.from_folder(folder)):
+        raise CheckpointError(f"{folder / CONFIG}: is not the {name} of the table of models: {', '.join(differences)}")
+    return folder
+
+
+def hub_cache() -> Path:
+    """Return the folder in which huggingface_hub keeps its downloads."""
+    for variable, below in HUB_CACHES:
+        if value := os.environ.get(variable):
+            return Path(value).expanduser() / below
+    return Path("~/.cache/huggingface/hub").expanduser()

@@ -96,12 +96,7 @@ class PretrainedModel(ModelFields, BaseModel):
 
     @classmethod
     def from_folder(cls, folder: Path) -> PretrainedModel:
-        """Return the model whose config.json is in a folder.
-
-        Raises:
-            ExperimentError: the file cannot be read, is of an architecture that the collector does not know, or uses a
-                form of it that the collector does not build; the message names the field.
-        """
+        """Return the model whose config.json is in a folder."""
         file = folder / CONFIG
         try:
             fields = json.loads(file.read_text(encoding="utf-8"))
@@ -165,10 +160,10 @@ class PretrainedModel(ModelFields, BaseModel):
         weights = {"model.embed_tokens.weight": (vocabulary, hidden), "model.norm.weight": (hidden,)}
         return weights if self.config["tie_word_embeddings"] else weights | {"lm_head.weight": (vocabulary, hidden)}
 
-    def count_parameters(self) -> int:
-        """Return the number of parameters by the configuration, without those of multi-token prediction."""
+    def count_parameters(self, layers: int) -> int:
+        """Return the number of parameters of the first layers and outside of layers, by the configuration."""
         shapes = list(self.other_weights().values())
-        for layer in range(self.num_layers):
+        for layer in range(layers):
             shapes += self.layer_weights(layer).values()
         return sum(math.prod(shape) for shape in shapes)
 
@@ -228,14 +223,9 @@ def _feed_forward(block: str, hidden: int, width: int) -> dict[str, tuple[int, .
 
 
 def known_models(table: Path | None = None) -> dict[str, PretrainedModel]:
-    """Return the table of published models: Hugging Face id to numbers.
+    """Return the table of published models, Hugging Face id to numbers.
 
-    Args:
-        table: The table's file; by default the package's, with the entries of the file that `TRACEWAREHOUSE_MODELS`
-            names.
-
-    Raises:
-        CollectError: the table cannot be read, or an entry is wrong; the message names it.
+    By default it is the package's, with the entries of the file that `TRACEWAREHOUSE_MODELS` names.
     """
     if table is not None:
         return _known_models(table)

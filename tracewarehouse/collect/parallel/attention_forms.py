@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from tracewarehouse.collect.models.architectures import architecture_of
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.models.architectures import model_architecture
+from tracewarehouse.collect.run_spec import RunSpec
 
 LANES = 128
 """Elements of a TPU's vector registers; the kernels divide heads and prompts by them."""
@@ -43,7 +41,7 @@ def decode_form(spec: RunSpec) -> Form:
     The kernel is paged attention (Kwon et al. 2023), which reads only the pages that hold positions. It takes keys and
     values per head, of one width that is a multiple of LANES; latent attention has neither.
     """
-    architecture = architecture_of(spec.model)
+    architecture = model_architecture(spec.model)
     if not _has_kernels(spec) or architecture.has_latent_cache or architecture.head_dim % LANES:
         return "einsum"
     return "paged"

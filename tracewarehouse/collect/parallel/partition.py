@@ -1,16 +1,20 @@
-"""Decides which mesh axes split which dimension of a tensor."""
+"""Decides which mesh axes split which dimension of a tensor, and how many tokens the devices of experts exchange."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 Axes = str | tuple[str, ...] | None
 """The split of one dimension: by one mesh axis, by several (outermost first), or by none."""
 
 Partition = tuple[Axes, ...]
 """One entry per dimension of a tensor."""
+
+MODES = ("ulysses", "ring")
+"""Modes of sequence parallelism in which every device holds whole layers and attention exchanges values."""
 
 BATCH: Axes = ("dp", "ep")
 """The axes that split the batch: outside the experts, devices of an expert group work on different sequences."""
@@ -38,16 +42,10 @@ def weight_partition(name: str, dimensions: int) -> Partition:
 def device_slices(
     shape: tuple[int, ...], partition: Partition, sizes: Mapping[str, int], coordinate: Mapping[str, int]
 ) -> tuple[slice, ...]:
-    """Return the part of a tensor that is on one device.
+    """Return the part of a tensor that is on one device, as one slice per dimension.
 
-    Args:
-        shape: Shape of the whole tensor.
-        partition: Mesh axes per dimension, outermost first.
-        sizes: Size of each mesh axis; 1 when absent.
-        coordinate: The device's place on each mesh axis; 0 when absent.
-
-    Returns:
-        One slice per dimension. A dimension that does not divide evenly gives the last devices less, or nothing.
+    `sizes` are those of the mesh axes (1 when absent), `coordinate` is the device's place on them (0 when absent). A
+    dimension that does not divide evenly gives the last devices less, or nothing.
     """
     slices = []
     for length, axes in zip(shape, partition, strict=True):
@@ -58,3 +56,35 @@ def device_slices(
         block = math.ceil(length / parts)
         slices.append(slice(min(place * block, length), min((place + 1) * block, length)))
     return tuple(slices)
+
+
+LEAST_PLACES = 4
+"""Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places that routed tokens get."""
+
+    per_device: int
+    """Places that one device of (dp, ep) sends to each device of ep."""
+    received: int
+    """Places that a device of ep gets from all its senders, itself included."""
+    per_expert: int
+    """Places that each of its experts computes; `received` if every expert computes all."""
+
+
+def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) -> Places:
+    """Return the places that a capacity factor gives; it counts mean shares of the tokens.
+
+    `tokens` are those of one device of (dp, ep), each with `chosen` of the `experts` of a layer, which `devices` of ep
+    share. An infinite factor gives room for all, so nothing is dropped.
+    """
+
+    def room(most: int, mean: float) -> int:
+        return most if math.isinf(factor) else min(most, max(LEAST_PLACES, math.ceil(factor * mean)))
+
+    # A token takes one place at a device, however many of its experts are there.
+    per_device = room(tokens, tokens * chosen / devices) if devices > 1 else tokens
+    received = per_device * devices
+    return Places(per_device, received, room(received, tokens * devices * chosen / experts))

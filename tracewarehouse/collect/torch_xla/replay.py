@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch_xla import runtime
+from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.parallel.phase_marks import graph_name
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.processes import wait_until_asleep
+from tracewarehouse.collect.run_spec import RunSpec
 
 _WHOLE = "{replicated}"
 
@@ -38,24 +43,19 @@ class TraceableModel(Protocol):
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled step.
-
-    Attributes:
-        graph: Hash under which torch_xla keeps it.
-        places: Place of each of its parameters in (given, *cache), or None for a weight or constant.
-        constants: The weights and constants, None for a parameter with a place.
-        results: Number of tensors that it returns.
-    """
+    """A compiled step."""
 
     graph: Any
+    """Hash under which torch_xla keeps it."""
     places: list[int | None]
+    """Place of each of its parameters in (given, *cache), or None for a weight or constant."""
     constants: list[Any]
+    """The weights and constants, None for a parameter with a place."""
     results: int
+    """Number of tensors that it returns."""
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """Start it; the results are there later. The new cache takes the memory of the old one, which is lost."""
-        import torch_xla
-
         pairs = zip(self.places, self.constants, strict=True)
         results = torch_xla._XLAC._run_cached_graph(self.graph, [c if p is None else inputs[p] for p, c in pairs])
         if len(results) != self.results:
@@ -117,17 +117,7 @@ class ReplayedModel:
             raise CheckError(f"tensors {wrong} of the cache are split differently after the {self._phase} than before")
 
     def lowered(self, phase: str, length: int) -> str:
-        """Return the program of a step as the HLO text that the compiler would get; nothing is compiled.
-
-        Args:
-            phase: prefill or decode.
-            length: Positions of a sequence in the step.
-
-        Raises:
-            CheckError: the step does not read all of its inputs.
-        """
-        import torch_xla
-
+        """Return the program of a step as the HLO text that the compiler would get; nothing is compiled."""
         with self._traced(phase, length) as traced:
             text = torch_xla._XLAC._get_xla_tensors_hlo(traced.outputs)
         # The program's name, the donated arguments and the count of devices are not in the text; when torch_xla
@@ -139,10 +129,6 @@ class ReplayedModel:
         return f"HloModule {phase}, {stated}\n{body}"
 
     def _compiled(self, phase: str, length: int) -> Program:
-        """Trace and compile a step."""
-        import torch_xla
-        from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
-
         with self._traced(phase, length) as traced, alias_with_buffer_donor_config():
             graph = torch_xla._XLAC._get_graph_hash(traced.outputs)
             torch_xla._XLAC._xla_warm_up_cache(traced.outputs, [])
@@ -152,10 +138,6 @@ class ReplayedModel:
     @contextmanager
     def _traced(self, phase: str, length: int) -> Iterator[_Traced]:
         """Trace a step on an input and a cache of its own, which are empty and dropped afterwards."""
-        import torch
-        import torch_xla
-        import torch_xla.core.xla_model as xm
-
         xla = torch_xla._XLAC
         self._model.begin()
         inputs = raw([self._model.blank_input(length), *self._model.cache_tensors()])
@@ -178,12 +160,30 @@ class ReplayedModel:
 
 def raw(tensors: list[Any]) -> list[Any]:
     """Return the tensors themselves, unwrapped where torch_xla wrapped them with their sharding."""
-    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
     return [unwrap_sharded_tensor(tensor) for tensor in tensors]
 
 
 def _shardings(tensors: list[Any]) -> list[str]:
-    import torch_xla
-
     return [spec or _WHOLE for spec in torch_xla._XLAC._get_xla_sharding_specs(tensors)]
+
+
+def wait_for_devices(value: Any) -> None:
+    """Wait until all devices have a result of the last program.
+
+    `wait_device_ops` alone waits for the first device; copying every device's shard waits for all, and adds no program
+    of its own. For virtual devices, also wait until their threads sleep.
+    """
+    xm.wait_device_ops()
+    torch_xla._XLAC._get_local_shards([unwrap_sharded_tensor(value)])
+    if runtime.device_type() == "CPU":
+        wait_until_asleep()
+
+
+@contextmanager
+def graph_name(name: str) -> Iterator[None]:
+    """Name the programs that are compiled inside; the profiler shows the name with every execution."""
+    torch_xla._XLAC._set_current_graph_name(name)
+    try:
+        yield
+    finally:
+        torch_xla._XLAC._set_current_graph_name("")

@@ -9,21 +9,33 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracewarehouse.collect.parallel.phase_marks import scope, wait_for_devices
-from tracewarehouse.collect.parallel.sharded_model import ShardedModel
+import torch
+import torch.distributed as dist
+import torch_xla
+
+from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.harness.backend import Recording
+from tracewarehouse.collect.harness.generation import (
+    dropped_on_host,
+    generate_timed,
+    logits_on_host,
+    timing_checks,
+    warm_up,
+)
+from tracewarehouse.collect.harness.recording import agreement, finished, generations
+from tracewarehouse.collect.harness.subject import tiny_subject
 from tracewarehouse.collect.processes import start_process
-from tracewarehouse.collect.torch_xla.replay import ReplayedModel
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.operations import scope
+from tracewarehouse.collect.torch_xla.replay import ReplayedModel, wait_for_devices
+from tracewarehouse.collect.torch_xla.sharded_model import ShardedModel
+from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
 from tracewarehouse.ingest.capture.manifest import Mesh
-from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
 
 
 def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
@@ -34,20 +46,13 @@ def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
     return spec.model_copy(update={"mesh": Mesh(axes=axes or {"tp": 1}), "layers": layers, "hosts": 1})
 
 
-@contextmanager
-def other_stages(spec: RunSpec, staging: Path) -> Iterator[Path]:
-    """Start the processes of all stages but the first, and give the folder in `staging` that all share meanwhile.
-
-    Raises:
-        CheckError: a process failed; its output is in the log.
-    """
-    from tracewarehouse.collect.errors import CheckError
-
+def record_stages(spec: RunSpec, staging: Path) -> Recording:
+    """Run the first stage here, and the others in processes of their own."""
     with tempfile.TemporaryDirectory(prefix="stages-", dir=staging) as folder:
         command = [sys.executable, "-m", "tracewarehouse.collect.run_process", spec.model_dump_json(), str(staging)]
         processes = [start_process([*command, str(stage), folder]) for stage in range(1, spec.hosts)]
         try:
-            yield Path(folder)
+            recording = record_stage(spec, 0, Path(folder), staging)
             codes = [p.wait() for p in processes]
         finally:
             for p in processes:
@@ -55,61 +60,58 @@ def other_stages(spec: RunSpec, staging: Path) -> Iterator[Path]:
                 p.wait()
         if any(codes):
             raise CheckError(f"the processes of stages 1 to {spec.hosts - 1} ended with exit codes {codes}")
+    assert recording is not None  # noqa: S101
+    return recording
 
 
-def join(shared: Path, stage: int, hosts: int) -> None:
-    """Connect the processes of all stages over the loopback interface."""
-    import torch.distributed as dist
+def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None = None) -> Recording | None:
+    """Run one stage; the first returns the recording with all profiles, the others None.
 
-    dist.init_process_group("gloo", init_method=f"file://{shared / 'rendezvous'}", rank=stage, world_size=hosts)
+    The processes of all stages use the folder `shared`; the first also has `staging`, the capture directory.
+    """
+    subject = tiny_subject(spec)
+    rendezvous = f"file://{shared / 'rendezvous'}"  # the processes connect over the loopback interface
+    dist.init_process_group("gloo", init_method=rendezvous, rank=stage, world_size=spec.hosts)
+    own = stage_spec(spec, stage)
+    stack = TorchXlaStack(own)
+    prepared = generations(stack, StageModel(spec, subject.model, stack.mesh, stage), subject)
+    warmups = warm_up(lambda: prepared()(), lambda count: int(_summed(torch.tensor(count))))
+    logdir = shared / f"stage{stage}"
+    logdir.mkdir()
+    timed = generate_timed(stack, prepared, logdir, dist.barrier)
 
-
-def total(count: int) -> int:
-    """Sum over all processes."""
-    import torch
-
-    return int(total_of(torch.tensor(count)))
-
-
-def total_of(value: Any) -> Any:
-    """Sum of a host tensor over all processes."""
-    import torch.distributed as dist
-
-    dist.all_reduce(value)
-    return value
-
-
-def wait_for_all() -> None:
-    """Wait until the processes of all stages get here."""
-    import torch.distributed as dist
-
-    dist.barrier()
-
-
-def from_last_stage(value: Any) -> Any:
-    """Return a host tensor of the last stage; the other stages pass one of the same shape and dtype."""
-    import torch.distributed as dist
-
-    dist.broadcast(value, dist.get_world_size() - 1)
-    return value
-
-
-def gather_captures(captures: list[Path], staging: Path) -> list[str]:
-    """Put the captures of all hosts into one session of the capture directory, and return the hosts' names."""
+    logits = logits_on_host(stack, timed.profiled)  # zeros on all stages but the last
+    dist.broadcast(logits, spec.hosts - 1)
+    dropped = None
+    if own.capacity_factor is not None:
+        here = dropped_on_host(stack, timed.profiled)
+        dropped = _summed(
+            torch.zeros(spec.batch, spec.output_length, dtype=torch.int64) if here is None else here.long()
+        )
+    dist.barrier()  # All captures are written.
+    if staging is None:
+        return None
+    checks = agreement(subject.reference, logits, dropped, spec)
+    captures = [f for s in range(spec.hosts) for f in xplane_files(shared / f"stage{s}")]
+    # All hosts are in one session of the capture directory.
     session = staging / "plugins" / "profile" / captures[0].parent.name
     session.mkdir(parents=True, exist_ok=True)
     names = [f"host{number}" for number in range(len(captures))]
     for name, capture in zip(names, captures, strict=True):
         shutil.move(capture, session / f"{name}{XPLANE_SUFFIX}")
-    return names
+    return finished(stack, subject, timed.profiled, names, checks | timing_checks(warmups, timed))
+
+
+def _summed(value: Any) -> Any:
+    """Sum a host tensor over all processes."""
+    dist.all_reduce(value)
+    return value
 
 
 class StageLayers(ShardedModel):
     """The layers of one stage; embeddings are on the first, norm and head on the last."""
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
-        import torch
-
         self._is_first, self._is_last = stage == 0, stage == spec.hosts - 1
         own = stage_spec(spec, stage)
         first = spec.stage_layout.stages[stage].first_layer
@@ -129,8 +131,6 @@ class StageLayers(ShardedModel):
 
     def blank_hidden(self, length: int) -> Any:
         """Return blank hidden states [batch, length, width] on the host."""
-        import torch
-
         return torch.zeros(self._spec.batch, length, self._model.config.hidden_size, dtype=self._model.dtype)
 
     def place_hidden(self, hidden: Any) -> Any:
@@ -174,10 +174,6 @@ class StageModel:
 
         The prompt must be on all stages; all stages get the tokens of a step.
         """
-        import torch
-        import torch.distributed as dist
-        import torch_xla
-
         trace_me = torch_xla._XLAC.profiler.TraceMe
         batch, count = tokens.shape
         given = tokens

@@ -1,10 +1,14 @@
-"""Writes the shell commands for the hosts of a slice, and reads their output."""
+"""Writes the list of runs and the shell commands for the hosts of a slice, and reads their output."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.state import Place, Round
 
 VENV = "tracewarehouse-venv"
@@ -100,7 +104,32 @@ def ended(text: str) -> dict[str, str]:
 
 def captures(text: str) -> dict[tuple[str, str], set[str]]:
     """Return the hosts that have each capture, by its token and name, from the output of `list_command`."""
-    hosts_of: dict[tuple[str, str], set[str]] = {}
+    hosts: dict[tuple[str, str], set[str]] = {}
     for host, token, name in _HAS.findall(text):
-        hosts_of.setdefault((token, name), set()).add(host)
-    return hosts_of
+        hosts.setdefault((token, name), set()).add(host)
+    return hosts
+
+
+class SharedRun(BaseModel):
+    """A run, as the hosts get it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    digest: str
+    spec: dict[str, Any]
+
+
+class SharedRuns(BaseModel):
+    """The runs that all hosts of a slice record, in this order, each when they are told to."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout_s: float
+    runs: list[SharedRun]
+
+    @classmethod
+    def from_specs(cls, specs: list[RunSpec], timeout_s: float) -> SharedRuns:
+        """Return the runs of given specifications."""
+        runs = [SharedRun(name=s.name, digest=s.digest, spec=s.model_dump(mode="json")) for s in specs]
+        return cls(timeout_s=timeout_s, runs=runs)

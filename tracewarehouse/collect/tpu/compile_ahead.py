@@ -18,11 +18,7 @@ from typing import Any
 
 
 def main(topology: str, output: Path, programs: list[Path]) -> None:
-    """Compile programs that are for as many chips as the topology has.
-
-    Raises:
-        SystemExit: the topology has another number of chips than a program is for.
-    """
+    """Compile programs that are for as many chips as the topology has."""
     devices = chips(topology)
     for path in programs:
         text = without_folders(path.read_text(encoding="utf-8"))
@@ -34,11 +30,7 @@ def main(topology: str, output: Path, programs: list[Path]) -> None:
 
 
 def chips(topology: str) -> Any:
-    """Return the chips of a slice that need not exist, as JAX's devices.
-
-    Args:
-        topology: Libtpu's name of it, such as v6e:2x4.
-    """
+    """Return the chips of a slice that need not exist, as JAX's devices; libtpu calls it v6e:2x4, for example."""
     generation = topology.partition(":")[0].replace("v5e", "v5litepod")
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
@@ -53,14 +45,7 @@ def chips(topology: str) -> Any:
 
 
 def write_program(output: Path, name: str, executable: Any, kind: str) -> None:
-    """Write a compiled program, its kind of chip and its memory.
-
-    Args:
-        output: The folder.
-        name: Name of the step.
-        executable: The executable of XLA's client.
-        kind: Kind of the chips.
-    """
+    """Write a compiled program (an executable of XLA's client), its kind of chip and its memory."""
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
     (output / f"{name}.hlo.pb.gz").write_bytes(gzip.compress(as_hlo_proto(module)))
     stats = executable.get_compiled_memory_stats()

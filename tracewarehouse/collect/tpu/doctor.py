@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,44 +61,44 @@ class Doctor:
         yield Finding(f"project {project or ''}".strip(), None if project else "gcloud config set project PROJECT_ID")
         if not account or not project:
             return
-        of = f"--project={project}"
-        yield from self._api(of)
+        in_project = f"--project={project}"
+        yield from self._api(in_project)
         for zone in sorted({planned.pool.zone for planned in self.slices}):
-            yield from self._zone(zone, of)
-        yield from self._granted(of)
-        yield from self._network(of)
-        yield from self._weights(of)
+            yield from self._zone(zone, in_project)
+        yield from self._granted(in_project)
+        yield from self._network(in_project)
+        yield from self._weights(in_project)
         if email := self.place.service_account:
-            is_there = self._is_there("iam", "service-accounts", "describe", email, of)
-            create = f"gcloud iam service-accounts create {email.partition('@')[0]} {of}"
+            is_there = self._is_there("iam", "service-accounts", "describe", email, in_project)
+            create = f"gcloud iam service-accounts create {email.partition('@')[0]} {in_project}"
             yield Finding(f"service account {email}", None if is_there else create)
         yield from self._key()
         yield from self._here()
 
-    def _api(self, of: str) -> Iterator[Finding]:
+    def _api(self, in_project: str) -> Iterator[Finding]:
         listed = "--format=value(config.name)"
         for service in ("tpu.googleapis.com", "compute.googleapis.com"):
-            name = self._said("services", "list", "--enabled", f"--filter=config.name={service}", listed, of)
-            yield Finding(f"service {service}", None if name else f"gcloud services enable {service} {of}")
+            name = self._said("services", "list", "--enabled", f"--filter=config.name={service}", listed, in_project)
+            yield Finding(f"service {service}", None if name else f"gcloud services enable {service} {in_project}")
 
-    def _zone(self, zone: str, of: str) -> Iterator[Finding]:
+    def _zone(self, zone: str, in_project: str) -> Iterator[Finding]:
         for planned in self.slices:
             if planned.pool.zone != zone:
                 continue
             kind, runtime = planned.accelerator_type, self.quota.generation(planned.pool.generation).runtime
             group = ("compute", "tpus", "tpu-vm")
-            is_offered = self._is_there(*group, "accelerator-types", "describe", kind, f"--zone={zone}", of)
-            others = f"gcloud compute tpus accelerator-types list --zone={zone} {of}"
+            is_offered = self._is_there(*group, "accelerator-types", "describe", kind, f"--zone={zone}", in_project)
+            others = f"gcloud compute tpus accelerator-types list --zone={zone} {in_project}"
             yield Finding(f"{kind} is offered in {zone}", None if is_offered else others)
-            is_offered = self._is_there(*group, "versions", "describe", runtime, f"--zone={zone}", of)
+            is_offered = self._is_there(*group, "versions", "describe", runtime, f"--zone={zone}", in_project)
             yield Finding(
                 f"software {runtime} in {zone}",
-                None if is_offered else f"gcloud compute tpus tpu-vm versions list --zone={zone} {of}",
+                None if is_offered else f"gcloud compute tpus tpu-vm versions list --zone={zone} {in_project}",
             )
 
-    def _granted(self, of: str) -> Iterator[Finding]:
+    def _granted(self, in_project: str) -> Iterator[Finding]:
         """Check whether Google grants the chips of each slice in its zone and in its region; both limits apply."""
-        told = self._json("quotas", "info", "list", "--service=tpu.googleapis.com", "--format=json", of) or []
+        told = self._json("quotas", "info", "list", "--service=tpu.googleapis.com", "--format=json", in_project) or []
         by_id = {str(quota.get("quotaId", "")): quota for quota in told}
         for planned in self.slices:
             pool = planned.pool
@@ -105,64 +106,76 @@ class Doctor:
             limits = []
             for scope, place in (("Zone", pool.zone), ("Region", _region(pool.zone))):
                 quota_id = f"{name}PerProjectPer{scope}ForTPUAPI"
-                values = [_value(info) for info in _infos(by_id.get(quota_id, {}), place)]
+                infos = by_id.get(quota_id, {}).get("dimensionsInfos", [])
+                values = [_value(info) for info in infos if place in info.get("applicableLocations", [])]
                 limits += [(max(values), f"{scope.lower()}={place}", quota_id)] if values else []
             if not limits:
-                look = f"gcloud quotas info list --service=tpu.googleapis.com {of}"
+                look = f"gcloud quotas info list --service=tpu.googleapis.com {in_project}"
                 yield Finding(f"quota for {planned.accelerator_type} in {pool.zone}", look=look)
                 continue
             value, place, quota_id = min(limits)
-            ask = f"gcloud quotas preferences create --service=tpu.googleapis.com --quota-id={quota_id} {of}"
+            ask = f"gcloud quotas preferences create --service=tpu.googleapis.com --quota-id={quota_id} {in_project}"
             ask = f"{ask} --preferred-value={planned.chips} --dimensions={place}"
             what = f"quota for {planned.accelerator_type} in {place.partition('=')[2]}, where Google grants {value}"
             yield Finding(what, None if value >= planned.chips else ask)
 
-    def _network(self, of: str) -> Iterator[Finding]:
+    def _network(self, in_project: str) -> Iterator[Finding]:
         name = self.place.network or "default"
-        is_there = self._is_there("compute", "networks", "describe", name, of)
-        create = f"gcloud compute networks create {name} --subnet-mode=auto {of}"
+        is_there = self._is_there("compute", "networks", "describe", name, in_project)
+        create = f"gcloud compute networks create {name} --subnet-mode=auto {in_project}"
         yield Finding(f"network {name}", None if is_there else create)
         if not is_there:
             return
         if subnet := self.place.subnetwork:
             for region in sorted({_region(planned.pool.zone) for planned in self.slices}):
-                there = self._is_there("compute", "networks", "subnets", "describe", subnet, f"--region={region}", of)
+                there = self._is_there(
+                    "compute", "networks", "subnets", "describe", subnet, f"--region={region}", in_project
+                )
                 make = f"gcloud compute networks subnets create {subnet} --network={name} --region={region}"
-                yield Finding(f"subnetwork {subnet} in {region}", None if there else f"{make} --range=10.0.0.0/20 {of}")
-        rules = self._json("compute", "firewall-rules", "list", f"--filter=network:{name}", "--format=json", of) or []
-        allow = f"gcloud compute firewall-rules create {name}-allow-ssh --network={name} --allow=tcp:22 {of}"
-        yield Finding(f"ssh is let into network {name}", None if any(map(_lets_ssh_in, rules)) else allow)
+                yield Finding(
+                    f"subnetwork {subnet} in {region}", None if there else f"{make} --range=10.0.0.0/20 {in_project}"
+                )
+        rules = (
+            self._json("compute", "firewall-rules", "list", f"--filter=network:{name}", "--format=json", in_project)
+            or []
+        )
+        allow = f"gcloud compute firewall-rules create {name}-allow-ssh --network={name} --allow=tcp:22 {in_project}"
+        yield Finding(f"ssh is let into network {name}", None if any(map(lets_ssh_in, rules)) else allow)
 
-    def _weights(self, of: str) -> Iterator[Finding]:
+    def _weights(self, in_project: str) -> Iterator[Finding]:
         if bucket := self.place.bucket:
-            is_there = self._is_there("storage", "buckets", "describe", f"gs://{bucket}", of)
+            is_there = self._is_there("storage", "buckets", "describe", f"gs://{bucket}", in_project)
             region = _region(self.slices[0].pool.zone)
-            create = f"gcloud storage buckets create gs://{bucket} --location={region} {of}"
+            create = f"gcloud storage buckets create gs://{bucket} --location={region} {in_project}"
             yield Finding(f"bucket {bucket}", None if is_there else create)
         elif name := self.place.data_disk:
             for planned in self.slices:
-                yield self._disk(name, planned, of)
+                yield self._disk(name, planned, in_project)
         else:
             for planned in self.slices:
                 if not planned.fits_boot_disk:
-                    yield self._disk(f"weights-{planned.pool.zone}", planned, of)
+                    yield self._disk(f"weights-{planned.pool.zone}", planned, in_project)
 
-    def _disk(self, name: str, planned: PlannedSlice, of: str) -> Finding:
+    def _disk(self, name: str, planned: PlannedSlice, in_project: str) -> Finding:
         zone, mode = planned.pool.zone, disk_mode(planned.hosts)
         kinds = self.quota.generation(planned.pool.generation).disks
         needed = planned.disk if mode == "read-write" else planned.all_disk
         what = f"disk {name} in {zone} with {needed / 1e9:.0f} GB for {planned.accelerator_type}, {mode}"
         size = f"--size={-(-needed // 2**30)}GB"
-        disk = self._json("compute", "disks", "describe", name, f"--zone={zone}", "--format=json", of)
+        disk = self._json("compute", "disks", "describe", name, f"--zone={zone}", "--format=json", in_project)
         kind = str(disk.get("type", "")).rpartition("/")[2] if disk else None
         if disk is None or kind not in ({kinds["read-only"]} if mode == "read-only" else set(kinds.values())):
             other = name if disk is None else f"{name}-{mode}"
-            return Finding(what, f"gcloud compute disks create {other} {size} --type={kinds[mode]} --zone={zone} {of}")
+            return Finding(
+                what, f"gcloud compute disks create {other} {size} --type={kinds[mode]} --zone={zone} {in_project}"
+            )
         if int(disk.get("sizeGb", 0)) * 2**30 < needed:
-            return Finding(what, f"gcloud compute disks resize {name} {size} --zone={zone} {of} --quiet")
+            return Finding(what, f"gcloud compute disks resize {name} {size} --zone={zone} {in_project} --quiet")
         is_shared = disk.get("accessMode") == "READ_ONLY_MANY" or not kinds[mode].startswith("hyperdisk")
         if mode == "read-only" and not is_shared:
-            return Finding(what, f"gcloud compute disks update {name} --access-mode=READ_ONLY_MANY --zone={zone} {of}")
+            return Finding(
+                what, f"gcloud compute disks update {name} --access-mode=READ_ONLY_MANY --zone={zone} {in_project}"
+            )
         return Finding(what if self.place.data_disk else f"{what}; give it with --data-disk")
 
     def _key(self) -> Iterator[Finding]:
@@ -170,16 +183,15 @@ class Doctor:
         there = key.is_file() and key.with_suffix(".pub").is_file()
         yield Finding(f"key {KEY}", None if there else f"ssh-keygen -t rsa -N '' -f {KEY}")
         if there and any(planned.hosts > 1 for planned in self.slices):
-            listed = _run("ssh-add", "-L")
             public = key.with_suffix(".pub").read_text(encoding="utf-8").split()[1:2]
-            is_there = bool(public) and public[0] in listed
+            is_there = bool(public) and public[0] in _agent_keys()
             yield Finding("the key is in the SSH agent, for several hosts", None if is_there else ADD_KEY)
 
     def _here(self) -> Iterator[Finding]:
         gated = {run.model for planned in self.slices for run in planned.runs if run.model.startswith(GATED)}
         if gated and not self.place.bucket:
             yield Finding(f"token for {', '.join(sorted(gated))}", None if self.token else "hf auth login")
-        yield _tried("a wheel of these sources", lambda: _build(), "python -m ensurepip --upgrade")
+        yield _tried("a wheel of these sources", _build, "python -m ensurepip --upgrade")
         yield _tried(
             f"{self.output} can be written to", lambda: require_writable(self.output), "tw tpu doctor -o FOLDER"
         )
@@ -198,18 +210,14 @@ class Doctor:
             return None
 
 
-def _infos(quota: dict[str, Any], place: str) -> list[dict[str, Any]]:
-    """Return the entries of a quota that apply to a zone or region."""
-    return [info for info in quota.get("dimensionsInfos", []) if place in info.get("applicableLocations", [])]
-
-
 def _value(info: dict[str, Any]) -> int:
     """Return the chips that are granted: none without details; -1 means no limit."""
     value = int(info.get("details", {}).get("value", 0))
     return value if value >= 0 else 2**31
 
 
-def _lets_ssh_in(rule: dict[str, Any]) -> bool:
+def lets_ssh_in(rule: dict[str, Any]) -> bool:
+    """Return whether a firewall rule, as gcloud describes it, lets TCP connections to port 22 in."""
     if rule.get("direction", "INGRESS") != "INGRESS" or rule.get("disabled"):
         return False
     for allowed in rule.get("allowed", []):
@@ -232,14 +240,12 @@ def _tried(what: str, attempt: Callable[[], object], mend: str) -> Finding:
 
 
 def _build() -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         build_wheel(Path(folder))
 
 
-def _run(*command: str) -> str:
+def _agent_keys() -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S603
+        return subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S607
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -154,11 +154,7 @@ class Gcloud:
             raise StateError(f"the state of {entry.name} is not known: gcloud printed no JSON") from None
 
     def project(self, entry: Slice) -> str:
-        """Return the project of a slice, by default gcloud's own.
-
-        Raises:
-            TpuError: gcloud has none.
-        """
+        """Return the project of a slice, by default gcloud's own."""
         if entry.place.project:
             return entry.place.project
         name = self.ask("config", "get-value", "project").stdout.strip()
@@ -173,11 +169,7 @@ class Gcloud:
     def ssh(
         self, entry: Slice, command: str, worker: str = "all", limit_s: float | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a shell command on one or all virtual machines of a slice.
-
-        Raises:
-            KeyAgentError: the key is not in the agent.
-        """
+        """Run a shell command on one or all virtual machines of a slice."""
         return _with_key(self._run(self._shell(entry, command, worker), limit_s or ANSWER_S))
 
     def start_ssh(self, entry: Slice, command: str, log: IO[str]) -> subprocess.Popen[str]:
@@ -187,11 +179,7 @@ class Gcloud:
         return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, text=True)  # noqa: S603
 
     def upload(self, entry: Slice, file: Path, remote: str) -> subprocess.CompletedProcess[str]:
-        """Copy a file to all virtual machines.
-
-        Raises:
-            KeyAgentError: the key is not in the agent.
-        """
+        """Copy a file to all virtual machines."""
         return _with_key(self._run(self._copy(entry, str(file), f"{entry.name}:{remote}", "--worker=all")))
 
     def download(self, entry: Slice, remote: str, folder: Path, worker: int) -> subprocess.CompletedProcess[str]:
@@ -209,17 +197,8 @@ class Gcloud:
         return self._command("ssh", entry, *options)
 
     def _copy(self, entry: Slice, *options: str) -> list[str]:
-        return [
-            _gcloud(),
-            "compute",
-            "tpus",
-            "tpu-vm",
-            "scp",
-            *options,
-            *_where(entry),
-            f"--scp-flag={ALIVE}",
-            "--quiet",
-        ]
+        command = [_gcloud(), "compute", "tpus", "tpu-vm", "scp", *options]
+        return [*command, *_where(entry), f"--scp-flag={ALIVE}", "--quiet"]
 
     def _run(self, arguments: list[str], limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
         self._announce(arguments)

@@ -42,15 +42,7 @@ class Installation:
 def install(slices: Slices, entry: Slice, installation: Installation, references: Sequence[Path] = ()) -> None:
     """Install the collector and copy references to all hosts, unless that is done, and give them the token.
 
-    Args:
-        slices: The slices, with the one to use among them.
-        entry: The slice.
-        installation: The collector to install.
-        references: Files of results in plain torch, so that the hosts need not compute them.
-
-    Raises:
-        InterruptionError: the connection was lost.
-        TpuError: it cannot be installed.
+    `references` are files of results in plain torch, so that the hosts need not compute them.
     """
     if not entry.is_set_up:
         with tempfile.TemporaryDirectory() as folder:
@@ -76,11 +68,7 @@ def remove_token(slices: Slices, entry: Slice) -> None:
 
 
 def build_wheel(folder: Path) -> Path | None:
-    """Build the wheel of these sources; return None if they are an installed package, not a checkout.
-
-    Raises:
-        TpuError: it cannot be built.
-    """
+    """Build the wheel of these sources; return None if they are an installed package, not a checkout."""
     source = Path(tracewarehouse.__file__).resolve().parents[1]
     if not (source / "pyproject.toml").is_file():
         return None
@@ -93,7 +81,6 @@ def build_wheel(folder: Path) -> Path | None:
 
 
 def _package(slices: Slices, entry: Slice, installation: Installation, folder: Path) -> str:
-    """Return the package that pip installs on the hosts."""
     wheel = installation.wheel or build_wheel(folder)
     if wheel is None:
         return f"tracewarehouse=={VERSION}"

@@ -9,9 +9,9 @@ from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.memory import MemoryNeed, require_memory
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.disk import BOOT_FREE, all_weights, largest_weights
 from tracewarehouse.collect.tpu.quota import Pool, Quota
 from tracewarehouse.collect.tpu.state import Slice
+from tracewarehouse.collect.tpu.weights import BOOT_FREE, all_weights, largest_weights
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,8 @@ def plan_slices(
     return slices
 
 
-def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]:
-    """Return the runs whose mesh has the size of a slice.
-
-    Args:
-        experiment: All runs.
-        entry: The slice.
-        kind: Kind of its chips, as in the table of hardware.
-
-    Raises:
-        ExperimentError: a run does not fit into the memory of its chips.
-        TpuError: a run is not for TPUs or not for several hosts, or none has the size of the slice.
-    """
+def slice_runs(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]:
+    """Return the runs whose mesh has the size of a slice with chips of a kind in the table of hardware."""
     specs = tpu_runs(experiment)
     fitting = [s for s in specs if s.mesh.size == entry.chips]
     if not fitting:
@@ -128,11 +118,7 @@ def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSp
 
 
 def _require_one_host_for_jax(runs: list[RunSpec], accelerator_type: str, hosts: int) -> None:
-    """Refuse runs that the hosts would refuse, before a slice costs money.
-
-    Raises:
-        TpuError: a run is for the jax backend, and the slice has several hosts.
-    """
+    """Refuse runs that the hosts would refuse, before a slice costs money."""
     refused = [run.name for run in runs if run.backend == "jax"]
     if refused and hosts > 1:
         raise TpuError(
@@ -142,11 +128,7 @@ def _require_one_host_for_jax(runs: list[RunSpec], accelerator_type: str, hosts:
 
 
 def tpu_runs(experiment: Experiment) -> list[RunSpec]:
-    """Return all runs of an experiment.
-
-    Raises:
-        TpuError: one of them is not for TPUs.
-    """
+    """Return all runs of an experiment."""
     specs = plan(experiment)
     for spec in specs:
         if spec.device != "tpu":

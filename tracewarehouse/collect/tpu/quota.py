@@ -1,18 +1,18 @@
-"""Tells which TPU slices may be created: accelerator types, zones and the chips that the quota leaves."""
+"""Tells which TPU slices may be created (types, zones, chips that the quota leaves), and which chips this host has."""
 
 from __future__ import annotations
 
+import os
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.collect.errors import QuotaError, TpuError
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.tpu.state import Slice
+from tracewarehouse.collect.tpu.state import Slice
 
 TABLE = Path(__file__).parent / "quota.yaml"
 
@@ -43,11 +43,7 @@ class Generation(BaseModel):
         return ids.get("spot" if spot else "on demand")
 
     def accelerator_type(self, chips: int) -> str:
-        """Return the name of the slice of this many chips, such as `v5litepod-8`.
-
-        Raises:
-            TpuError: there is no slice of this size.
-        """
+        """Return the name of the slice of this many chips, such as `v5litepod-8`."""
         if chips not in self.hosts:
             sizes = ", ".join(map(str, self.hosts))
             raise TpuError(f"{self.kind} has no slice of {chips} chips; it has slices of {sizes}")
@@ -101,11 +97,7 @@ class Quota(BaseModel):
         return self
 
     def generation(self, name: str) -> Generation:
-        """Return a generation by its name.
-
-        Raises:
-            TpuError: it is not in the table.
-        """
+        """Return a generation by its name."""
         if name not in self.generations:
             raise TpuError(f"TPU generation {name!r} is not known; known are {', '.join(self.generations)}")
         return self.generations[name]
@@ -120,12 +112,8 @@ class Quota(BaseModel):
         prefix = accelerator_type.rpartition("-")[0]
         return next((g.kind for g in self.generations.values() if g.type_prefix == prefix), None)
 
-    def of_type(self, accelerator_type: str) -> tuple[str, int]:
-        """Return the generation and the chips of an accelerator type.
-
-        Raises:
-            TpuError: no generation has such a type.
-        """
+    def generation_and_chips(self, accelerator_type: str) -> tuple[str, int]:
+        """Return the generation and the chips of an accelerator type."""
         known = {
             generation.accelerator_type(chips): (name, chips)
             for name, generation in self.generations.items()
@@ -144,17 +132,9 @@ class Quota(BaseModel):
         spot: bool | None = None,
         used: Iterable[Slice] = (),
     ) -> Pool:
-        """Return the first pool that has this many chips left.
+        """Return the first pool of a generation, zone and provisioning that has this many chips left.
 
-        Args:
-            generation: Name of the generation, such as `v5e`.
-            chips: Chips of the slice.
-            zone: Only this zone.
-            spot: Only spot, or only on demand.
-            used: Slices that exist; their chips are taken from their pools.
-
-        Raises:
-            QuotaError: no pool has; the message has the numbers.
+        The chips of `used` slices, which exist, are taken from their pools.
         """
         self.generation(generation)
         fitting = [p for p in self.quota if p.generation == generation]
@@ -177,12 +157,29 @@ def provisioning(spot: bool) -> str:
 
 
 def load_quota(table: Path = TABLE) -> Quota:
-    """Read the table.
-
-    Raises:
-        TpuError: it cannot be read, or a field is wrong.
-    """
+    """Read the table."""
     try:
         return Quota.model_validate(yaml.safe_load(table.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
         raise TpuError(f"{table}: cannot be read as a quota table: {' '.join(str(error).split())}") from None
+
+
+METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type"
+"""Address at which Google Cloud tells a virtual machine its accelerator type."""
+
+
+def host_chip() -> str | None:
+    """Return the kind of this host's TPU chips as in the table; None without TPU or if the kind is unknown."""
+    return load_quota().kind(accelerator_type())
+
+
+def accelerator_type() -> str:
+    """Return the type of the TPU slice that this host is in, such as `v6e-8`; empty if it is in none."""
+    if told := os.environ.get("TPU_ACCELERATOR_TYPE"):
+        return told
+    request = urllib.request.Request(METADATA, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310
+            return str(answer.read().decode().strip())
+    except OSError:
+        return ""

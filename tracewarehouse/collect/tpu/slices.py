@@ -41,12 +41,8 @@ class QueuedError(TpuError):
 class Slices:
     """The slices of one state file.
 
-    Args:
-        state: The slices on disk.
-        quota: The slices that may be created.
-        gcloud: Runs the commands.
-        show: Called with each line about what happens.
-        backoff_s: Seconds before the second attempt, doubled for each further one.
+    `show` is called with each line about what happens; `backoff_s` comes before the second attempt, and is doubled for
+    each further one.
     """
 
     def __init__(
@@ -75,7 +71,7 @@ class Slices:
             CapacityError: there were no free chips in all attempts.
             TpuError: another failure, or a slice of this name that is different.
         """
-        generation, chips = self.quota.of_type(accelerator_type)
+        generation, chips = self.quota.generation_and_chips(accelerator_type)
 
         def choose(used: list[Slice]) -> Slice:
             pool = self.quota.pool(generation, chips, zone=zone, spot=spot, used=used)
@@ -182,11 +178,7 @@ class Slices:
         return InterruptionError(f"{entry.name} ({self.found(entry) or 'state not known'}): {why}")
 
     def require(self, entry: Slice, done: subprocess.CompletedProcess[str], what: str) -> None:
-        """Make sure that a command to the hosts of a slice succeeded.
-
-        Raises:
-            InterruptionError: it did not; the message has its output and the slice's state.
-        """
+        """Make sure that a command to the hosts of a slice succeeded."""
         if done.returncode:
             raise self.interruption(entry, f"{what}: {' '.join(done.stderr.split())[-300:]}")
 
@@ -197,22 +189,22 @@ class Slices:
         """
         looks = 0
 
-        def error_of(call: RetryCallState) -> BaseException | None:
+        def call_error(call: RetryCallState) -> BaseException | None:
             return call.outcome.exception() if call.outcome else None
 
         def most(call: RetryCallState) -> int:
-            return max(count, QUESTIONS) if isinstance(error_of(call), StateError) else count
+            return max(count, QUESTIONS) if isinstance(call_error(call), StateError) else count
 
         def is_over(call: RetryCallState) -> bool:
             nonlocal looks
-            looks += isinstance(error_of(call), QueuedError)
-            return not isinstance(error_of(call), QueuedError) and call.attempt_number - looks >= most(call)
+            looks += isinstance(call_error(call), QueuedError)
+            return not isinstance(call_error(call), QueuedError) and call.attempt_number - looks >= most(call)
 
         def tell(call: RetryCallState) -> None:
-            is_queued = isinstance(error_of(call), QueuedError)
+            is_queued = isinstance(call_error(call), QueuedError)
             number = "" if is_queued else f" attempt {call.attempt_number - looks} of {most(call)},"
             self.show(
-                f"# {error_of(call)};{number} the next {'look' if is_queued else 'one'} in {call.upcoming_sleep:g} s"
+                f"# {call_error(call)};{number} the next {'look' if is_queued else 'one'} in {call.upcoming_sleep:g} s"
             )
 
         return Retrying(

@@ -74,11 +74,7 @@ class State:
         self.path = path
 
     def slices(self) -> dict[str, Slice]:
-        """Return the slices by name.
-
-        Raises:
-            TpuError: the file is damaged.
-        """
+        """Return the slices by name."""
         if not self.path.exists():
             return {}
         try:
@@ -89,11 +85,7 @@ class State:
             ) from None
 
     def get(self, name: str) -> Slice:
-        """Return a slice by its name.
-
-        Raises:
-            TpuError: it was not created here.
-        """
+        """Return a slice by its name."""
         slices = self.slices()
         if name not in slices:
             have = ", ".join(slices) or "none"
@@ -101,21 +93,13 @@ class State:
         return slices[name]
 
     def put(self, entry: Slice) -> None:
-        """Replace the record of a slice.
-
-        Raises:
-            TpuError: another call deleted it meanwhile.
-        """
+        """Replace the record of a slice."""
         with self._changing() as slices:
             self._require(entry, slices)
             slices[entry.name] = entry
 
     def require(self, entry: Slice) -> None:
-        """Make sure that no other call deleted a slice meanwhile; a deleted one must not be created again.
-
-        Raises:
-            TpuError: one did.
-        """
+        """Make sure that no other call deleted a slice meanwhile; a deleted one must not be created again."""
         self._require(entry, self.slices())
 
     def _require(self, entry: Slice, slices: dict[str, Slice]) -> None:
@@ -124,11 +108,7 @@ class State:
 
     @contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Hold a slice for this process: two processes that both record on its hosts would wait for each other.
-
-        Raises:
-            TpuError: another process has it.
-        """
+        """Hold a slice for this process: two processes that both record on its hosts would wait for each other."""
         with self._opened(f".{name}.lock") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracewarehouse.collect.capture import require_writable
-from tracewarehouse.collect.checks.reference_cache import kept_files
+from tracewarehouse.collect.checks.reference import kept_files
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import fetch, pending
-from tracewarehouse.collect.tpu.disk import too_large
+from tracewarehouse.collect.tpu.commands import SharedRuns
 from tracewarehouse.collect.tpu.gcloud import ADD_KEY, READY, KeyAgentError, failed_on_host
 from tracewarehouse.collect.tpu.installation import Installation, install, remove_token
-from tracewarehouse.collect.tpu.plan import runs_of_slice, tpu_runs
-from tracewarehouse.collect.tpu.shared_runs import SharedRuns
+from tracewarehouse.collect.tpu.plan import slice_runs, tpu_runs
 from tracewarehouse.collect.tpu.slices import InterruptionError, Slices
 from tracewarehouse.collect.tpu.state import Round, Slice
+from tracewarehouse.collect.tpu.weights import too_large
 
 PATIENCE = 2
 """Looks during which a host may still record after another one has failed; then all are stopped."""
@@ -57,16 +57,7 @@ def run_sweep(
     """Record the runs that fit the slice and copy each capture back when it is finished.
 
     A capture that is already in `output` is not recorded again. If the slice is preempted or the connection lost, the
-    slice is created again if need be, and the missing runs are recorded.
-
-    Args:
-        slices: The slices, with the one to use among them.
-        name: Name of the slice.
-        experiment: The runs; those whose mesh has another size than the slice are left out.
-        output: Folder for the capture directories.
-        installation: The collector to install.
-        poll_s: Seconds between two looks at a run.
-        attempts: Starts before giving up, counted anew after each capture.
+    slice is created again if need be, and the missing runs are recorded. Every capture renews the number of attempts.
 
     Raises:
         InterruptionError: every attempt was interrupted.
@@ -75,7 +66,7 @@ def run_sweep(
     """
     installation = installation or Installation()
     entry = slices.state.get(name)
-    specs = runs_of_slice(experiment, entry, slices.quota.generation(entry.generation).kind)
+    specs = slice_runs(experiment, entry, slices.quota.generation(entry.generation).kind)
     require_writable(output)
     has_room = entry.place.data_disk or entry.place.bucket
     refused = {} if has_room else {s.name: why for s in specs if (why := too_large(s))}
@@ -120,11 +111,7 @@ class _Sweep:
         return [s for s in pending(self.specs, self.output) if s.name not in self.failed]
 
     def record(self) -> None:
-        """Record the missing runs, each on all hosts at the same time, and copy the captures back.
-
-        Raises:
-            InterruptionError: not all hosts ended a round.
-        """
+        """Record the missing runs, each on all hosts at the same time, and copy the captures back."""
         self._share(self.left())
         self._rejoin()
         for spec in self.left():
@@ -133,7 +120,7 @@ class _Sweep:
     def _share(self, specs: list[RunSpec]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / commands.RUNS
-            shared = SharedRuns.of(specs, self.experiment.timeout_s)
+            shared = SharedRuns.from_specs(specs, self.experiment.timeout_s)
             file.write_text(shared.model_dump_json(indent=1), encoding="utf-8")
             done = self.slices.gcloud.upload(self.entry, file, commands.RUNS)
         self.slices.require(self.entry, done, "the list of runs could not be copied")

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.models.checkpoint import INDEX, SINGLE
-from tracewarehouse.collect.models.model_folder import hub_cache
-from tracewarehouse.collect.models.pretrained import CONFIG, is_folder, known_models
-from tracewarehouse.collect.tpu.disk import weights_of
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.models.checkpoint import INDEX, SINGLE, hub_cache
+from tracewarehouse.collect.models.pretrained import CONFIG, PretrainedModel, is_folder, known_models, pretrained_model
+from tracewarehouse.collect.run_spec import RunSpec
 
 DESCRIPTIONS = ("*.json", "tokenizer*")
 """Patterns of the small files: configuration, index of the weights, tokenizer."""
@@ -32,14 +28,7 @@ class WeightsError(CollectError):
 def require_weights(spec: RunSpec, later: Sequence[RunSpec] = ()) -> None:
     """Make sure that the files a run reads are in the hub's cache, downloading what is missing.
 
-    If the disk has no room for them, other models are removed; first those that no later run reads.
-
-    Args:
-        spec: The run.
-        later: The runs that follow on this host, in their order.
-
-    Raises:
-        WeightsError: they cannot be downloaded, or the disk is too small; the message says what to do.
+    If the disk has no room for them, other models are removed; first those that no run of `later`, in order, reads.
     """
     if not spec.is_published or is_folder(spec.model):
         return
@@ -78,14 +67,10 @@ def missing_files(cache: Path, spec: RunSpec) -> list[str]:
 
 
 def make_room(cache: Path, spec: RunSpec, later: Sequence[RunSpec]) -> None:
-    """Remove models from the cache until a run's model fits; first those that are read never again, or last.
-
-    Raises:
-        WeightsError: the disk is too small even so.
-    """
+    """Remove models from the cache until a run's model fits; first those that are read never again, or last."""
     cache.mkdir(parents=True, exist_ok=True)
     there = sum(f.stat().st_size for f in _folder(cache, spec.model).rglob("*") if f.is_file() and not f.is_symlink())
-    needed = weights_of(spec) - there
+    needed = weight_bytes(spec) - there
     order = list(dict.fromkeys(s.model for s in later))
     others = [m for m in known_models() if m != spec.model and _folder(cache, m).is_dir()]
     others.sort(key=lambda m: order.index(m) if m in order else len(order))
@@ -117,3 +102,50 @@ def _download(model: str, cache: Path, files: Iterable[str]) -> str:
         if error.errno == errno.ENOSPC:
             raise WeightsError(f"{model}: the disk of {cache} is full; use --data-disk or --bucket") from None
         raise WeightsError(f"{model}: cannot be downloaded: {' '.join(str(error).split())[:300]}") from None
+
+
+BOOT_DISK = 100 * 2**30
+"""Bytes of the boot disk of a TPU virtual machine, which cannot be made larger."""
+SYSTEM = 40 * 10**9
+"""Bytes of the boot disk that system and collector take: an estimate; torch alone takes 7 GB."""
+BOOT_FREE = BOOT_DISK - SYSTEM
+MARGIN = 1.05
+"""Factor for the other content of a checkpoint: scales, multi-token prediction, whole files."""
+_EIGHT_BITS = ("deepseek_v3",)
+"""Architectures that are published with 8 bits per weight; all others have 16."""
+
+
+def stored_bytes(model: PretrainedModel, layers: int) -> int:
+    """Return the bytes of the files with a published model's first layers and its weights outside of the layers."""
+    element = 1 if model.architecture in _EIGHT_BITS else 2
+    return math.ceil(MARGIN * element * model.count_parameters(layers))
+
+
+def weight_bytes(spec: RunSpec) -> int:
+    """Return the bytes that the files of a run's model take on a disk; 0 for a tiny model and a local folder."""
+    if not spec.is_published or is_folder(spec.model):
+        return 0
+    return stored_bytes(pretrained_model(spec.model), spec.layers)
+
+
+def largest_weights(specs: Iterable[RunSpec]) -> int:
+    """Return the bytes that a disk needs for runs one after the other, which make room for each other."""
+    return max(map(weight_bytes, specs), default=0)
+
+
+def all_weights(specs: Iterable[RunSpec]) -> int:
+    """Return the bytes that a disk needs for the models of all runs together."""
+    by_model: dict[str, int] = {}
+    for spec in specs:
+        by_model[spec.model] = max(by_model.get(spec.model, 0), weight_bytes(spec))
+    return sum(by_model.values())
+
+
+def too_large(spec: RunSpec) -> str | None:
+    """Return why a host without another disk or a bucket cannot hold a run's weights; None if it can."""
+    if (needed := weight_bytes(spec)) <= BOOT_FREE:
+        return None
+    return (
+        f"the files of {spec.model} take {needed / 1e9:.0f} GB, and the hosts' own disks have {BOOT_FREE / 1e9:.0f} GB "
+        "to give; create the slice with --data-disk or --bucket"
+    )

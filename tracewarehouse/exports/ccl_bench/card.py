@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 TRACES = ["json_tpu", "xplane"]
 """Kinds of trace of our rows: the first selects CCL-Bench's metrics, the second ours, and no other row has it."""
 _PRECISION = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "bf16": "bf16", "f32": "fp32", "f16": "fp16"}
+_ARCHITECTURE = (
+    "num_params", "num_params_active", "num_params_embedding", "num_layers", "num_heads", "head_dim",
+)  # fmt: skip
 _AXES = {"dp_replicate": "dp", "tp": "tp", "pp": "pp", "ep": "ep"}
 
 
@@ -34,19 +38,18 @@ class FilledCard:
     missing: tuple[str, ...]
 
 
-def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard:
-    """The card of a run, as complete as the run's own card and its capture allow.
+def filled_card(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], trace_url: str) -> FilledCard:
+    """The card of a run, as complete as the run's own card and its capture allow; see `row_numbers` for the numbers.
 
     Raises:
         WarehouseError: the run cannot be read.
     """
     [run] = warehouse.query(f"SELECT * FROM main.runs WHERE run_id = {literal(run_id)}").dicts()
     [read] = warehouse.query(f"SELECT * FROM models.ccl_card WHERE run_id = {literal(run_id)}").dicts()
-    [chips] = warehouse.query(f"SELECT devices_per_host, chip_ici_gbps FROM macros.ccl_row({literal(run_id)})").dicts()
     card = WorkloadCard.model_validate(json.loads(run["card"]) if run["card"] else {})
     content: dict[str, Any] = card.model_dump(mode="json", by_alias=True)
     own = _leaves(content)
-    for field, value in _facts(run, read, chips).items():
+    for field, value in _facts(run, read, numbers).items():
         _fill(content, field, value)
     if trace_url:
         content["trace_url"] = trace_url
@@ -71,18 +74,8 @@ def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
         "description": card["description"].strip(),
         "hf_url": card["hf_url"],
         "trace_url": card["trace_url"],
-        "model_family": model["model_family"],
-        "phase": model["phase"],
-        "precision": model["precision"],
-        "moe": model["moe"],
-        "granularity": model["granularity"],
-        "epochs": model["epochs"],
-        "iteration": model["iteration"],
-        "batch_size": data["batch_size"],
-        "seq_len": data["seq_len"],
-        "input_len": data["input_len"],
-        "output_len": data["output_len"],
-        "dataset": data["dataset"],
+        **{k: model[k] for k in ("model_family", "phase", "precision", "moe", "granularity", "epochs", "iteration")},
+        **{k: data[k] for k in ("batch_size", "seq_len", "input_len", "output_len", "dataset")},
         "hardware_type": chip["type"],
         "hardware_model": chip["model"],
         "total_count": chip["total_count"],
@@ -93,13 +86,7 @@ def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
         "driver_version": hardware["driver_version"],
         "framework": executor["framework"]["name"],
         "compiler": executor["framework"]["compiler_tool_selection"],
-        "tp": plan["tp"],
-        "pp": plan["pp"],
-        "pp_mb": plan["pp_mb"],
-        "dp_replicate": plan["dp_replicate"],
-        "dp_shard": plan["dp_shard"],
-        "ep": plan["ep"],
-        "cp": plan["cp"],
+        **{k: plan[k] for k in ("tp", "pp", "pp_mb", "dp_replicate", "dp_shard", "ep", "cp")},
         "comm_library": library["name"],
         "comm_library_ver": library["version"],
         "comm_env": library["env"] or {},
@@ -111,7 +98,7 @@ def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
     return {name: value if value or name in empty else "" for name, value in fields.items()}
 
 
-def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> dict[str, Any]:
+def _facts(run: dict[str, Any], read: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Values of card fields from the capture, or from the manifest beside it; None for unknown."""
     known = [n for n in (run["input_length"], run["output_length"]) if n is not None]
     axes = {
@@ -126,12 +113,7 @@ def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> 
         "workload.model.model_family": (run["model"] or "").lower() or None,
         "workload.model.precision": _PRECISION.get(run["dtype"] or "", run["dtype"]),
         "workload.model.iteration": read["iterations"],
-        "workload.model.model_arch.num_params": run["num_params"],
-        "workload.model.model_arch.num_params_active": run["num_params_active"],
-        "workload.model.model_arch.num_params_embedding": run["num_params_embedding"],
-        "workload.model.model_arch.num_layers": run["num_layers"],
-        "workload.model.model_arch.num_heads": run["num_heads"],
-        "workload.model.model_arch.head_dim": run["head_dim"],
+        **{f"workload.model.model_arch.{name}": run[name] for name in _ARCHITECTURE},
         "workload.data.batch_size": run["batch_size"],
         "workload.data.seq_len": sum(known) if len(known) == 2 else None,
         "workload.data.input_len": run["input_length"],
@@ -139,10 +121,10 @@ def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> 
         "workload.hardware.xpu_spec.type": run["backend"].upper() if run["backend"] != "unknown" else None,
         "workload.hardware.xpu_spec.model": read["hardware"],
         "workload.hardware.xpu_spec.total_count": read["chips"],
-        "workload.hardware.xpu_spec.count_per_node": chips["devices_per_host"],
+        "workload.hardware.xpu_spec.count_per_node": numbers["devices_per_host"],
         # Gbit/s of a chip in both directions: between slices, which no capture has, and within one
-        "workload.hardware.network_topo.bandwidth_gbps": ["", int(chips["chip_ici_gbps"] * 16)]
-        if chips["chip_ici_gbps"]
+        "workload.hardware.network_topo.bandwidth_gbps": ["", int(numbers["chip_ici_gbps"] * 16)]
+        if numbers["chip_ici_gbps"]
         else None,
         "Model-executor.framework.name": framework,
         "Model-executor.framework.compiler_tool_selection": "xla",
@@ -164,14 +146,8 @@ def _add_other_spellings(content: dict[str, Any], manifest: dict[str, Any]) -> N
     """Add the fields of model_arch that have other names in CCL-Bench's workload suite than in its template."""
     arch = content["workload"]["model"]["model_arch"]
     model = manifest.get("model") or {}
-    facts = {
-        "num_active_params": arch["num_params_active"],
-        "num_kv_heads": model.get("num_kv_heads"),
-        "hidden_size": model.get("hidden_size"),
-        "vocab_size": model.get("vocab_size"),
-        "num_experts": model.get("num_experts"),
-    }
-    for name, value in facts.items():
+    facts = {name: model.get(name) for name in ("num_kv_heads", "hidden_size", "vocab_size", "num_experts")}
+    for name, value in {"num_active_params": arch["num_params_active"], **facts}.items():
         if value != "":
             _fill(arch, name, value)
 

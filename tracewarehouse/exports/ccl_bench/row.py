@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card
-from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_values
+from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_numbers, row_values
 from tracewarehouse.exports.chrome import chrome_text, host_names
+from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.queries.read_only import literal
@@ -89,10 +90,11 @@ def write_row(
             f"{name}: not a name for a row: CCL-Bench's tools look for 'tpu' in it, and for letters, digits, '.', '_' "
             "and '-'; name another with --name"
         )
-    card = filled_card(warehouse, run.run_id, trace_url)
+    numbers = row_numbers(warehouse, run.run_id)
+    card = filled_card(warehouse, run.run_id, numbers, trace_url)
     hosts = host_names(warehouse, run.run_id)
     trace = re.sub(r"[^\w.-]", "_", hosts[0]) + ".trace.json"
-    try:
+    with naming_the_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         own = {trace, f"{name}.yaml"}
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".yaml") and p.name not in own)
@@ -103,19 +105,16 @@ def write_row(
             )
         (folder / f"{name}.yaml").write_text(_yaml(card.content), encoding="utf-8")
         with (folder / trace).open("wb") as file:
-            for piece in chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False):
-                file.write(piece)
+            file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
         _write_values(warehouse, run.run_id, folder / VALUES)
         _write_tables(warehouse, run, folder / "tables")
         (folder / "run.sh").write_text(_script(warehouse, run, name, trace), encoding="utf-8")
         (folder / "run.sh").chmod(0o755)
-        values = row_values(warehouse, run.run_id)
-        warnings = _warnings(warehouse, run, folder, card, values)
+        values = row_values(warehouse, run.run_id, numbers)
+        warnings = _warnings(warehouse, run, folder, card, values, numbers["decode_steps"])
         (folder / "README.md").write_text(_readme(folder, run, card, warnings), encoding="utf-8")
         if archive:
             _archive(folder)
-    except OSError as error:
-        raise TracewarehouseError(f"{folder}: cannot be written: {error.strerror or error}") from None
     return Row(name, folder, card.content, values, warnings)
 
 
@@ -177,11 +176,9 @@ def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str
 
 
 def _warnings(
-    warehouse: Warehouse, run: RunVersion, folder: Path, card: FilledCard, values: dict[str, float]
+    warehouse: Warehouse, run: RunVersion, folder: Path, card: FilledCard, values: dict[str, float], decodes: int
 ) -> tuple[str, ...]:
-    run_id = literal(run.run_id)
-    backend = warehouse.query(f"SELECT backend FROM main.runs WHERE run_id = {run_id}").scalar()
-    decodes = warehouse.query(f"SELECT decode_steps FROM macros.ccl_row({run_id})").scalar()
+    backend = warehouse.query(f"SELECT backend FROM main.runs WHERE run_id = {literal(run.run_id)}").scalar()
     content = card.content
     model, data = content["workload"]["model"], content["workload"]["data"]
     warnings = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -46,44 +46,59 @@ _REDUCED: dict[str, tuple[str, Callable[[list[float]], float]]] = {
 }
 """How to reduce rows to one value where CCL-Bench adds devices up or takes the largest; elsewhere, take the mean."""
 _IS_BETTER = {"higher_is_better": True, "lower_is_better": False}
-METRIC_INFO: dict[str, dict[str, Any]] = {
-    "exposed_communication_share": {
-        "label": "Exposed Communication (%)",
-        "description": "Share of a decode step in which a device communicates and computes nothing, mean over the "
-        "devices; of the prefill if nothing is decoded. Each device counts for itself, and no op counts twice.",
-        "higher_is_better": False,
-        "unit": "%",
+
+
+def _information(label: str, unit: str, is_better: bool, high: float, mid: float, description: str) -> dict[str, Any]:
+    return {
+        "label": f"{label} ({unit})",
+        "description": description,
+        "higher_is_better": is_better,
+        "unit": unit,
         "category": "communication",
-        "trace_types": ["xplane"],
-        "thresholds": {"high": 40, "mid": 15},
+        "trace_types": ["xplane"],  # it keeps them out of others' rows
+        "thresholds": {"high": high, "mid": mid},
         "required_update": False,
-    },
-    "collective_bus_bandwidth": {
-        "label": "Collective Bus Bandwidth (GB/s)",
-        "description": "Message bytes of collectives times 2 (n-1)/n for all-reduce and (n-1)/n else, n the size of "
-        "the replica group, over the time from the last rank's start to the end.",
-        "higher_is_better": True,
-        "unit": "GB/s",
-        "category": "communication",
-        "trace_types": ["xplane"],
-        "thresholds": {"high": 100, "mid": 20},
-        "required_update": False,
-    },
-    "collective_sync_wait": {
-        "label": "Collective Sync Wait (ms)",
-        "description": "Time per decode step that a device waits in collectives for later ranks, mean over devices.",
-        "higher_is_better": False,
-        "unit": "ms",
-        "category": "communication",
-        "trace_types": ["xplane"],
-        "thresholds": {"high": 5, "mid": 0.5},
-        "required_update": False,
-    },
+    }
+
+
+METRIC_INFO = {
+    "exposed_communication_share": _information(
+        "Exposed Communication",
+        "%",
+        False,
+        40,
+        15,
+        "Share of a decode step in which a device communicates and computes nothing, mean over the devices; of the "
+        "prefill if nothing is decoded. Each device counts for itself, and no op counts twice.",
+    ),
+    "collective_bus_bandwidth": _information(
+        "Collective Bus Bandwidth",
+        "GB/s",
+        True,
+        100,
+        20,
+        "Message bytes of collectives times 2 (n-1)/n for all-reduce and (n-1)/n else, n the size of the replica "
+        "group, over the time from the last rank's start to the end.",
+    ),
+    "collective_sync_wait": _information(
+        "Collective Sync Wait",
+        "ms",
+        False,
+        5,
+        0.5,
+        "Time per decode step that a device waits in collectives for later ranks, mean over devices.",
+    ),
 }
-"""The entries of our metrics in CCL-Bench's configuration. Their kind of trace keeps them out of others' rows."""
+"""The entries of our metrics in CCL-Bench's configuration."""
 
 
-def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
+def row_numbers(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
+    """The columns of the macro ccl_row for a run."""
+    [numbers] = warehouse.query(f"SELECT * FROM macros.ccl_row({literal(run_id)})").dicts()
+    return numbers
+
+
+def row_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any]) -> dict[str, float]:
     """The values of a run by CCL-Bench's names, with six significant digits; a metric without a value has no entry.
 
     Raises:
@@ -93,8 +108,7 @@ def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
     for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
         kind = json.loads(row["dimensions"]).get("kind", "")
         by_name[_ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
-    [ours] = warehouse.query(f"SELECT {', '.join(METRIC_INFO)} FROM macros.ccl_row({literal(run_id)})").dicts()
-    by_name |= {name: value for name, value in ours.items() if value is not None}
+    by_name |= {name: numbers[name] for name in METRIC_INFO if numbers[name] is not None}
     return {name: float(f"{value:.6g}") for name, value in by_name.items()}
 
 
@@ -197,7 +211,7 @@ def row_of_trace(trace: object) -> str:
 
 
 def _compared(warehouse: Warehouse, run: RunVersion, published: dict[str, Any]) -> list[PublishedValue]:
-    reproduced = row_values(warehouse, run.run_id)
+    reproduced = row_values(warehouse, run.run_id, row_numbers(warehouse, run.run_id))
     compared = []
     for name, value in published.items():
         metric, kind = _metric_and_kind(name)

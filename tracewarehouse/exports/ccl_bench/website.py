@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.exports.ccl_bench.card import metadata
 from tracewarehouse.exports.ccl_bench.row import VALUES, Row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, row_of_trace
+from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def merge(row: Row, checkout: Path) -> list[Path]:
     if json.dumps(published) != before:
         published["generated_at"] = datetime.now(UTC).isoformat()
     head = texts[script].partition(_ASSIGNED)[0]
-    try:
+    with naming_the_unwritable(checkout):
         changed = [
             *_written(config, _dumped(settings, texts[config])),
             *_written(data, _dumped(published, texts[data])),
@@ -79,8 +80,6 @@ def merge(row: Row, checkout: Path) -> list[Path]:
                 shutil.copy(source, target)
                 changed.append(target)
         return [*changed, *_write_parquet(published, website / "parquet")]
-    except OSError as error:
-        raise TracewarehouseError(f"{checkout}: cannot be written: {error.strerror or error}") from None
 
 
 def _selected_metrics(metric_info: dict[str, Any], row: Row) -> dict[str, float | None]:
@@ -169,14 +168,12 @@ def write_website(rows: Sequence[Row], folder: Path, compatible: Mapping[str, Ma
         ) from None
     except OSError as error:
         raise TracewarehouseError(f"{data}: cannot be read: {error.strerror or error}") from None
-    try:
+    with naming_the_unwritable(data.parent):
         if published != before:
             published["generated_at"] = datetime.now(UTC).isoformat()
             data.parent.mkdir(parents=True, exist_ok=True)
             data.write_text(json.dumps(published, indent=2), encoding="utf-8")
         _write_parquet(published, data.parent / "parquet")
-    except OSError as error:
-        raise TracewarehouseError(f"{data.parent}: cannot be written: {error.strerror or error}") from None
     return data.parent / "parquet"
 
 

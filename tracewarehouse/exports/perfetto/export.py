@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from tracewarehouse.exports.files import naming_the_unwritable, whole_file
 from tracewarehouse.exports.perfetto.devices import Devices, Flows
 from tracewarehouse.exports.perfetto.packets import PacketWriter, compressing
 from tracewarehouse.exports.perfetto.selected_run import SelectedRun, Selection, coded, integers, stat_arguments
 from tracewarehouse.exports.perfetto.wire import Encoded, Int64
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
@@ -66,15 +65,10 @@ def export_perfetto(
                 f"run {run.name}: the clocks of its hosts are not aligned, so events of the same moment would be drawn "
                 "at different times; --force writes the trace anyway"
             )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with placed_whole(target) as part, ExitStack() as stack:
-            stream = cast("IO[bytes]", stack.enter_context(part.open("wb")))
-            if target.suffix == ".gz":
-                stream = cast("IO[bytes]", stack.enter_context(gzip.GzipFile("", "wb", 4, stream, mtime=0)))
-                writer = PacketWriter(stream.write)
-            else:
-                writer = PacketWriter(stack.enter_context(compressing(stream.write)))
+    with naming_the_unwritable(target), whole_file(target, 4) as file:
+        packing = nullcontext(file.write) if target.suffix == ".gz" else compressing(file.write)
+        with packing as write:
+            writer = PacketWriter(write)
             first_flow = 1
             for run in entries:
                 parent = writer.track(run.name) if len(entries) > 1 else 0
@@ -87,8 +81,6 @@ def export_perfetto(
                     f"SELECT coalesce(max(instance), -1) + 1 FROM main.collectives WHERE {selected.in_run}"
                 )
                 first_flow += instances
-    except OSError as error:
-        raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
     return target
 
 

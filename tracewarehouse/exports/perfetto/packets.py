@@ -115,11 +115,7 @@ class PacketWriter:
         self._is_first = True
         self._last_track = 0
         self._children: dict[int, int] = {}
-        self._texts: dict[str, dict[str, int]] = {
-            "event_names": {},
-            "debug_annotation_names": {},
-            "debug_annotation_string_values": {},
-        }
+        self._texts: dict[str, dict[str, int]] = {}
 
     def track(self, name: str, parent: int = 0, *, description: str = "") -> int:
         """Write a track and return its number.
@@ -161,7 +157,7 @@ class PacketWriter:
         return np.array(self._numbers("event_names", texts), np.int64)
 
     def _numbers(self, kind: str, texts: Sequence[str | None]) -> list[int]:
-        known = self._texts[kind]
+        known = self._texts.setdefault(kind, {})
         new = [t for t in dict.fromkeys(texts) if t is not None and t not in known]
         for first in range(0, len(new), 1000):
             entries = []
@@ -193,7 +189,7 @@ class PacketWriter:
         names: Int64,
         arguments: Callable[[Int64], Sequence[Encoded]],
         flows: Int64 | None = None,
-    ) -> list[int]:
+    ) -> None:
         """Write slices as a track, or as several of the same name where they overlap without nesting.
 
         A slice without length is an instant. Times are cut to nanoseconds, so each slice also has the exact ones as
@@ -207,55 +203,37 @@ class PacketWriter:
             names: numbers of the slices' names.
             arguments: gives the arguments of the slices with these indices.
             flows: the flow that each slice is part of, 0 for none: an arrow leads from each slice to the next one.
-
-        Returns:
-            The numbers of the tracks.
         """
         end_ps = start_ps + duration_ps
         order = np.lexsort((-end_ps, start_ps))
         lanes = nesting_lanes(start_ps[order], end_ps[order])
-        tracks = []
         for lane in range(int(lanes.max(initial=-1)) + 1):
             members = order[lanes == lane]
+            n = len(members)
             track = self.track(name, parent)
-            tracks.append(track)
-            self._lane(track, members, start_ps, duration_ps, names, arguments, flows)
-        return tracks
-
-    def _lane(
-        self,
-        track: int,
-        members: Int64,
-        start_ps: Int64,
-        duration_ps: Int64,
-        names: Int64,
-        arguments: Callable[[Int64], Sequence[Encoded]],
-        flows: Int64 | None,
-    ) -> None:
-        n = len(members)
-        sequence = begins_and_ends(start_ps[members], (start_ps + duration_ps)[members])
-        slice_end = _TYPE + varint(_SLICE_END) + _TRACK + varint(track)
-        for first in range(0, len(sequence), AT_ONCE):
-            some = sequence[first : first + AT_ONCE]
-            is_end = some >= n
-            begun, ended = members[some[~is_end]], members[some[is_end] - n]
-            starts, durations = start_ps[begun], duration_ps[begun]
-            kinds = np.where(durations == 0, _INSTANT, _SLICE_BEGIN)
-            fields = [
-                varints(_TRACK + varint(track) + _TYPE, kinds),
-                varints(_NAME, names[begun]),
-                *arguments(begun),
-                self.integers("start_ps", starts),
-                self.integers("duration_ps", durations),
-            ]
-            if flows is not None:
-                fields.append(fixed64s(_FLOW, flows[begun], flows[begun] == 0))
-            begins = self._events(starts, joined(*fields))
-            ends = self._events(start_ps[ended] + duration_ps[ended], repeated(slice_end, len(ended)))
-            place = np.empty(len(some), np.int64)
-            place[~is_end] = np.arange(len(begun))
-            place[is_end] = len(begun) + np.arange(len(ended))
-            self._write(joined_bytes(pa.concat_arrays([begins, ends]).take(pa.array(place))))
+            slice_end = _TYPE + varint(_SLICE_END) + _TRACK + varint(track)
+            sequence = begins_and_ends(start_ps[members], end_ps[members])
+            for first in range(0, len(sequence), AT_ONCE):
+                some = sequence[first : first + AT_ONCE]
+                is_end = some >= n
+                begun, ended = members[some[~is_end]], members[some[is_end] - n]
+                starts, durations = start_ps[begun], duration_ps[begun]
+                kinds = np.where(durations == 0, _INSTANT, _SLICE_BEGIN)
+                fields = [
+                    varints(_TRACK + varint(track) + _TYPE, kinds),
+                    varints(_NAME, names[begun]),
+                    *arguments(begun),
+                    self.integers("start_ps", starts),
+                    self.integers("duration_ps", durations),
+                ]
+                if flows is not None:
+                    fields.append(fixed64s(_FLOW, flows[begun], flows[begun] == 0))
+                begins = self._events(starts, joined(*fields))
+                ends = self._events(end_ps[ended], repeated(slice_end, len(ended)))
+                place = np.empty(len(some), np.int64)
+                place[~is_end] = np.arange(len(begun))
+                place[is_end] = len(begun) + np.arange(len(ended))
+                self._write(joined_bytes(pa.concat_arrays([begins, ends]).take(pa.array(place))))
 
     def samples(self, track: int, time_ps: Int64, values: npt.NDArray[Any]) -> None:
         """Write the samples of a counter: integers or doubles, shape (n,)."""

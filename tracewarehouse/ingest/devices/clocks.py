@@ -7,7 +7,7 @@ executions is therefore the difference of two clocks. Executions are matched by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +17,11 @@ from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.collectives.table import Instances
 from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, windows
 from tracewarehouse.ingest.columns.keys import packed
-from tracewarehouse.ingest.columns.profiler_names import OP_LINE
-from tracewarehouse.ingest.columns.records import Int32, Int64, Line, Plane
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64
 from tracewarehouse.ingest.devices.flags import Flag
+from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.quality import uneven_programs
-from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.instructions import Instructions
@@ -37,21 +36,17 @@ _UNLIKE = 4
 
 @dataclass
 class SharedEnds:
-    """Executions of collectives that hosts share, on the run's current clock; arrays of shape (executions, hosts).
-
-    Attributes:
-        last_start: when the last rank on the host arrived; meaningless if the host has no rank.
-        end: when the last rank on the host left.
-        first_end: when the first rank on the host left.
-        is_here: whether the host has a rank.
-        repeats: shape (executions,); equal for executions of one instruction by the same devices, which are in order.
-    """
+    """Executions of collectives that hosts share, on the run's current clock; arrays of shape (executions, hosts)."""
 
     last_start: Int64
+    """When the last rank on the host arrived; meaningless if the host has no rank, as the ends are."""
     end: Int64
+    """When the last rank on the host left."""
     first_end: Int64
     is_here: npt.NDArray[np.bool_]
+    """Whether the host has a rank."""
     repeats: Int64
+    """Shape (executions,); equal for executions of one instruction by the same devices, which are in order."""
 
     def moved(self, host: int, by: int) -> None:
         """Move a host's clock."""
@@ -66,12 +61,9 @@ _FIRST_EVENTS = 1 << 17
 def align(
     surveys: Sequence[HostSurvey], instructions: Instructions, groups: Callable[[], CollectiveGroups]
 ) -> list[Flag]:
-    """Correct the clocks of TPU hosts and all their times read so far; returns flags for what remains uncertain.
+    """Correct the clocks of a run's TPU hosts and all their times read so far; return flags for what remains uncertain.
 
-    Args:
-        surveys: all hosts of the run.
-        instructions: numbers their instructions.
-        groups: creates the groups of the instructions so far.
+    `groups` creates the groups of the instructions that have been numbered so far.
     """
     flags: list[Flag] = []
     if sum(bool(s.planes) for s in surveys) > 1:
@@ -98,16 +90,11 @@ def align(
 
 
 def _unchecked(hosts: Sequence[Host], skipped: SharedEnds | None) -> Iterator[Flag]:
-    """Return flags for hosts that share collectives, none of which could be compared.
-
-    Args:
-        hosts: all hosts; those that were compared have `clock_instances`, except the one that others follow.
-        skipped: the executions that they share in programs that devices ran different numbers of times.
-    """
+    """Return flags for hosts whose shared collectives were all skipped: devices ran their programs unequally often."""
     if skipped is None:
         return
     share = [h for h in range(len(hosts)) if skipped.is_here[:, h].any()]
-    has_reference = any(h.clock_instances is not None for h in hosts)
+    has_reference = any(h.clock_instances is not None for h in hosts)  # the reference itself has none
     for h in share if has_reference else share[1:]:
         host = hosts[h]
         if host.clock_instances is None and not (has_reference and host.clock_source == "first_host"):
@@ -124,27 +111,22 @@ def _first_collectives(
 ) -> Iterator[tuple[int, int, CollectiveOps]]:
     """Yield host, device and the collectives among the first op events of each TPU."""
     for number, survey in enumerate(surveys):
-        for position, core in survey.planes.items():
-            plane = survey.host.trace.planes[position]
-            if core.is_sparse_core or core.device.backend == "gpu":
-                continue
-            of_row = instructions.of_metadata(plane, survey.modules)
+        for plane, core in survey.tpus:
+            row_instruction = instructions.of_metadata(plane, survey.modules)
             is_collective = np.array([f.is_collective for f in instructions.facts], bool)
-            for line in plane.lines:
-                if line.name == OP_LINE:
-                    parts = list(_collectives(survey.host, plane, line, core.timeline, of_row, is_collective))
-                    if parts:
-                        yield number, core.device.device_id, CollectiveOps.joined(parts)
+            for batches in survey.op_lines(plane):
+                if parts := list(_collectives(batches, core.timeline, row_instruction, is_collective)):
+                    yield number, core.device.device_id, CollectiveOps.joined(parts)
 
 
 def _collectives(
-    host: Host, plane: Plane, line: Line, timeline: Timeline, of_row: Int32, is_collective: npt.NDArray[np.bool_]
+    batches: Iterable[EventBatch], timeline: Timeline, row_instruction: Int32, is_collective: npt.NDArray[np.bool_]
 ) -> Iterator[CollectiveOps]:
     count = 0
-    for batch in host.trace.batches(plane, line):
-        instruction = of_row[batch.metadata]
+    for batch in batches:
+        instruction = row_instruction[batch.metadata]
         at = np.flatnonzero(is_collective[instruction])
-        start = batch.start_ps[at] + host.clock_offset_ps
+        start = batch.start_ps[at]
         none = np.full(len(at), -1, np.int32)
         yield CollectiveOps(
             count + at, instruction[at], start, start + batch.duration_ps[at], timeline.executions_at(start), none, none
@@ -166,7 +148,7 @@ def shared_ends(
     Args:
         devices: host, device id and op events of each device.
         instructions: all instructions of the run.
-        groups: the groups of these instructions.
+        groups: their groups.
         is_comparable: whether executions of an instruction can be matched by counting.
         hosts: number of hosts.
     """
@@ -185,27 +167,22 @@ def shared_ends(
     if len({p[0] for p in parts}) < 2:
         return None
     start, end = (np.concatenate([p[i] for p in parts]) for i in (3, 4))
-    of_host = np.concatenate([np.full(len(p[1]), p[0], np.int32) for p in parts])
+    host_index = np.concatenate([np.full(len(p[1]), p[0], np.int32) for p in parts])
     instruction, component = (np.concatenate([p[i] for p in parts]) for i in (1, 2))
     number, _ = instances.joined(lambda: start, lambda _i, _c: None)
     shape = int(number.max()) + 1, hosts
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    found_ends = SharedEnds(
-        np.full(shape, low),
-        np.full(shape, low),
-        np.full(shape, high),
-        np.zeros(shape, bool),
-        np.zeros(shape[0], np.int64),
-    )
-    np.maximum.at(found_ends.last_start, (number, of_host), start)
-    np.maximum.at(found_ends.end, (number, of_host), end)
-    np.minimum.at(found_ends.first_end, (number, of_host), end)
-    found_ends.is_here[number, of_host] = True
-    found_ends.repeats[number] = packed([instruction, component])
-    kept = np.flatnonzero(found_ends.is_here.sum(axis=1) > 1)
+    last_start, last_end, first_end = np.full(shape, low), np.full(shape, low), np.full(shape, high)
+    is_here, repeats = np.zeros(shape, bool), np.zeros(shape[0], np.int64)
+    np.maximum.at(last_start, (number, host_index), start)
+    np.maximum.at(last_end, (number, host_index), end)
+    np.minimum.at(first_end, (number, host_index), end)
+    is_here[number, host_index] = True
+    repeats[number] = packed([instruction, component])
+    kept = np.flatnonzero(is_here.sum(axis=1) > 1)
     if not len(kept):
         return None
-    return SharedEnds(*(getattr(found_ends, name)[kept] for name in found_ends.__dataclass_fields__))
+    return SharedEnds(last_start[kept], last_end[kept], first_end[kept], is_here[kept], repeats[kept])
 
 
 def _synchronises(row: InstructionRow) -> bool:

@@ -1,327 +1,148 @@
-"""Finds the device, execution and step of each op event that ran on the thread pool of virtual CPU devices.
+"""Finds the executions and steps of virtual CPU devices.
 
-XLA's CPU client runs N virtual devices on a pool of threads, so a line is not a device. The profiler's
-ThreadpoolListener records who scheduled what: inside one `PjRtCpuExecutable::Execute`, the k-th `Record` starts
-device k; every region (`StartRegion` to `StopRegion`) belongs to the device whose record it consumes, and so do
-the records made in it.
-
-A launch on one device only can be recognised by its `ExecuteHelper` on the launching thread: the process has one
-device, or the program has no SPMD and runs in a `PjRtCpuExecutable::ExecuteSharded`. All records inside then belong to
-that device; a cheap program has no records and runs its ops right there. If there are several devices and no SPMD, no
-event says which device it is; it counts as the first.
-
-A program that is launched while an earlier one still runs waits for its end: the `ExecuteHelper`s of its devices make
-no record. The thread on which the earlier program ends then makes their records, for the latest waiting device first,
-within the region of that program's last device. If their number differs, nothing tells whose they are.
+Since 2025, XLA's CPU runtime writes `device_ordinal` and `run_id` to every op event, as in captures of JAX. An event
+with the same `run_id` on the thread that called the program is the launch; the step follows from it. In other captures
+`cpu_threads.py` follows the threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.batches import codes, integers
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane
-from tracewarehouse.ingest.devices.markers import MarkedTime, StepMarker, phase_of
+from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Plane
+from tracewarehouse.ingest.devices.cpu_threads import (
+    EXECUTE,
+    EXECUTE_SHARDED,
+    THUNKS,
+    CpuExecutions,
+    CpuLine,
+    CpuThread,
+    Execution,
+    follow_threads,
+    is_op,
+    name_modules,
+)
+from tracewarehouse.ingest.devices.timeline import MarkedTime, Run, Step, StepMarker, Timeline
 
-EXECUTE = "PjRtCpuExecutable::Execute"
-EXECUTE_SHARDED = "PjRtCpuExecutable::ExecuteSharded"
-EXECUTE_HELPER = "PjRtCpuExecutable::ExecuteHelper"
-RECORD = "ThreadpoolListener::Record"
-START_REGION = "ThreadpoolListener::StartRegion"
-STOP_REGION = "ThreadpoolListener::StopRegion"
-THUNKS = "ThunkExecutor::Execute"
-"""Beginning of the names of events in which a device runs its program."""
+_MOST_DEVICES = 1 << 16
+"""Maximum number of virtual devices on a host; a larger number means damage."""
 
 
-@dataclass
-class CpuLine:
-    """One thread's events with the facts found about each; arrays of shape (n,) in file order.
+def has_cpu_ops(plane: Plane) -> bool:
+    """Return whether a plane has the host threads that execute the ops of virtual CPU devices."""
+    return plane.name == CPU_PLANE and any(
+        m.name in (EXECUTE, EXECUTE_SHARDED) or m.name.startswith(THUNKS) for m in plane.event_metadata
+    )
 
-    Attributes:
-        is_op: the event is the execution of an HLO instruction.
-        ordinal: index of the virtual device on the host; -1 if the event is not an op or its device is unknown.
-        execution: index into `CpuExecutions.executions`; -1 if unknown.
+
+def attribute(plane: Plane, lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]]) -> CpuExecutions:
+    """Find device and execution of each op of a host; `markers` are the step markers of each line."""
+    return _stated(lines, markers) or follow_threads(plane, lines, markers)
+
+
+def _stated(lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]]) -> CpuExecutions | None:
+    """Take device and launch of each op from its stats; None if no op states both.
+
+    The devices are those that ran an op, sorted by ordinal. Launches with the same `run_id` count as one.
     """
-
-    line: Line
-    events: EventBatch
-    is_op: npt.NDArray[np.bool_]
-    ordinal: Int32
-    execution: Int32
-
-
-@dataclass
-class Execution:
-    """One launch of a program on all virtual devices of the host."""
-
-    start_ps: int
-    step: StepMarker | None
-    module: str = ""
-
-    @property
-    def phase(self) -> str | None:
-        """Phase of its step marker, else of its module's name."""
-        return (phase_of(self.step.name) if self.step else None) or phase_of(self.module)
-
-
-@dataclass
-class CpuExecutions:
-    """The op events of a host's virtual devices.
-
-    Attributes:
-        device_count: number of devices found.
-        lines: the threads.
-        executions: the launches, sorted by start.
-        ordinals: the client's number of each device.
-    """
-
-    device_count: int
-    lines: list[CpuLine] = field(default_factory=list)
-    executions: list[Execution] = field(default_factory=list)
-    ordinals: list[int] = field(default_factory=list)
-
-
-@dataclass
-class _Region:
-    start_ps: int
-    context: int
-    line: int
-    records: list[int] = field(default_factory=list)
-    owner: tuple[int, int] | None = None
-    released: list[int] = field(default_factory=list)
-    """Records of programs that waited for the device's program, made after it has ended."""
-    released_ps: int = 0
-
-
-@dataclass
-class _Helper:
-    """The start of a program on one device; if it makes no record, the program waits for an earlier one."""
-
-    start_ps: int
-    end_ps: int
-    region: _Region
-    is_waiting: bool = True
-
-
-@dataclass
-class _Execute:
-    start_ps: int
-    end_ps: int
-    line: int
-    region: int | None
-    records: list[int] = field(default_factory=list)
-    is_single: bool = False
-
-
-def is_cpu_capture(plane: Plane) -> bool:
-    """Whether the plane holds op events of virtual CPU devices."""
-    return any(m.name in (EXECUTE, EXECUTE_SHARDED) for m in plane.event_metadata)
-
-
-def attribute(
-    plane: Plane, lines: Sequence[tuple[Line, EventBatch]], markers: Sequence[Sequence[StepMarker]]
-) -> CpuExecutions:
-    """Follow the contexts through all threads of a host.
-
-    `markers` are the step markers of each line, in the order of `lines`.
-    """
-    walks = [_Walk(plane, number, events) for number, (_, events) in enumerate(lines)]
-    regions = [r for w in walks for r in w.regions]
-    executes = sorted((e for w in walks for e in w.executes), key=lambda e: e.start_ps)
-    owner = {c: (i, 0 if e.is_single else k) for i, e in enumerate(executes) for k, c in enumerate(e.records)}
-    _own(regions, [h for w in walks for h in w.helpers if h.is_waiting], owner)
-    steps = _Steps(walks, markers)
-    executions = [Execution(e.start_ps, steps.of(e)) for e in executes]
-    counts = (1 if e.is_single else len(e.records) for e in executes)
-    device_count = max(counts, default=0)
-    attributed = CpuExecutions(device_count, executions=executions, ordinals=list(range(device_count)))
-    number_of = {(e.line, e.start_ps): i for i, e in enumerate(executes)}
-    for walk, (line, events) in zip(walks, lines, strict=True):
-        owners = np.array([r.owner or (-1, -1) for r in walk.regions] + [(-1, -1)], np.int32)
-        of_event = owners[walk.region_of_event]
-        single = np.array([[number_of[e.line, e.start_ps], e.start_ps, e.end_ps] for e in walk.executes if e.is_single])
-        if len(single):  # launches on one device, in order of time; they may run ops in place
-            last = np.searchsorted(single[:, 1], events.start_ps, side="right") - 1
-            is_inside = (last >= 0) & (events.start_ps < single[last, 2])
-            of_event[is_inside] = np.stack([single[last[is_inside], 0], np.zeros(is_inside.sum(), np.int64)], axis=1)
-        is_op = walk.is_op
-        execution = np.where(is_op, of_event[:, 0], np.int32(-1))
-        attributed.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
+    stated = [_ops(events) for _, events in lines]
+    if not any(is_stated.any() for is_stated, _, _ in stated):
+        return None
+    ordinals = np.unique(np.concatenate([ordinal[is_stated] for is_stated, ordinal, _ in stated]))
+    launches: dict[int, Execution] = {}
+    for (_, events), thread_markers in zip(lines, markers, strict=True):
+        steps = MarkedTime(thread_markers)
+        for launch, start in _launches(events):
+            _keep_first(launches, launch, Execution(start, steps.innermost(start)))
+    seen = np.array(list(launches), np.int64)
+    for (_, events), (is_stated, _, run_id) in zip(lines, stated, strict=True):
+        at = np.flatnonzero(is_stated & ~np.isin(run_id, seen))  # launched before the capture
+        at = at[np.argsort(events.start_ps[at])]
+        unseen, first = np.unique(run_id[at], return_index=True)
+        for launch, start in zip(unseen.tolist(), events.start_ps[at[first]].tolist(), strict=True):
+            _keep_first(launches, launch, Execution(start, None))
+    order = sorted(launches, key=lambda r: launches[r].start_ps)
+    attributed = CpuExecutions(ordinals.tolist(), [launches[r] for r in order])
+    numbers = {run_id: number for number, run_id in enumerate(order)}
+    for (line, events), (is_stated, ordinal, run_id) in zip(lines, stated, strict=True):
+        device, execution = np.full((2, len(events)), -1, np.int32)
+        device[is_stated] = np.searchsorted(ordinals, ordinal[is_stated])
+        distinct, inverse = np.unique(run_id[is_stated], return_inverse=True)
+        execution[is_stated] = np.array([numbers[r] for r in distinct.tolist()], np.int32)[inverse]
+        attributed.lines.append(CpuLine(line, events, is_op(events), device, execution))
     name_modules(attributed)
     return attributed
 
 
-def _own(regions: Sequence[_Region], helpers: Sequence[_Helper], owner: dict[int, tuple[int, int]]) -> None:
-    """Set the owners of regions, as (execution, device), from those of the records that they consume.
-
-    Args:
-        regions: the regions of all threads.
-        helpers: the starts of programs that had to wait.
-        owner: owner by context of a record; those of records made in regions are added.
-    """
-    waiting: dict[int, list[tuple[int, int]]] = {}
-
-    def begin(region: _Region) -> None:
-        region.owner = owner.get(region.context)
-        if region.owner:
-            for context in region.records:
-                owner.setdefault(context, region.owner)
-
-    def wait(helper: _Helper) -> None:
-        if helper.region.owner:
-            waiting.setdefault(helper.region.owner[0], []).append(helper.region.owner)
-
-    def release(region: _Region) -> None:
-        if waiting:
-            number = min((i for i, of in waiting.items() if len(of) == len(region.released)), default=None)
-            released = waiting.pop(number)[::-1] if number is not None else []  # else nothing tells whose they are
-            owner.update(zip(region.released, released, strict=False))
-        elif region.owner:
-            owner.update(dict.fromkeys(region.released, region.owner))
-
-    events: list[tuple[int, int, Callable[[], None]]] = []  # a record is older than the region that consumes it
-    events += [(r.start_ps, 0, partial(begin, r)) for r in regions]
-    events += [(h.start_ps, 1, partial(wait, h)) for h in helpers]
-    events += [(r.released_ps, 2, partial(release, r)) for r in regions if r.released]
-    for _, _, happen in sorted(events, key=lambda e: e[:2]):
-        happen()
+def _ops(events: EventBatch) -> tuple[npt.NDArray[np.bool_], Int64, Int64]:
+    """Return which events are ops that state both, and the ordinal of their device and the `run_id` of their launch."""
+    stats = {s.name: s for s in events.stats}
+    ordinal, has_ordinal = integers(stats.get("device_ordinal"), len(events))
+    run_id, has_run_id = integers(stats.get("run_id"), len(events))
+    is_device = has_ordinal & (ordinal >= 0) & (ordinal < _MOST_DEVICES)
+    return is_op(events) & is_device & has_run_id, ordinal, run_id
 
 
-def is_op(events: EventBatch) -> npt.NDArray[np.bool_]:
-    """Return which events are executions of HLO instructions, shape (n,)."""
-    is_named = np.zeros(len(events), bool)
-    for s in events.stats:
-        if s.name == "hlo_op":
-            is_named[s.rows] = True
-    return is_named
+def _launches(events: EventBatch) -> Iterator[tuple[int, int]]:
+    """Yield `run_id` and start of the events that have a `run_id` and belong to no device."""
+    stats = {s.name: s for s in events.stats}
+    _, has_ordinal = integers(stats.get("device_ordinal"), len(events))
+    run_id, has_run_id = integers(stats.get("run_id"), len(events))
+    at = np.flatnonzero(has_run_id & ~has_ordinal & ~is_op(events))
+    yield from zip(run_id[at].tolist(), events.start_ps[at].tolist(), strict=True)
 
 
-def name_modules(cpu: CpuExecutions) -> None:
-    """Set the module of each execution to the one that its ops name."""
-    for line in cpu.lines:
-        column = next((s for s in line.events.stats if s.name == "hlo_module"), None)
-        code, names = codes(column, len(line.events))
-        for execution, c in {*zip(line.execution[line.is_op].tolist(), code[line.is_op].tolist(), strict=True)}:
-            if execution >= 0 and c >= 0:
-                cpu.executions[execution].module = names[c]
+def _keep_first(launches: dict[int, Execution], run_id: int, launch: Execution) -> None:
+    known = launches.get(run_id)
+    if known is None or launch.start_ps < known.start_ps:
+        launches[run_id] = launch
 
 
-class _Walk:
-    """One thread in time order: its regions, records and executes."""
-
-    def __init__(self, plane: Plane, number: int, events: EventBatch) -> None:
-        self.number = number
-        self.regions: list[_Region] = []
-        self.executes: list[_Execute] = []
-        self.helpers: list[_Helper] = []
-        self.records: dict[int, tuple[int, int, int | None]] = {}  # context -> line, time, region
-        stats = {s.name: s for s in events.stats}
-        n = len(events)
-        self.is_op = is_op(events)
-        produced, _ = integers(stats.get("_p"), n)
-        consumed, _ = integers(stats.get("_c"), n)
-        kind_of_row = np.array([_kind(m.name) for m in plane.event_metadata] + [0], np.int8)
-        kind = kind_of_row[events.metadata]
-        order = np.lexsort((-events.duration_ps, events.start_ps))
-        last_region = np.full(n, -1, np.int64)  # per event in time order: the region in force, from its start on
-        for at in np.flatnonzero(kind[order]).tolist():
-            self._mark(int(kind[order[at]]), at, int(order[at]), events, produced, consumed, last_region)
-        filled = np.maximum.accumulate(np.where(last_region >= 0, np.arange(n), -1))
-        in_force = np.where(filled >= 0, last_region[filled], 0) - 1  # regions are stored from 1; 0 means stopped
-        self.region_of_event = np.empty(n, np.int64)
-        self.region_of_event[order] = np.where(in_force < 0, len(self.regions), in_force)
-
-    def _mark(
-        self,
-        kind: int,
-        at: int,
-        row: int,
-        events: EventBatch,
-        produced: npt.NDArray[np.int64],
-        consumed: npt.NDArray[np.int64],
-        last_region: npt.NDArray[np.int64],
-    ) -> None:
-        start = int(events.start_ps[row])
-        current = len(self.regions) - 1 if self.regions and not self._stopped else None
-        if kind == _MARKS[EXECUTE]:
-            self.executes.append(_Execute(start, start + int(events.duration_ps[row]), self.number, current))
-        elif kind == _MARKS[EXECUTE_HELPER]:
-            launch = self._launch_at(start)
-            if launch:
-                launch.is_single = True
-            elif current is not None:
-                end = start + int(events.duration_ps[row])
-                self.helpers.append(_Helper(start, end, self.regions[current]))
-        elif kind == _MARKS[THUNKS]:
-            if current is not None:
-                self._thunks_end = self.regions[current], start + int(events.duration_ps[row])
-        elif kind == _MARKS[START_REGION]:
-            self.regions.append(_Region(start, int(consumed[row]), self.number))
-            self._stopped = False
-            last_region[at] = len(self.regions)
-        elif kind == _MARKS[STOP_REGION]:
-            self._stopped = True
-            last_region[at] = 0
-        else:
-            context = int(produced[row])
-            self.records[context] = (self.number, start, current)
-            launch = self._launch_at(start)
-            if self.helpers and start <= self.helpers[-1].end_ps:
-                self.helpers[-1].is_waiting = False
-            if launch:
-                launch.records.append(context)
-            elif current is not None:
-                self._record(self.regions[current], context, start)
-
-    def _launch_at(self, at: int) -> _Execute | None:
-        """Return the latest launch on this thread, if it still lasts at this time."""
-        launch = self.executes[-1] if self.executes else None
-        return launch if launch and launch.start_ps <= at <= launch.end_ps else None
-
-    def _record(self, region: _Region, context: int, at: int) -> None:
-        ended, end = self._thunks_end
-        if ended is region and at >= end:
-            region.released.append(context)
-            region.released_ps = region.released_ps or at
-        else:
-            region.records.append(context)
-
-    _stopped = True
-    _thunks_end: tuple[_Region | None, int] = None, 0
+def cpu_timelines(cpu: CpuExecutions) -> list[Timeline]:
+    """Executions and steps of each virtual device, from the first to the last op of each execution."""
+    ops = [(line, np.flatnonzero(line.ordinal >= 0)) for line in cpu.lines]
+    ordinal, execution, start, end = (
+        np.concatenate([np.empty(0, np.int64), *columns])
+        for columns in (
+            [line.ordinal[at].astype(np.int64) for line, at in ops],
+            [line.execution[at].astype(np.int64) for line, at in ops],
+            [line.events.start_ps[at] for line, at in ops],
+            [(line.events.start_ps + line.events.duration_ps)[at] for line, at in ops],
+        )
+    )
+    order = np.lexsort((execution, ordinal))
+    ordinal, execution, start, end = ordinal[order], execution[order], start[order], end[order]
+    first = np.flatnonzero(np.diff(ordinal, prepend=-1) | np.diff(execution, prepend=-1))
+    timelines: list[list[tuple[Execution, int, int]]] = [[] for _ in cpu.ordinals]
+    if len(first):
+        low, high = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
+        columns = (ordinal[first].tolist(), execution[first].tolist(), low.tolist(), high.tolist())
+        for device, number, earliest, latest in zip(*columns, strict=True):
+            timelines[device].append((cpu.executions[number], earliest, latest))
+    return [_cpu_timeline(t) for t in timelines]
 
 
-_MARKS = {EXECUTE: 1, EXECUTE_SHARDED: 1, RECORD: 2, START_REGION: 3, STOP_REGION: 4, EXECUTE_HELPER: 5, THUNKS: 6}
-
-
-def _kind(name: str) -> int:
-    """Return the kind of mark that an event of this name is; 0 for none."""
-    return _MARKS[THUNKS] if name.startswith(THUNKS) else _MARKS.get(name, 0)
-
-
-class _Steps:
-    """Leads from an execution back to the step marker in whose time it was launched."""
-
-    def __init__(self, walks: Sequence[_Walk], markers: Sequence[Sequence[StepMarker]]) -> None:
-        self._walks = walks
-        self._steps = [MarkedTime(m) for m in markers]
-        self._records = {context: place for w in walks for context, place in w.records.items()}
-
-    def of(self, execute: _Execute) -> StepMarker | None:
-        """Return the marker on the launching thread, or on the thread that scheduled that one, and so on."""
-        place: tuple[int, int, int | None] | None = (execute.line, execute.start_ps, execute.region)
-        seen = 0
-        while place is not None and seen < 64:
-            line, at, region = place
-            marker = self._steps[line].innermost(at)
-            if marker:
-                return marker
-            if region is None:
-                return None
-            place = self._records.get(self._walks[line].regions[region].context)
-            seen += 1
-        return None
+def _cpu_timeline(executions: Sequence[tuple[Execution, int, int]]) -> Timeline:
+    runs: list[Run] = []
+    steps: dict[int, Step] = {}
+    for execution, low, high in executions:
+        runs.append(Run(execution.module, None, low, high))
+        marker = execution.step
+        if marker is None:
+            continue
+        phase = execution.phase
+        known = steps.get(marker.step)  # a step may launch several programs
+        steps[marker.step] = Step(
+            marker.step,
+            phase,
+            phase or marker.name,
+            min(low, known.start_ps) if known else low,
+            max(high, known.end_ps) if known else high,
+            "marker",
+        )
+    return Timeline(runs, list(steps.values()))

@@ -10,10 +10,9 @@ import numpy as np
 from tracewarehouse.ingest.columns.batches import concatenate
 from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.profiler_names import OP_LINE
-from tracewarehouse.ingest.columns.records import EventBatch, Int64
+from tracewarehouse.ingest.columns.records import Int64, Plane
 from tracewarehouse.ingest.devices.flags import Flag
-from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
+from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Run
 from tracewarehouse.ingest.hlo.instructions import Instructions
 
@@ -27,7 +26,7 @@ class _OutermostOps:
     end_ps: Int64
 
 
-_Core = tuple[HostSurvey, int, DevicePlane]
+_Core = tuple[HostSurvey, Plane, DevicePlane]
 
 
 def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) -> list[Flag]:
@@ -36,36 +35,27 @@ def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) 
     A program runs each instruction outside of loops once, and always in the same order. So an execution begins with the
     op with which that program begins on the other devices. The profiler loses some ops, so an execution also begins
     where the program changes and where an instruction comes again.
-
-    Args:
-        surveys: the hosts of the run.
-        instructions: numbers their instructions.
-
-    Raises:
-        CaptureError: the bytes are not events, or the file changed.
     """
-    cores = [
-        (s, i, c) for s in surveys for i, c in s.planes.items() if c.device.backend == "tpu" and not c.is_sparse_core
-    ]
+    cores = [(s, *tpu) for s in surveys for tpu in s.tpus]
     told, untold = ([c for c in cores if bool(c[2].timeline.runs) is has_runs] for has_runs in (True, False))
     if not told or not untold:
         return []
     ran = {r.program_id: r.module for *_, core in told for r in core.timeline.runs if r.program_id is not None}
     first_ops = _first_ops(told, instructions)
     flags = []
-    for survey, position, core in untold:
-        ops = _outermost_ops(survey, position, instructions)
+    for survey, plane, core in untold:
+        ops = _outermost_ops(survey, plane, instructions)
         instructions.name_modules()
         rows = [instructions.rows[i] for i in ops.instruction.tolist()]
         programs = [r.program_id for r in rows]
-        module_of = {r.program_id: r.module for r in rows if r.program_id is not None and r.module} | ran
-        if not programs or not module_of.keys() >= set(programs):
+        modules = {r.program_id: r.module for r in rows if r.program_id is not None and r.module} | ran
+        if not programs or not modules.keys() >= set(programs):
             continue
         begins = is_new(np.unique(programs, return_inverse=True)[1]) | np.isin(ops.instruction, first_ops)
         at = _begins(ops.instruction, begins)
         ends = np.maximum.reduceat(ops.end_ps, at).tolist()
         runs = zip([programs[i] for i in at], ops.start_ps[at].tolist(), ends, strict=True)
-        core.timeline.set_runs([Run(module_of[p], p, start, end, source="op line") for p, start, end in runs])
+        core.timeline.set_runs([Run(modules[p], p, start, end, source="op line") for p, start, end in runs])
         sentence = f"device {core.device.device_id} has no line of its executions: {len(at)} are inferred from its ops"
         flags.append(Flag("inferred_executions", sentence, survey.host.name))
     return flags
@@ -74,11 +64,11 @@ def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) 
 def _first_ops(told: Sequence[_Core], instructions: Instructions) -> list[int]:
     """Return the instruction with which the fullest execution of each program begins; of equal devices, one is read."""
     firsts: dict[int | None, tuple[int, int]] = {}
-    for survey, position, core in told:
+    for survey, plane, core in told:
         runs = core.timeline.runs
         if firsts.keys() >= {r.program_id for r in runs}:
             continue
-        ops = _outermost_ops(survey, position, instructions)
+        ops = _outermost_ops(survey, plane, instructions)
         execution = core.timeline.executions_at(ops.start_ps)
         at = np.flatnonzero(is_new(execution))
         count = np.diff(at, append=len(execution))
@@ -101,17 +91,11 @@ def _begins(instruction: Int64, begins: Flags) -> list[int]:
     return at
 
 
-def _outermost_ops(survey: HostSurvey, position: int, instructions: Instructions) -> _OutermostOps:
-    host, plane = survey.host, survey.host.trace.planes[position]
-    lines = [line for line in plane.lines if line.name == OP_LINE]
-    ops = concatenate([_without_stats(b) for line in lines for b in host.trace.batches(plane, line)])
+def _outermost_ops(survey: HostSurvey, plane: Plane, instructions: Instructions) -> _OutermostOps:
+    ops = concatenate([batch for batches in survey.op_lines(plane) for batch in batches])
     order = np.lexsort((-ops.duration_ps, ops.start_ps))
-    start = ops.start_ps[order] + host.clock_offset_ps
+    start = ops.start_ps[order]
     end = start + ops.duration_ps[order]
     at = np.flatnonzero(nest(start, end).depth == 0)
     instruction = instructions.of_metadata(plane, survey.modules)[ops.metadata[order][at]]
     return _OutermostOps(instruction.astype(np.int64), start[at], end[at])
-
-
-def _without_stats(batch: EventBatch) -> EventBatch:
-    return EventBatch(batch.metadata, batch.start_ps, batch.duration_ps)

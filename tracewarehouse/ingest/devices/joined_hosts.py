@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -17,28 +17,17 @@ from tracewarehouse.ingest.errors import CaptureError
 
 @dataclass(frozen=True)
 class DevicesOfFile:
-    """The accelerators of one file, and the number of devices for which its programs were compiled.
+    """The accelerators with events of one file, and the number of devices for which its programs were compiled."""
 
-    Attributes:
-        count: accelerators with events.
-        numbers: their numbers among all devices of the slice; empty if the capture does not state them.
-        wanted: devices of each program, by its identity, which is the same on all hosts.
-    """
-
-    count: int
-    numbers: frozenset[int]
-    wanted: Mapping[Hashable, int]
-
-
-_NOT_KNOWN = DevicesOfFile(0, frozenset(), {})
+    count: int = 0
+    numbers: frozenset[int] = frozenset()
+    """Their numbers among all devices of the slice; empty if the capture does not state them."""
+    wanted: Mapping[Hashable, int] = field(default_factory=dict)
+    """Devices of each program, by its identity, which is the same on all hosts."""
 
 
 def find_whole_captures(*paths: Path, max_gzip_ratio: float | None = None) -> list[Capture]:
-    """Find the captures at paths, as `find_captures` does, and join those that are the hosts of one run.
-
-    Raises:
-        NoCaptureError: a path does not exist, or there is no capture under it.
-    """
+    """Find the captures at paths, as `find_captures` does, and join those that are the hosts of one run."""
     return join_hosts([c for path in paths for c in find_captures(path, max_gzip_ratio=max_gzip_ratio)])
 
 
@@ -72,18 +61,18 @@ def join_hosts(captures: Sequence[Capture]) -> list[Capture]:
 
 def _joined_ranks(captures: Sequence[Capture]) -> list[Capture]:
     """Join the captures that are ranks of one server; the order stays."""
-    of_server: dict[tuple[Path, Path], list[int]] = {}
+    servers: dict[tuple[Path, Path], list[int]] = {}
     for i, capture in enumerate(captures):
         home = home_of(capture.files[0].parent)
         folder = next(filter(is_rank_folder, (home, *home.parents)), None)
         if folder:
-            of_server.setdefault((folder.parent, home.relative_to(folder)), []).append(i)
+            servers.setdefault((folder.parent, home.relative_to(folder)), []).append(i)
     joined = dict(enumerate(captures))
-    for (server, _), candidates in of_server.items():
+    for (server, _), candidates in servers.items():
         near = {i: [j for j in candidates if i == j or _are_together(captures[i], captures[j])] for i in candidates}
         for group in (near[i] for i in candidates if near[i][0] == i < near[i][-1]):
             if all(near[i] == group for i in group) and _are_ranks([captures[i] for i in group]):
-                whole = _joined([(captures[i], [_NOT_KNOWN] * len(captures[i].files)) for i in group])
+                whole = _joined([(captures[i], [DevicesOfFile()] * len(captures[i].files)) for i in group])
                 name = re.sub(r"^(dp_)?rank_\d+(?=/|$)", server.name, whole.name)
                 joined[group[0]] = replace(whole, name=re.sub(r"^(dp|rank)\d+_", "", name))
                 for i in group[1:]:
@@ -129,28 +118,19 @@ def _complements(
     if own is None:
         return []
     for program, wanted in sorted(_wanted(own).items(), key=lambda item: -item[1]):
-        here = _count(own)
         others = [j for j in near if (d := devices.get(j)) and _wanted(d).get(program) == wanted]
-        counted = here + sum(_count(devices[j] or ()) for j in others)
-        if others and here < wanted and counted <= wanted and _are_distinct([first, *others], devices, captures):
+        group = [first, *others]
+        count = sum(d.count for i in group for d in devices[i] or ())
+        numbers = [n for i in group for d in devices[i] or () for n in d.numbers]
+        is_lacking = sum(d.count for d in own) < wanted and count <= wanted
+        are_distinct = len(set(numbers)) == len(numbers)
+        if others and is_lacking and are_distinct and _are_of_one_run([captures[i] for i in group]):
             return others
     return []
 
 
 def _wanted(devices: Sequence[DevicesOfFile]) -> dict[Hashable, int]:
     return {program: count for d in devices for program, count in d.wanted.items()}
-
-
-def _count(devices: Sequence[DevicesOfFile]) -> int:
-    return sum(d.count for d in devices)
-
-
-def _are_distinct(
-    group: Sequence[int], devices: Mapping[int, Sequence[DevicesOfFile] | None], captures: Sequence[Capture]
-) -> bool:
-    """Return whether no two captures share a device or a file, or differ in manifest or card."""
-    numbers = [n for i in group for d in devices[i] or () for n in d.numbers]
-    return len(set(numbers)) == len(numbers) and _are_of_one_run([captures[i] for i in group])
 
 
 def _are_of_one_run(captures: Sequence[Capture]) -> bool:
@@ -171,15 +151,11 @@ def _is_same(a: Path, b: Path) -> bool:
 def _joined(hosts: Sequence[tuple[Capture, Sequence[DevicesOfFile]]]) -> Capture:
     """Return one capture of all files, in the order of their devices' numbers or, without those, of their paths."""
     captures = [c for c, _ in hosts]
-    of_file = [(f, d) for c, devices in hosts for f, d in zip(c.files, devices, strict=True)]
-    of_file.sort(key=lambda known: (min(known[1].numbers, default=-1), [natural(p) for p in _parts(known[0])]))
+    files = [(f, d) for c, devices in hosts for f, d in zip(c.files, devices, strict=True)]
+    files.sort(key=lambda known: (min(known[1].numbers, default=-1), [natural(Path(p)) for p in known[0].parts]))
     manifest = next((c.manifest for c in captures if c.manifest), None)
     card = next((c.card for c in captures if c.card), None)
-    return replace(captures[0], files=tuple(f for f, _ in of_file), manifest=manifest, card=card)
-
-
-def _parts(path: Path) -> list[Path]:
-    return [Path(part) for part in path.parts]
+    return replace(captures[0], files=tuple(f for f, _ in files), manifest=manifest, card=card)
 
 
 def _devices(capture: Capture) -> list[DevicesOfFile] | None:
@@ -194,7 +170,7 @@ def _devices(capture: Capture) -> list[DevicesOfFile] | None:
 @lru_cache(maxsize=256)  # `tw watch` asks again at every look
 def _devices_of_file(path: Path, _size: int, _changed: int, max_gzip_ratio: float) -> DevicesOfFile:
     from tracewarehouse.ingest.columns.profiler_names import device_plane
-    from tracewarehouse.ingest.devices.device import accelerator
+    from tracewarehouse.ingest.devices.hosts import accelerator
     from tracewarehouse.ingest.hlo.instructions import Instructions
     from tracewarehouse.ingest.hlo.modules import HloModules
     from tracewarehouse.ingest.readers.files import CaptureFile

@@ -66,17 +66,15 @@ def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, h
             seconds = (extent.last_ps - extent.first_ps) / 1e12
             flags.append(Flag("clock_jump", f"{where}: its events span {seconds:.0f} s, longer than any profile", host))
         return flags
-    slack = max(_SLACK_PS, (window[1] - window[0]) // 10)
     early, late = window[0] - extent.first_ps, extent.last_ps - window[1]
-    if early > slack:
-        flags.append(Flag("clock_jump", f"{where}: begins {early / 1e12:.1f} s before the profile", host))
-    if late > slack:
-        flags.append(Flag("clock_jump", f"{where}: ends {late / 1e12:.1f} s after the profile", host))
+    for beyond, what in ((early, "begins {:.1f} s before"), (late, "ends {:.1f} s after")):
+        if beyond > max(_SLACK_PS, (window[1] - window[0]) // 10):
+            flags.append(Flag("clock_jump", f"{where}: {what.format(beyond / 1e12)} the profile", host))
     return flags
 
 
 def event_cap(where: str, count: int, host: str) -> list[Flag]:
-    """Return a flag if a line or file has exactly as many events as the limit of a profiler."""
+    """Return a flag for a line or file with exactly as many events as the limit of a profiler."""
     return [Flag("event_cap", f"{where} has {count:,} events", host)] if count in EVENT_CAPS else []
 
 
@@ -94,15 +92,13 @@ def damaged_instructions(rows: Iterable[InstructionRow]) -> Iterator[Flag]:
 def missing_hlo(rows: Sequence[InstructionRow], time_ps: Sequence[npt.NDArray[np.float64]]) -> Iterator[Flag]:
     """Yield a flag if some of the op time is in instructions of which the capture has only the name.
 
-    Args:
-        rows: the instructions of the run.
-        time_ps: self time by instruction id, of parts of the run.
+    `time_ps` is self time by instruction id, of each part of the run.
     """
     lacking: Counter[str] = Counter()
     for i, row in enumerate(rows):
         if row.module and row.hlo is None and row.category is None and row.collective is None:
-            lacking[row.module] += int(sum(of_part[i] for of_part in time_ps if i < len(of_part)))
-    total = sum(float(of_part.sum()) for of_part in time_ps)
+            lacking[row.module] += int(sum(part[i] for part in time_ps if i < len(part)))
+    total = sum(float(part.sum()) for part in time_ps)
     if lacking.total() > _LITTLE_TIME * total:
         sentence = f"{lacking.total() / total:.0%} of the op time is in instructions whose HLO is not in the capture"
         names = ", ".join(shown(name) for name, _ in lacking.most_common(3))
@@ -110,16 +106,15 @@ def missing_hlo(rows: Sequence[InstructionRow], time_ps: Sequence[npt.NDArray[np
 
 
 def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collection[str | int | None]) -> list[Flag]:
-    """Return flags for programs with collectives that devices ran different numbers of times.
+    """Return flags for programs that devices ran different numbers of times.
 
-    Args:
-        timelines: (device id, its timeline) of each device.
-        programs: ids and module names of the programs that have collectives.
+    `timelines` are those of the devices, by device id. `programs` are the ids and module names of the programs that
+    have collectives; the others do not matter.
     """
     flags = []
-    for (module, program_id), of_device in _launches(timelines).items():
+    for (module, program_id), counts in _launches(timelines).items():
         if module in programs or program_id in programs:
-            ranked = of_device.most_common()
+            ranked = counts.most_common()
             (most, high), (least, low) = ranked[0], ranked[-1]
             if high != low:
                 sentence = f"{module} ran {high} times on device {most} and {low} times on device {least}"
@@ -133,7 +128,7 @@ def uneven_steps(timelines: Sequence[tuple[int, Timeline]]) -> list[Flag]:
     The profile may cut a step at either end of each device.
     """
     steps = [(device, {s.index for s in timeline.steps}) for device, timeline in timelines]
-    most, reference = max(steps, key=lambda of: len(of[1]), default=(0, set()))
+    most, reference = max(steps, key=lambda own: len(own[1]), default=(0, set()))
     for device, own in steps:
         if len(reference) - len(own) > 1:
             return [Flag("uneven_steps", f"device {most} has {len(reference)} steps, device {device} has {len(own)}")]
@@ -148,9 +143,7 @@ def unrecorded_executions(
 ) -> Iterator[Flag]:
     """Yield flags for devices with many ops in no execution, and for devices with executions but no op.
 
-    Args:
-        timelines: (device id, its timeline) of each device.
-        leaf_ops: number of leaf ops, by device id and whether an execution holds them.
+    `leaf_ops` is the number of leaf ops, by device id and whether an execution holds them.
     """
     has_executions = any(timeline.runs for _, timeline in timelines)
     for device, timeline in timelines:
@@ -159,14 +152,13 @@ def unrecorded_executions(
             sentence = f"device {device}: {free:,} of {held + free:,} ops run in no recorded execution of a program"
             yield Flag("unrecorded_executions", sentence)
         if timeline.runs and not held and any(leaf_ops.values()):
-            yield Flag(
-                "missing_ops", f"device {device} has {len(timeline.runs)} executions of programs and no op in them"
-            )
+            sentence = f"device {device} has {len(timeline.runs)} executions of programs and no op in them"
+            yield Flag("missing_ops", sentence)
 
 
 def uneven_programs(timelines: Sequence[tuple[int, Timeline]]) -> set[int | None]:
     """Return the ids of programs that devices ran different numbers of times, so that counts do not match."""
-    return {p for (_, p), of_device in _launches(timelines).items() if len(set(of_device.values())) > 1}
+    return {p for (_, p), counts in _launches(timelines).items() if len(set(counts.values())) > 1}
 
 
 def _launches(timelines: Sequence[tuple[int, Timeline]]) -> dict[tuple[str, int | None], Counter[int]]:

@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.flags import Flag
-from tracewarehouse.ingest.devices.layered_programs import layered_programs
-from tracewarehouse.ingest.devices.markers import phase_of
-from tracewarehouse.ingest.devices.server_calls import called_steps, launches
-from tracewarehouse.ingest.devices.step_phases import phases_of_programs
-from tracewarehouse.ingest.devices.survey import HostSurvey
-from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
+from tracewarehouse.ingest.devices.host_survey import HostSurvey
+from tracewarehouse.ingest.devices.hosts import Device
+from tracewarehouse.ingest.devices.sampled_programs import layered_programs, phases_of_programs
+from tracewarehouse.ingest.devices.server_steps import called_steps, launches
+from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, named_phase
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.instructions import Instructions
 
 _GENERATES = re.compile(r"(?<![a-z])generate(?![a-z])", re.IGNORECASE)
-_TimelineOf = list[tuple[Device, Timeline]]
+_Timelines = list[tuple[Device, Timeline]]
+_StepKey = tuple[str, int | None, int]
+"""Module, program id, and how often the device had run that program before."""
 
 
 def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, program: str | None = None) -> list[Flag]:
@@ -30,24 +30,19 @@ def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, prog
     may be the names of its modules; calls of the server; and last the programs that hold layers, or the program with
     most device time.
 
-    Args:
-        surveys: the hosts of the run, on one clock.
-        instructions: numbers their instructions.
-        program: the module that begins a step, if the user names it.
-
     Raises:
-        CaptureError: that program never ran, the bytes are not events, or the file changed.
+        CaptureError: the program that the user names never ran.
     """
     devices = [pair for s in surveys for pair in s.device_timelines]
     flags = _numbered(surveys, devices, instructions, program)
     if any(t.steps for _, t in devices):
         for _, timeline in devices:
-            timeline.set_of_stepped_run()
+            timeline.set_run_has_steps()
     return flags
 
 
 def _numbered(
-    surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions, program: str | None
+    surveys: Sequence[HostSurvey], devices: _Timelines, instructions: Instructions, program: str | None
 ) -> list[Flag]:
     flags: list[Flag] = []
     if program is not None:
@@ -66,22 +61,18 @@ def _numbered(
     return [*flags, Flag("inferred_steps", phases)] if phases else flags
 
 
-def starters(time_of: Mapping[str, int], with_layers: Collection[str] = ()) -> set[str]:
-    """The names of the modules that begin a step.
+def starters(device_time: Mapping[str, int], with_layers: Collection[str] = ()) -> set[str]:
+    """The names of the modules that begin a step, given the device time of each and those that hold layers.
 
     These are all modules that hold layers, since servers compile one for each kind of batch and padded size. If none
     holds layers, it is the module with most device time.
-
-    Args:
-        time_of: device time of each program.
-        with_layers: programs whose instructions repeat as the layers of a transformer do.
     """
-    programs = {m for m in time_of if m in with_layers}
-    return programs or set(sorted(time_of, key=lambda m: (-time_of[m], m))[:1])
+    programs = {m for m in device_time if m in with_layers}
+    return programs or set(sorted(device_time, key=lambda m: (-device_time[m], m))[:1])
 
 
 def launch_to_launch(
-    runs_of_device: Sequence[Sequence[Run]],
+    device_runs: Sequence[Sequence[Run]],
     is_first: Callable[[Run], bool],
     source: str,
     phase_by_module: Mapping[str, str | None],
@@ -91,70 +82,67 @@ def launch_to_launch(
     A step is identified across devices by its program and how often that has run on the device, so a device that also
     ran something alone keeps the same count. What runs before the first step belongs to no step.
     """
-    keyed: list[list[tuple[tuple[str, int | None, int], Run, int]]] = []
-    earliest: dict[tuple[str, int | None, int], int] = {}
-    for runs in runs_of_device:
+    keyed: list[list[tuple[_StepKey, Run, int]]] = []
+    earliest: dict[_StepKey, int] = {}
+    for runs in device_runs:
         count: Counter[tuple[str, int | None]] = Counter()
-        of_device: list[tuple[tuple[str, int | None, int], Run, int]] = []
+        begun: list[tuple[_StepKey, Run, int]] = []
         for run in sorted(runs, key=lambda r: r.start_ps):
             if is_first(run):
                 program = run.module, run.program_id
                 key = (*program, count[program])
                 count[program] += 1
                 earliest[key] = min(run.start_ps, earliest.get(key, run.start_ps))
-                of_device.append((key, run, run.end_ps))
-            elif of_device:
-                first, begin, end = of_device[-1]
-                of_device[-1] = first, begin, max(end, run.end_ps)
-        keyed.append(of_device)
+                begun.append((key, run, run.end_ps))
+            elif begun:
+                first, begin, end = begun[-1]
+                begun[-1] = first, begin, max(end, run.end_ps)
+        keyed.append(begun)
     order = sorted(earliest, key=lambda k: (earliest[k], k[0], k[2]))
     offset = 1 if order and phase_by_module.get(order[0][0]) == "decode" else 0
     index = {key: i + offset for i, key in enumerate(order)}
     return [
         [
             Step(index[key], phase, phase or run.module, run.start_ps, end, source)
-            for key, run, end in of_device
+            for key, run, end in begun
             for phase in (phase_by_module.get(run.module),)
         ]
-        for of_device in keyed
+        for begun in keyed
     ]
 
 
 def _take(
-    devices: _TimelineOf,
+    devices: _Timelines,
     is_first: Callable[[Run], bool],
     source: str,
     phase_by_module: Mapping[str, str | None] | None = None,
 ) -> None:
     modules = {r.module for _, t in devices for r in t.runs}
-    named = {m: phase_of(m) for m in modules} | dict(phase_by_module or {})
+    named = {m: named_phase(m) for m in modules} | dict(phase_by_module or {})
     steps = launch_to_launch([t.runs for _, t in devices], is_first, source, named)
-    for (_, timeline), of_device in zip(devices, steps, strict=True):
-        timeline.set_steps(of_device)
+    for (_, timeline), own in zip(devices, steps, strict=True):
+        timeline.set_steps(own)
 
 
-def _told(devices: _TimelineOf, program: str) -> Callable[[Run], bool]:
+def _told(devices: _Timelines, program: str) -> Callable[[Run], bool]:
     modules = sorted({r.module for _, t in devices for r in t.runs})
     if program not in modules:
-        ran = (
-            f"{len(modules)} programs ran: {', '.join(modules[:20])}"
-            if modules
-            else "no program's execution is recorded"
-        )
+        ran = f"{len(modules)} programs ran: {', '.join(modules[:20])}"
+        ran = ran if modules else "no program's execution is recorded"
         raise CaptureError(f"--step {program}: no execution of a program of that name; {ran}")
     return lambda run: run.module == program
 
 
-def _named_phases(devices: _TimelineOf) -> dict[str, str | None]:
+def _named_phases(devices: _Timelines) -> dict[str, str | None]:
     """Return the phase of modules whose names say prefill or decode; beside a prefill, generate is decode."""
     modules = {r.module for _, t in devices for r in t.runs}
-    named: dict[str, str | None] = {m: phase for m in modules if (phase := phase_of(m))}
+    named: dict[str, str | None] = {m: phase for m in modules if (phase := named_phase(m))}
     if "prefill" in named.values() and "decode" not in named.values():
         named |= {m: "decode" for m in modules if m not in named and _GENERATES.search(m.replace("_", " "))}
     return named
 
 
-def _beside(devices: _TimelineOf) -> list[Flag]:
+def _beside(devices: _Timelines) -> list[Flag]:
     """Give devices without steps those of a device with steps, from the executions at the same times.
 
     A device of another host counts only if it ran one of the same programs.
@@ -168,7 +156,7 @@ def _beside(devices: _TimelineOf) -> list[Flag]:
         near = [(d.host != device.host, d.device_id, t) for d, t, ran in having if d.host == device.host or own & ran]
         if not near:
             continue
-        *_, other = min(near, key=lambda of: of[:2])
+        *_, other = min(near, key=lambda candidate: candidate[:2])
         starts = [s.start_ps for s in other.steps]
         members: dict[int, list[Run]] = {}
         for run in timeline.runs:
@@ -176,17 +164,12 @@ def _beside(devices: _TimelineOf) -> list[Flag]:
             at = bisect_right(starts, middle) - 1
             if at >= 0 and (at + 1 < len(starts) or middle < other.steps[at].end_ps):
                 members.setdefault(at, []).append(run)
-        timeline.set_steps(
-            [
-                replace(
-                    other.steps[at],
-                    start_ps=min(r.start_ps for r in runs),
-                    end_ps=max(r.end_ps for r in runs),
-                    source=f"{other.steps[at].source} of another device",
-                )
-                for at, runs in members.items()
-            ]
-        )
+        steps = []
+        for at, runs in members.items():
+            start, end = min(r.start_ps for r in runs), max(r.end_ps for r in runs)
+            source = f"{other.steps[at].source} of another device"
+            steps.append(replace(other.steps[at], start_ps=start, end_ps=end, source=source))
+        timeline.set_steps(steps)
         ids.append(device.device_id)
     if not ids:
         return []
@@ -202,29 +185,29 @@ def _called(surveys: Sequence[HostSurvey]) -> str:
         if not any(t.runs for t in cores.values()):
             continue
         steps, source = called_steps(launches(survey.host), {n: t.runs for n, t in cores.items()})
-        for ordinal, of_device in steps.items():
-            cores[ordinal].set_steps(of_device)
+        for ordinal, own in steps.items():
+            cores[ordinal].set_steps(own)
         first_source = first_source or source
     return first_source
 
 
-def _inferred(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions) -> list[Flag]:
-    time_of: Counter[str] = Counter()
+def _inferred(surveys: Sequence[HostSurvey], devices: _Timelines, instructions: Instructions) -> list[Flag]:
+    time: Counter[str] = Counter()
     for _, timeline in devices:
         for run in timeline.runs:
-            time_of[run.module] += run.end_ps - run.start_ps
-    if not time_of:
+            time[run.module] += run.end_ps - run.start_ps
+    if not time:
         return []
-    begins = starters(time_of, layered_programs(surveys, instructions) if len(time_of) > 1 else ())
+    begins = starters(time, layered_programs(surveys, instructions) if len(time) > 1 else ())
     _take(devices, lambda r: r.module in begins, "program")
     names = ", ".join(sorted(begins))
-    why = "the program with most time" if begins == starters(time_of) else "of those that hold layers"
+    why = "the program with most time" if begins == starters(time) else "of those that hold layers"
     sentence = f"no marks tell steps: one is taken to begin with each execution of {names}, {why}"
     phases = _told_by_shapes(surveys, devices, instructions)
     return [Flag("inferred_steps", f"{sentence}{'; ' + phases if phases else ''}; `--step` at ingest names another")]
 
 
-def _told_by_shapes(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions) -> str:
+def _told_by_shapes(surveys: Sequence[HostSurvey], devices: _Timelines, instructions: Instructions) -> str:
     """Give steps without a named phase the phase that shapes tell, and return a phrase that says so; '' if none."""
     if all(s.phase for _, t in devices for s in t.steps):
         return ""
@@ -240,8 +223,8 @@ def _told_by_shapes(surveys: Sequence[HostSurvey], devices: _TimelineOf, instruc
             if at not in longest or run.end_ps - run.start_ps > longest[at].end_ps - longest[at].start_ps:
                 longest[at] = run
         for i, step in enumerate(timeline.steps):
-            run_of_step = longest.get(i)
-            phase = phases.get((run_of_step.module, run_of_step.program_id)) if run_of_step else None
+            ran = longest.get(i)
+            phase = phases.get((ran.module, ran.program_id)) if ran else None
             steps.append(step if step.phase or not phase else replace(step, phase=phase, name=phase))
         timeline.set_steps(steps)
     told = ", ".join(f"{module} is {phase}" for (module, _), phase in sorted(phases.items(), key=str))

@@ -1,17 +1,19 @@
-"""Holds a device's timeline: the executions of programs on it, and the steps and phases that they form."""
+"""Holds the executions of programs on a device, and the steps and phases that they form or that host events mark."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.records import OUTSIDE, PHASES, Int32, Int64
-from tracewarehouse.ingest.devices.markers import StepMarker, phase_of
+from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.records import OUTSIDE, PHASES, EventBatch, Int32, Int64, Plane
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,12 @@ class Run:
 
 @dataclass
 class Timeline:
-    """Executions and steps of a device, both sorted by start.
-
-    Attributes:
-        runs: the executions.
-        steps: the steps.
-        is_of_stepped_run: whether some device of the run has steps; then times in no step are known to be outside.
-    """
+    """Executions and steps of a device, both sorted by start."""
 
     runs: list[Run] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    is_of_stepped_run: bool = False
+    run_has_steps: bool = False
+    """Whether some device of the run has steps; then times in no step are known to be outside."""
 
     def __post_init__(self) -> None:
         self.set_runs(self.runs)
@@ -69,12 +66,12 @@ class Timeline:
         start, end = _edges(self.steps)
         self._step_edges = start, np.append(start[1:], end[-1:])
         self._step_index = np.array([s.index for s in self.steps] + [-1], np.int32)
-        outside = PHASES.index(OUTSIDE) if self.steps or self.is_of_stepped_run else -1
+        outside = PHASES.index(OUTSIDE) if self.steps or self.run_has_steps else -1
         self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [outside], np.int32)
 
-    def set_of_stepped_run(self) -> None:
+    def set_run_has_steps(self) -> None:
         """Record that some device of the run has steps."""
-        self.is_of_stepped_run = True
+        self.run_has_steps = True
         self.set_steps(self.steps)
 
     def move(self, by_ps: int) -> None:
@@ -98,8 +95,7 @@ class Timeline:
         """Rows of main.phases: each execution, each step, and the stretches of steps of one phase."""
         base = {"host": host, "device_id": device_id}
         for i, r in enumerate(self.runs):
-            times = {"start_ps": r.start_ps, "end_ps": r.end_ps}
-            yield base | {"kind": "module", "name": r.module, "index": i, "source": r.source} | times
+            yield base | _phase_row("module", r.module, i, r.source, r.start_ps, r.end_ps)
         yield from step_rows(self.steps, base)
 
 
@@ -107,18 +103,19 @@ def _phase_code(phase: str | None) -> int:
     return PHASES.index(phase) if phase in PHASES and phase != OUTSIDE else -1
 
 
+def _phase_row(kind: str, name: str, index: int, source: str, start_ps: int, end_ps: int) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "index": index, "source": source, "start_ps": start_ps, "end_ps": end_ps}
+
+
 def _edges(intervals: Sequence[Run] | Sequence[Step]) -> tuple[Int64, Int64]:
-    return (
-        np.array([i.start_ps for i in intervals], np.int64),
-        np.array([i.end_ps for i in intervals], np.int64),
-    )
+    start, end = ([i.start_ps for i in intervals], [i.end_ps for i in intervals])
+    return np.array(start, np.int64), np.array(end, np.int64)
 
 
 def _containing(edges: tuple[Int64, Int64], at: Int64) -> tuple[Int32, Int64]:
-    """Return the index of the interval at each time: the last to start, if it has not ended; -1 for none.
+    """Return the index of the interval at each time, and the number of consecutive times for which it stands.
 
-    Returns:
-        Indices, and the number of consecutive times for which each stands.
+    It is the last interval to start, if it has not ended, or else -1.
     """
     start, end = edges
     if not len(start) or not len(at):
@@ -137,22 +134,16 @@ def _containing(edges: tuple[Int64, Int64], at: Int64) -> tuple[Int32, Int64]:
 
 
 def step_rows(steps: Sequence[Step], base: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rows of main.phases for steps, and one per stretch of consecutive steps of one phase."""
-    stretch: list[Step] = []
+    """Rows of main.phases for steps, and one after each stretch of consecutive steps of one phase."""
     count = 0
-    for s in [*steps, None]:
-        if stretch and (s is None or s.phase != stretch[0].phase):
-            first = stretch[0]
-            if first.phase:
-                end = max(x.end_ps for x in stretch)
-                times = {"start_ps": first.start_ps, "end_ps": end}
-                yield base | {"kind": "phase", "name": first.phase, "index": count, "source": first.source} | times
-                count += 1
-            stretch = []
-        if s is not None:
-            stretch.append(s)
-            times = {"start_ps": s.start_ps, "end_ps": s.end_ps}
-            yield base | {"kind": "step", "name": s.name, "index": s.index, "source": s.source} | times
+    for phase, stretch in groupby(steps, lambda s: s.phase):
+        same = list(stretch)
+        for s in same:
+            yield base | _phase_row("step", s.name, s.index, s.source, s.start_ps, s.end_ps)
+        if phase:
+            first, end = same[0], max(s.end_ps for s in same)
+            yield base | _phase_row("phase", phase, count, first.source, first.start_ps, end)
+            count += 1
 
 
 def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence[Run]) -> list[Step]:
@@ -165,11 +156,10 @@ def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence
     for position, i in enumerate(np.argsort(start, kind="stable").tolist()):
         low, high = int(start[i]), int(end[i])
         inside = ordered[bisect_left(run_starts, low) : bisect_left(run_starts, high)]
-        phases = {p for p in (phase_of(r.module) for r in inside) if p}
+        phases = {p for r in inside if (p := named_phase(r.module))}
         phase = phases.pop() if len(phases) == 1 else None
         number = numbers[i] if use_names else None
-        index = number if number is not None else position
-        steps.append(Step(index, phase, phase or "step", low, high, "step line"))
+        steps.append(Step(position if number is None else number, phase, phase or "step", low, high, "step line"))
     return steps
 
 
@@ -178,6 +168,72 @@ def host_steps(markers: Sequence[StepMarker]) -> list[Step]:
     steps: list[Step] = []
     for m in sorted(markers, key=lambda m: (m.start_ps, -m.end_ps)):
         if not steps or m.start_ps >= steps[-1].end_ps:
-            phase = phase_of(m.name)
+            phase = named_phase(m.name)
             steps.append(Step(m.step, phase, phase or m.name, m.start_ps, m.end_ps, "marker"))
     return steps
+
+
+_COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
+_NO_COMPILES = re.compile(r"\A\$|before_compile")
+_PHASE = re.compile(r"(?<![a-z])(prefill|decode)(?![a-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class StepMarker:
+    """A host event with a `step_num`: one step, from its launch to its end on the host."""
+
+    name: str
+    step: int
+    start_ps: int
+    end_ps: int
+
+
+def named_phase(name: str) -> str | None:
+    """Prefill or decode, if the name of a marker or HLO module says so; else None."""
+    match = _PHASE.search(name.replace("_", " "))
+    return match.group(1).lower() if match else None
+
+
+def step_markers(plane: Plane, events: EventBatch) -> list[StepMarker]:
+    """The step markers among a host line's events, in file order."""
+    column = next((s for s in events.stats if s.name == "step_num"), None)
+    if column is None:
+        return []
+    steps, known = integers(column, len(events))
+    return [
+        StepMarker(
+            plane.event_metadata[events.metadata[i]].name if events.metadata[i] >= 0 else "",
+            int(steps[i]),
+            int(events.start_ps[i]),
+            int(events.start_ps[i] + events.duration_ps[i]),
+        )
+        for i in np.flatnonzero(known).tolist()
+    ]
+
+
+class MarkedTime:
+    """The step markers of a thread; finds the one that is active at a given time."""
+
+    def __init__(self, markers: Sequence[StepMarker]) -> None:
+        self._markers = sorted(markers, key=lambda m: m.start_ps)
+        self._starts = [m.start_ps for m in self._markers]
+        self._latest_ends = list(accumulate((m.end_ps for m in self._markers), max))
+
+    def innermost(self, at: int) -> StepMarker | None:
+        """Return the marker that began last among those that are active at a time."""
+        for i in range(bisect_right(self._starts, at) - 1, -1, -1):
+            if self._latest_ends[i] < at:
+                break
+            if self._markers[i].end_ps >= at:
+                return self._markers[i]
+        return None
+
+
+@cache
+def is_compilation(event_name: str) -> bool:
+    """Whether a host event of this name is the compilation of a program.
+
+    Examples are TfrtTpuCompiler::Compile, backend_compile and PjRtComputationClient::Compile. Frames of the Python
+    tracer, `$file.py:line function`, do not count: importing `re` compiles too.
+    """
+    return bool(_COMPILES.search(event_name)) and not _NO_COMPILES.search(event_name)

@@ -1,7 +1,11 @@
-"""Writes whole files safely to disk, and digests them on the way."""
+"""Writes whole files safely to disk, digests them on the way, and locks folders.
+
+A lock ends with the process that holds it, however that ends.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import uuid
@@ -10,6 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
+
+LOCK = ".lock"
+"""Name of the lock file in the folder."""
 
 
 class Settling:
@@ -30,11 +37,7 @@ class Settling:
         self._digests[file] = self._threads.submit(settled, file)
 
     def digests(self, files: Sequence[Path]) -> list[str]:
-        """Return the SHA-256 of each file, in hex, once all of them are on disk.
-
-        Raises:
-            OSError: a file cannot be read or synced to disk.
-        """
+        """Return the SHA-256 of each file, in hex, once all of them are on disk."""
         for file in files:
             if file not in self._digests:
                 self.add(file)
@@ -42,11 +45,7 @@ class Settling:
 
 
 def settled(file: Path) -> str:
-    """Sync a file to disk and return its digest.
-
-    Raises:
-        OSError: it cannot be read or synced.
-    """
+    """Sync a file to disk and return its digest."""
     digest = file_digest(file)
     sync_to_disk(file)
     return digest
@@ -54,11 +53,7 @@ def settled(file: Path) -> str:
 
 @contextmanager
 def placed_whole(target: Path) -> Iterator[Path]:
-    """Yield a path to write a file at; afterwards it is synced and replaces `target`, or is removed after an error.
-
-    Raises:
-        OSError: the file cannot be moved into place.
-    """
+    """Yield a path to write a file at; afterwards it is synced and replaces `target`, or is removed after an error."""
     part = target.with_name(f".part-{uuid.uuid4().hex[:8]}")
     try:
         yield part
@@ -70,23 +65,35 @@ def placed_whole(target: Path) -> Iterator[Path]:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_to_disk(path: Path) -> None:
-    """Sync a file, or the names in a folder, to disk.
-
-    Raises:
-        OSError: it cannot be synced.
-    """
+    """Sync a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, after waiting until it is free."""
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a living process holds the lock of a folder."""
+    try:
+        with (folder / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False

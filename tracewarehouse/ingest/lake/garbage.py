@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.folder_lock import LOCK, is_locked
+from tracewarehouse.ingest.lake.durable_files import LOCK, is_locked
 from tracewarehouse.ingest.lake.lake import STAGING, Lake
-from tracewarehouse.ingest.lake.manifest import TABLE_FILE, read_manifest
-from tracewarehouse.ingest.lake.run_id import RUN_ID
+from tracewarehouse.ingest.lake.manifest import RUN_ID, TABLE_FILE, read_manifest
 
 GRACE_SECONDS = 24 * 3600.0
 """Seconds for which files that no manifest names are kept, for readers that still hold an older list."""
@@ -25,17 +24,13 @@ _ANY = re.compile(r"(?s).*")
 
 @dataclass(frozen=True)
 class Leftover:
-    """Files that nothing uses any more.
-
-    Attributes:
-        path: the file or folder.
-        what: its kind, such as an interrupted ingest.
-        bytes: its size on disk.
-    """
+    """A file or folder that nothing uses any more."""
 
     path: Path
     what: str
+    """Its kind, such as an interrupted ingest."""
     bytes: int
+    """Its size on disk."""
 
 
 def leftovers(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
@@ -63,11 +58,7 @@ def leftovers(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collecti
 
 
 def collect_garbage(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
-    """Remove the files that `leftovers` lists, and return them.
-
-    Raises:
-        WarehouseError: the warehouse cannot be written.
-    """
+    """Remove the files that `leftovers` lists, and return them."""
     try:
         with lake.exclusive():
             gone = removed(list(_leftovers(lake, grace_seconds, set(in_use))))
@@ -80,11 +71,7 @@ def collect_garbage(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Co
 
 
 def removed(left: Sequence[Leftover]) -> list[Leftover]:
-    """Remove files, and return those that are gone.
-
-    Raises:
-        WarehouseError: a file cannot be removed.
-    """
+    """Remove files, and return those that are gone."""
     for leftover in left:
         try:
             if leftover.path.is_dir():
@@ -96,13 +83,8 @@ def removed(left: Sequence[Leftover]) -> list[Leftover]:
     return [x for x in left if not x.path.exists()]
 
 
-def remove_staging_of(lake: Lake, processes: Collection[int]) -> None:
-    """Remove at once the files of writers that ended too early to do it; `collect_garbage` would do so later.
-
-    Args:
-        lake: the lake.
-        processes: ids of processes that have ended.
-    """
+def remove_staging(lake: Lake, processes: Collection[int]) -> None:
+    """Remove at once the files of these processes, which have ended too early to do it themselves."""
     for path in _listed(lake.runs_folder, STAGING):
         match = STAGING.fullmatch(path.name)
         if match and int(match[1]) in processes and _is_abandoned(path):
@@ -163,10 +145,27 @@ def _leftovers_of_version(lake: Lake, version: Path, used: set[str], limit: floa
 
 def _is_of_run(files: Sequence[Path]) -> bool:
     """Return whether a file of a version says that it belongs to the run after which the folder is named."""
-    from tracewarehouse.ingest.lake.origin import is_file_of
-
     run_id = files[0].parent.parent.name
-    return any(is_file_of(run_id, f) for f in files)
+    return any(_is_table_of(run_id, f) for f in files)
+
+
+def _is_table_of(run_id: str, path: Path) -> bool:
+    """Return whether a file's footer names the table after which it is named, and only this run."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            table = (file.schema_arrow.metadata or {}).get(b"table", b"").decode(errors="replace")
+            names, groups = file.schema_arrow.names, range(file.num_row_groups)
+            if re.split("[-.]", path.name)[0] != table or "run_id" not in names:
+                return False
+            at = names.index("run_id")
+            statistics = [file.metadata.row_group(i).column(at).statistics for i in groups]
+            named = {run for s in statistics for run in ((s.min, s.max) if s and s.has_min_max else (None,))}
+            return named == {run_id}
+    except (OSError, pa.ArrowException):
+        return False
 
 
 def _is_abandoned(staging: Path) -> bool:

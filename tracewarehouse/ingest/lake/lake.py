@@ -29,11 +29,12 @@ from msgspec.structs import replace
 
 from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, shown
 from tracewarehouse.ingest.lake import manifest_index
-from tracewarehouse.ingest.lake.durable_files import Settling, file_digest, placed_whole, settled, sync_to_disk
-from tracewarehouse.ingest.lake.folder_lock import locked
+from tracewarehouse.ingest.lake.durable_files import Settling, file_digest, locked, placed_whole, settled, sync_to_disk
 from tracewarehouse.ingest.lake.manifest import (
+    RUN_ID,
     RunVersion,
     UnreadRun,
+    checked,
     for_index,
     from_index,
     manifest_text,
@@ -42,7 +43,6 @@ from tracewarehouse.ingest.lake.manifest import (
     unread_error,
     unread_sentence,
 )
-from tracewarehouse.ingest.lake.run_id import RUN_ID, checked
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 

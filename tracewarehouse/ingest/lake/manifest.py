@@ -1,11 +1,11 @@
-"""Reads and writes the manifest of a run: a small file with the run's current version and all files of its tables."""
+"""Reads and writes a run's manifest: a small file with its id, its current version and all files of its tables."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,31 @@ import msgspec
 
 from tracewarehouse.ingest.errors import WarehouseError, shown
 from tracewarehouse.ingest.lake import manifest_index
-from tracewarehouse.ingest.lake.run_id import RUN_ID
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 
+RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
+"""Pattern of run ids and of versions; each is the name of a folder."""
 TABLE_FILE = re.compile(r"[a-z_]+(-\d{4,}|-[0-9a-f]{16}-[0-9a-f]{8})?\.parquet")
 """Pattern of the name of a table's file: the only one, one of several parts, or metric values that replaced others."""
 _FILE_IN_LAKE = re.compile(rf"lake/(?P<run_id>{RUN_ID.pattern})/{RUN_ID.pattern}/{TABLE_FILE.pattern}")
 _MOST_NAMED = 10
+
+
+def run_digest(digests: Iterable[str]) -> str:
+    """Return the digest of a capture, computed from the digests of its files in any order."""
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
+
+
+def derived_run_id(source_digest: str) -> str:
+    """Return the run id of a capture with this digest."""
+    return f"r{source_digest[:12]}"
+
+
+def checked(name: str) -> str:
+    """Return a run id or version unchanged; anything else, which could lead out of the lake, is a WarehouseError."""
+    if not RUN_ID.fullmatch(name):
+        raise WarehouseError(f"{name!r} is not a run id or version: expected lower-case letters, digits, '-' and '_'")
+    return name
 
 
 class RunVersion(msgspec.Struct, frozen=True):

@@ -57,17 +57,11 @@ class Nullable:
 
 
 class TableWriter:
-    """Appends columns to a table's file; the first row group creates the file, and `close` completes it.
+    """Appends columns to a table's file in a folder; the first row group creates the file, and `close` completes it.
 
-    The writer fills `run_id` itself, so that each file names its run wherever it is copied.
-
-    Args:
-        folder: the folder of the file.
-        run_id: the run.
-        table: the table.
-        background: encodes and writes row groups one at a time, in the order of their submission, while the caller goes
-            on; None to write in the calling thread.
-        part: number of the file, if several writers each write a file of the table; None if there is only one file.
+    The writer fills `run_id` itself, so that each file names its run wherever it is copied. If there is a `background`,
+    it encodes and writes row groups one at a time, in the order of their submission, while the caller goes on. `part`
+    is the number of the file, if several writers each write a file of the table.
     """
 
     def __init__(
@@ -116,17 +110,13 @@ class TableWriter:
         names = set[str]().union(*listed)
         self.write(len(listed), {n: [r.get(n) for r in listed] for n in names})
 
-    def flush(self) -> None:
-        """Write the pending rows, in the background if there is one."""
-        if self._pending_rows:
-            self._flush()
-
     def finish(self, then: Callable[[Path], object] = lambda _: None) -> None:
         """Write the remaining rows, complete the file, and call `then` on its path; in the background if there is one.
 
         Nothing can be appended afterwards. A table without rows has no file.
         """
-        self.flush()
+        if self._pending_rows:
+            self._flush()
         if self._writer and not self._is_finished:
             self._is_finished = True
             self._do(self._complete, self._in_flight, then)
@@ -148,9 +138,8 @@ class TableWriter:
             self._writer.close()
 
     def _flush(self) -> None:
-        run = pa.DictionaryArray.from_arrays(
-            _array(pa.int32(), np.zeros(self._pending_rows, np.int32), None), self._run
-        )
+        codes = _array(pa.int32(), np.zeros(self._pending_rows, np.int32), None)
+        run = pa.DictionaryArray.from_arrays(codes, self._run)
         columns = [self._columns[f.name].take() if f.name != "run_id" else run for f in self._schema]
         group = pa.Table.from_arrays(columns, schema=self._schema)
         self._pending_rows = 0

@@ -5,96 +5,70 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from typing import Any
 
 from tracewarehouse.ingest.columns.batches import LineExtent
-from tracewarehouse.ingest.columns.profiler_names import DEVICE_PREFIX, OP_LINE
-from tracewarehouse.ingest.columns.records import Plane
+from tracewarehouse.ingest.columns.profiler_names import OP_LINE
 from tracewarehouse.ingest.devices.flags import Flag
+from tracewarehouse.ingest.devices.host_survey import HostSurvey
+from tracewarehouse.ingest.devices.quality import clock_jump, event_cap
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
-from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.lake.durable_files import Settling
-from tracewarehouse.ingest.processes.pool import Processes
 from tracewarehouse.ingest.tables.lines import DeviceEvents, LinesWritten, LineTables, PlaneLines
 from tracewarehouse.ingest.tables.named_ops import NamedOpWriter
 from tracewarehouse.ingest.tables.parts import Counting, divide, start_parts
+from tracewarehouse.ingest.tables.planes import first_planes, has_instructions, line_row
+from tracewarehouse.ingest.tables.staging import RunWriters, Staging
 
 _OP_LINES = frozenset({OP_LINE})
 
 
 @dataclass(frozen=True)
 class EventsWritten:
-    """The events of a run, in files.
-
-    Attributes:
-        planes: all lines in the order of their numbers, by plane.
-        extents: extent of each line of each of `planes`.
-        parts: results of writing the lines, by part.
-        flags: flags that a reader of the run must know.
-    """
+    """The events of a run, in files."""
 
     planes: Sequence[PlaneLines]
+    """All lines in the order of their numbers, by plane."""
     extents: Sequence[Sequence[LineExtent]]
+    """Extent of each line of each of `planes`."""
     parts: Sequence[LinesWritten]
     flags: tuple[Flag, ...] = ()
 
 
 def plane_lines(survey: RunSurvey) -> list[PlaneLines]:
     """The planes of a run that have lines; numbers the instructions of its TPU planes."""
-    return [lines for of_host in survey.hosts for lines in _of_host(survey, of_host)]
+    return [lines for host in survey.hosts for lines in _host_lines(survey, host)]
 
 
-def has_instructions(plane: Plane, core: DevicePlane | None) -> bool:
-    """Return whether a plane's event metadata are themselves HLO instructions, or names of a device's events."""
-    if core is not None:
-        return core.device.backend != "gpu"
-    return plane.name.startswith(DEVICE_PREFIX) and bool(plane.lines)
-
-
-def _of_host(survey: RunSurvey, of_host: HostSurvey) -> Iterator[PlaneLines]:
-    host = of_host.host
+def _host_lines(survey: RunSurvey, surveyed: HostSurvey) -> Iterator[PlaneLines]:
+    host = surveyed.host
     for position, plane in enumerate(host.trace.planes):
         if not plane.lines:
             continue
-        core = of_host.planes.get(position)
+        core = surveyed.planes.get(position)
         events = None
         if has_instructions(plane, core):
             events = DeviceEvents(
                 core.device.device_id if core else None,
                 core.timeline if core else Timeline(),
-                survey.instructions.of_metadata(plane, of_host.modules),
+                survey.instructions.of_metadata(plane, surveyed.modules),
                 _OP_LINES if core and not core.is_sparse_core else frozenset(),
             )
         yield PlaneLines(host.index, host.name, host.clock_offset_ps, position, plane, plane.lines, events)
 
 
 def write_in_parts(
-    folder: Path,
-    run_id: str,
+    staging: Staging,
     survey: RunSurvey,
     planes: Sequence[PlaneLines],
     counting: Counting,
-    processes: Processes,
-    settling: Settling,
     meanwhile: Callable[[], None],
 ) -> EventsWritten:
-    """Write all lines in parts; this process runs `meanwhile` while the helpers start. The helpers end afterwards.
-
-    Raises:
-        CaptureError: the bytes are not events, or the file changed.
-        HelperError: a process was ended from outside.
-        OSError: the files cannot be written.
-    """
-
-    def settle(part: LinesWritten) -> None:
-        for path, _ in part.files.values():
-            settling.add(path)
-
+    """Write all lines in parts; this process runs `meanwhile` while the helpers start. The helpers end afterwards."""
     pieces, parts = divide(planes)
-    counts, facts = counting.of_planes(pieces), survey.instructions.facts
-    with processes, counting:
-        written = start_parts(folder, run_id, counting.traces, facts, pieces, parts, counts, processes, settle)
+    with staging.processes, counting:
+        written = start_parts(staging, counting, survey.instructions.facts, pieces, parts)
         meanwhile()
         lines_of_parts = written()
     extents: dict[int, list[LineExtent]] = {}
@@ -107,35 +81,29 @@ def write_in_parts(
 def write_together(
     tables: LineTables, survey: RunSurvey, planes: Sequence[PlaneLines], settling: Settling
 ) -> EventsWritten:
-    """Write all lines in this process, one after the other; nothing can be added to the tables afterwards.
-
-    Raises:
-        CaptureError: the bytes are not events, or the file changed.
-        OSError: the files cannot be written.
-    """
+    """Write all lines in this process, one after the other; nothing can be added to the tables afterwards."""
     owners = [_owners(survey, p) for p in planes]
     last = {device: i for i, devices in enumerate(owners) for device in devices}
     first, flags = 0, []
     named = NamedOpWriter(tables, survey.instructions)
     for i, lines in enumerate(planes):
-        of_host = survey.hosts[lines.host_index]
-        core = of_host.planes.get(lines.position)
+        host = survey.hosts[lines.host_index]
+        core = host.planes.get(lines.position)
         if core and core.device.backend == "gpu":
-            device, timeline = core.device.device_id, core.timeline
-            first = named.write_gpu(of_host.host.trace, lines, device, timeline, of_host.modules, first)
-        elif of_host.cpu and lines.position == of_host.cpu_position:
-            first, lost = named.write_cpu(lines, of_host.cpu, of_host.device_timelines, of_host.modules, first)
+            first = named.write_gpu(host, lines, core, first)
+        elif host.cpu and lines.position == host.cpu_position:
+            first, lost = named.write_cpu(host, lines, host.cpu, first)
             if lost:
                 sentence = f"{lost} op events could not be given to a virtual device"
                 flags.append(Flag("unattributed_ops", sentence, lines.host))
         else:
-            first = tables.write(of_host.host.trace, lines, first)
+            first = tables.write(host.host.trace, lines, first)
         for device in owners[i]:
             if last[device] == i:
                 tables.ops.finish_device(device)
-    for of_host in survey.hosts:
-        if of_host.program:
-            of_host.program.add_executions(survey.instructions, of_host.devices, tables.written.executions)
+    for host in survey.hosts:
+        if host.program:
+            host.program.add_executions(survey.instructions, host.devices, tables.written.executions)
     written = tables.finish(settling.add)
     left = iter(written.extents)
     return EventsWritten(planes, [list(islice(left, len(p.lines))) for p in planes], [written], tuple(flags))
@@ -143,8 +111,38 @@ def write_together(
 
 def _owners(survey: RunSurvey, lines: PlaneLines) -> list[int]:
     """Return the devices whose events a plane can hold."""
-    of_host = survey.hosts[lines.host_index]
-    if of_host.cpu:
-        return [d.device_id for d in of_host.devices if d.plane == lines.plane.name]
-    core = of_host.planes.get(lines.position)
+    host = survey.hosts[lines.host_index]
+    if host.cpu:
+        return [d.device_id for d in host.devices if d.plane == lines.plane.name]
+    core = host.planes.get(lines.position)
     return [core.device.device_id] if core else []
+
+
+@dataclass(frozen=True)
+class LinesCounted:
+    """The number of events on all lines of each host, and flags about their times."""
+
+    host_events: tuple[int, ...]
+    flags: tuple[Flag, ...]
+
+
+def write_lines(writers: RunWriters, survey: RunSurvey, events: EventsWritten) -> LinesCounted:
+    """Write one row per line, sorted by the number of the line."""
+    first_plane = first_planes(survey)
+    counts = [0] * len(survey.hosts)
+    rows: list[dict[str, Any]] = []
+    flags: list[Flag] = []
+    for lines, extents in zip(events.planes, events.extents, strict=True):
+        host = survey.hosts[lines.host_index]
+        core = host.planes.get(lines.position)
+        plane_index = first_plane[lines.host_index] + lines.position
+        for line, extent in zip(lines.lines, extents, strict=True):
+            row = line_row(plane_index, lines.host, lines.plane, line, extent)
+            place = {"line_index": len(rows), "first_event_id": sum(counts)}
+            rows.append(row | place | {"device_id": core.device.device_id if core else None})
+            counts[lines.host_index] += extent.count
+            where = f"line {line.name!r} of {lines.plane.name}"
+            flags += clock_jump(where, extent, host.host.window_ps, lines.host)
+            flags += event_cap(where, extent.count, lines.host)
+    writers.write_rows("lines", rows)
+    return LinesCounted(tuple(counts), tuple(flags))

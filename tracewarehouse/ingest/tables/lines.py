@@ -17,14 +17,13 @@ from tracewarehouse.ingest.collectives.windows import CollectiveExecutions
 from tracewarehouse.ingest.columns.batches import LineExtent
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Line, Plane, Trace
-from tracewarehouse.ingest.devices.markers import StepMarker, is_compilation, step_markers
-from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.devices.timeline import StepMarker, Timeline, is_compilation, step_markers
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
-from tracewarehouse.ingest.lake.parquet import Coded, TableWriter
-from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.lake.parquet import Coded
 from tracewarehouse.ingest.layers.sequence import Execution
-from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines
+from tracewarehouse.ingest.tables.leaf_ops import LeafTimes, lines_leaf_times
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpWriter
+from tracewarehouse.ingest.tables.staging import RunFolder
 from tracewarehouse.ingest.tables.stats import write_event_stats
 
 EVENT_TABLES = ("ops", "copies", "host_events", "counters", "event_stats")
@@ -37,13 +36,13 @@ class DeviceEvents:
     Attributes:
         device_id: the device; None if the plane belongs to no single one.
         timeline: the device's executions and steps.
-        of_row: instruction id by row of the plane's event metadata; the last one for events without any.
+        row_instruction: instruction id by row of the plane's event metadata; the last one for events without any.
         op_lines: names of the lines on which the device executes ops.
     """
 
     device_id: int | None
     timeline: Timeline
-    of_row: Int32
+    row_instruction: Int32
     op_lines: frozenset[str] = frozenset()
 
 
@@ -67,25 +66,17 @@ class PlaneLines:
 
 @dataclass
 class LinesWritten:
-    """The result of writing some lines.
-
-    Attributes:
-        files: path and rows of the files of each table.
-        extents: extent of each line, in the order in which they were written.
-        compilations: events that are compilations, by host index and name.
-        markers: step markers by host index.
-        programs: see `OpWriter`.
-        executions: the collectives of the devices.
-        sampled: some executions of each program on each device.
-        time_ps: see `OpWriter`.
-        leaf_ops: see `OpWriter`.
-    """
+    """The result of writing some lines; `programs`, `time_ps` and `leaf_ops` are those of `OpWriter`."""
 
     executions: CollectiveExecutions
     files: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    """Path and rows of the file of each table."""
     extents: list[LineExtent] = field(default_factory=list)
+    """Extent of each line, in the order in which they were written."""
     compilations: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Number of compilations by host index and event name."""
     markers: dict[int, list[StepMarker]] = field(default_factory=dict)
+    """Step markers by host index."""
     programs: dict[int, tuple[str, int | None]] = field(default_factory=dict)
     sampled: list[Execution] = field(default_factory=list)
     time_ps: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
@@ -97,22 +88,20 @@ class LineTables:
 
     Args:
         folder: where the files are made.
-        run_id: the run.
         facts: facts of all instructions; there may be more later.
-        background: see `TableWriter`.
-        part: see `TableWriter`.
+        background: see `TableWriter`, as for `part`.
+        part: number of the part of a large run.
     """
 
     def __init__(
         self,
-        folder: Path,
-        run_id: str,
+        folder: RunFolder,
         facts: Sequence[OpFacts],
         background: Executor | None = None,
         part: int | None = None,
     ) -> None:
-        self.writers = {n: TableWriter(folder, run_id, TABLES[n], background, part) for n in EVENT_TABLES}
-        self.written = LinesWritten(CollectiveExecutions(folder / f".collectives-{part or 0:04}"))
+        self.writers = {n: folder.writer(n, background, part) for n in EVENT_TABLES}
+        self.written = LinesWritten(CollectiveExecutions(folder.path / f".collectives-{part or 0:04}"))
         self.ops = OpWriter(self.writers, facts, self.written.executions)
         self._stack = ExitStack()
 
@@ -140,63 +129,64 @@ class LineTables:
         self.written.sampled = [e for device in self.ops.sampled.values() for e in device.executions()]
         return self.written
 
-    def write(self, trace: Trace, of: PlaneLines, first_event_id: int) -> int:
+    def write(self, trace: Trace, lines: PlaneLines, first_event_id: int) -> int:
         """Write lines whose events have consecutive ids from this one on; return the id after them."""
-        leaf_times = self._times_of_several(trace, of, of.device) if of.device else {}
-        for i, line in enumerate(of.lines):
+        times = self._several_lines(trace, lines, lines.device) if lines.device else {}
+        for i, line in enumerate(lines.lines):
             extent = LineExtent()
-            batches = extent.watch(trace, of.plane, line, of.clock_offset_ps)
-            if of.device:
-                device = of.device
+            batches = extent.watch(trace, lines.plane, line, lines.clock_offset_ps)
+            if device := lines.device:
                 place = DeviceLine(
-                    of.host,
-                    of.plane.name,
+                    lines.host,
+                    lines.plane.name,
                     line.name,
                     device.device_id,
                     first_event_id,
                     line.name in device.op_lines,
-                    of.clock_offset_ps,
+                    lines.clock_offset_ps,
                 )
-                self.ops.write_line(place, batches, device.of_row, device.timeline, leaf_times.get(i))
+                self.ops.write_line(place, batches, device.row_instruction, device.timeline, times.get(i))
             else:
-                self._write_host_line(batches, of, line, first_event_id)
+                self._write_host_line(batches, lines, line, first_event_id)
             self.written.extents.append(extent)
             first_event_id += extent.count
         return first_event_id
 
-    def _times_of_several(self, trace: Trace, of: PlaneLines, device: DeviceEvents) -> dict[int, LeafTimes]:
+    def _several_lines(self, trace: Trace, lines: PlaneLines, device: DeviceEvents) -> dict[int, LeafTimes]:
         """The leaf-op columns of a device with several op lines, by position of the line; reads the lines once more."""
-        places = [i for i, line in enumerate(of.lines) if line.name in device.op_lines]
+        places = [i for i, line in enumerate(lines.lines) if line.name in device.op_lines]
         if len(places) < 2:
             return {}
         op_class = self.ops.op_classes()
-        lines = [of.lines[i] for i in places]
-        times = times_of(trace, of, lines, lambda batch: op_class[device.of_row[batch.metadata]])
+        op_lines = [lines.lines[i] for i in places]
+        times = leaf_times(trace, lines, op_lines, lambda batch: op_class[device.row_instruction[batch.metadata]])
         return dict(zip(places, times, strict=True))
 
-    def _write_host_line(self, batches: Iterable[EventBatch], of: PlaneLines, line: Line, first_event_id: int) -> None:
+    def _write_host_line(
+        self, batches: Iterable[EventBatch], lines: PlaneLines, line: Line, first_event_id: int
+    ) -> None:
         count = 0
         for batch in batches:
-            events = EventBatch(batch.metadata, batch.start_ps + of.clock_offset_ps, batch.duration_ps, batch.stats)
-            self.write_host_events(of, line, events, first_event_id + count + np.arange(len(batch)))
-            self.written.markers.setdefault(of.host_index, []).extend(step_markers(of.plane, events))
+            events = EventBatch(batch.metadata, batch.start_ps + lines.clock_offset_ps, batch.duration_ps, batch.stats)
+            self.write_host_events(lines, line, events, first_event_id + count + np.arange(len(batch)))
+            self.written.markers.setdefault(lines.host_index, []).extend(step_markers(lines.plane, events))
             count += len(batch)
 
-    def write_host_events(self, of: PlaneLines, line: Line, events: EventBatch, event_id: Any) -> None:
+    def write_host_events(self, lines: PlaneLines, line: Line, events: EventBatch, event_id: Any) -> None:
         """Write events of a host thread, on the run's clock."""
         if not len(events):
             return
         used, code = distinct(events.metadata)
-        names = [of.plane.event_metadata[i].name if i >= 0 else "(unnamed)" for i in used.tolist()]
+        names = [lines.plane.event_metadata[i].name if i >= 0 else "(unnamed)" for i in used.tolist()]
         for i, name in enumerate(names):
             if is_compilation(name):
-                self.written.compilations[of.host_index, name] += int(np.count_nonzero(code == i))
+                self.written.compilations[lines.host_index, name] += int(np.count_nonzero(code == i))
         self.writers["host_events"].write(
             len(events),
             {
                 "event_id": event_id,
-                "host": of.host,
-                "plane": of.plane.name,
+                "host": lines.host,
+                "plane": lines.plane.name,
                 "thread": line.name,
                 "thread_id": line.line_id,
                 "name": Coded(code, names),
@@ -207,24 +197,24 @@ class LineTables:
         write_event_stats(self.writers["event_stats"], event_id, events.stats)
 
 
-def times_of(
-    trace: Trace, of: PlaneLines, lines: Sequence[Line], class_of: Callable[[EventBatch], Int8]
+def leaf_times(
+    trace: Trace, lines: PlaneLines, op_lines: Sequence[Line], op_class: Callable[[EventBatch], Int8]
 ) -> list[LeafTimes]:
     """The leaf-op columns of a device with several op lines, by line in file order; reads the lines.
 
     Args:
         trace: the trace of the lines.
-        of: their plane.
-        lines: all op lines of the device.
-        class_of: place in OP_CLASSES of each event of a batch.
+        lines: the lines of the device's plane.
+        op_lines: those on which it executes ops.
+        op_class: tells the place in OP_CLASSES of each event of a batch.
     """
-    of_line = []
-    for line in lines:
+    columns = []
+    for line in op_lines:
         starts, durations, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
-        for batch in trace.batches(of.plane, line):
-            starts.append(batch.start_ps + of.clock_offset_ps)
+        for batch in trace.batches(lines.plane, line):
+            starts.append(batch.start_ps + lines.clock_offset_ps)
             durations.append(batch.duration_ps)
-            classes.append(class_of(batch))
+            classes.append(op_class(batch))
         start = np.concatenate(starts)
-        of_line.append((start, start + np.concatenate(durations), np.concatenate(classes)))
-    return of_lines(of_line)
+        columns.append((start, start + np.concatenate(durations), np.concatenate(classes)))
+    return lines_leaf_times(columns)

@@ -20,18 +20,17 @@ from tracewarehouse.ingest.columns.records import (
     Int64,
     Plane,
     StatColumn,
-    Trace,
 )
-from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine
-from tracewarehouse.ingest.devices.device import Device
-from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
+from tracewarehouse.ingest.devices.cpu_threads import CpuExecutions, CpuLine
+from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
+from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run, Timeline
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.hlo.modules import HloModules
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
-from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines
-from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines, times_of
+from tracewarehouse.ingest.tables.leaf_ops import LeafTimes, lines_leaf_times
+from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines, leaf_times
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpColumns
 from tracewarehouse.ingest.tables.stats import unheld
 
@@ -57,61 +56,48 @@ class NamedOpWriter:
         self._tables = tables
         self._instructions = instructions
 
-    def write_gpu(
-        self,
-        trace: Trace,
-        of: PlaneLines,
-        device_id: int,
-        timeline: Timeline,
-        modules: HloModules,
-        first_event_id: int,
-    ) -> int:
+    def write_gpu(self, host: HostSurvey, lines: PlaneLines, gpu: DevicePlane, first_event_id: int) -> int:
         """Write the lines of a GPU, whose streams are read twice; return the id after their events."""
-        streams = [line for line in of.lines if line.name.startswith(STREAM_PREFIX)]
+        trace, timeline, device_id = host.host.trace, gpu.timeline, gpu.device.device_id
+        streams = [line for line in lines.lines if line.name.startswith(STREAM_PREFIX)]
         self._tables.ops.sampled[device_id] = SampledExecutions(device_id, timeline.runs)
 
         compute: list[tuple[Int64, Int64]] = []
 
-        def class_of(batch: EventBatch) -> Int8:
-            instruction, _ = self._instructions_of(modules, of.plane, batch)
+        def op_class(batch: EventBatch) -> Int8:
+            instruction, _ = self._name_instructions(host.modules, lines.plane, batch)
             classes = self._tables.ops.op_classes()[instruction]
             at = classes == _COMPUTE
-            start = batch.start_ps[at] + of.clock_offset_ps
+            start = batch.start_ps[at] + lines.clock_offset_ps
             compute.append((start, start + batch.duration_ps[at]))
             return classes
 
-        times = iter(times_of(trace, of, streams, class_of) if streams else ())
+        times = iter(leaf_times(trace, lines, streams, op_class) if streams else ())
         if compute:
             starts, ends = (np.concatenate(edges) for edges in zip(*compute, strict=True))
             self._tables.written.executions.add_compute(device_id, starts, ends)
-        for line in of.lines:
+        for line in lines.lines:
             is_op_line = line.name.startswith(STREAM_PREFIX)
-            of_line = next(times) if is_op_line else None
-            place = DeviceLine(of.host, of.plane.name, line.name, device_id, first_event_id, is_op_line)
+            line_times = next(times) if is_op_line else None
+            place = DeviceLine(lines.host, lines.plane.name, line.name, device_id, first_event_id, is_op_line)
             extent = LineExtent()
-            for first, batch in chunks(extent.watch(trace, of.plane, line, of.clock_offset_ps)):
-                n = len(batch)
-                instruction, stats = self._instructions_of(modules, of.plane, batch)
-                start = batch.start_ps + of.clock_offset_ps
+            for first, batch in chunks(extent.watch(trace, lines.plane, line, lines.clock_offset_ps)):
+                instruction, stats = self._name_instructions(host.modules, lines.plane, batch)
+                start = batch.start_ps + lines.clock_offset_ps
                 execution = timeline.executions_at(start)
                 step, phase = timeline.steps_at(start)
-                rows = np.arange(first, first + n)
-                of_rows = of_line[first : first + n] if of_line else None
+                rows = np.arange(first, first + len(batch))
+                times_then = line_times[first : first + len(batch)] if line_times else None
                 self._tables.ops.write(
                     place,
-                    OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats, of_rows),
+                    OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats, times_then),
                 )
             self._tables.written.extents.append(extent)
             first_event_id += extent.count
         return first_event_id
 
     def write_cpu(
-        self,
-        of: PlaneLines,
-        cpu: CpuExecutions,
-        devices: list[tuple[Device, Timeline]],
-        modules: HloModules,
-        first_event_id: int,
+        self, host: HostSurvey, lines: PlaneLines, cpu: CpuExecutions, first_event_id: int
     ) -> tuple[int, int]:
         """Write the threads of virtual CPU devices; return the id after their events, and how many ops have no device.
 
@@ -119,23 +105,23 @@ class NamedOpWriter:
         """
         step = np.array([e.step.step if e.step else -1 for e in cpu.executions] + [-1], np.int32)
         phase = np.array([PHASES.index(e.phase) if e.phase else -1 for e in cpu.executions] + [-1], np.int32)
-        ops = [self._cpu_ops(of.plane, modules, line) for line in cpu.lines]
+        ops = [self._cpu_ops(lines.plane, host.modules, line) for line in cpu.lines]
+        devices = host.device_timelines
         for ordinal, (virtual, _) in enumerate(devices):
             sampled = SampledExecutions(virtual.device_id, _runs_by_number(cpu, ordinal))
             self._tables.ops.sampled[virtual.device_id] = sampled
         times = self._cpu_times(ops)
         unattributed = 0
-        for line, ops_of_line in zip(cpu.lines, ops, strict=True):
+        for line, line_ops in zip(cpu.lines, ops, strict=True):
             at = np.flatnonzero(~line.is_op)
             events = _select(line.events, at)
-            self._tables.write_host_events(of, line.line, events, first_event_id + at)
+            self._tables.write_host_events(lines, line.line, events, first_event_id + at)
             unattributed += int((line.is_op & (line.ordinal < 0)).sum())
-            for device_ops in ops_of_line:
+            for device_ops in line_ops:
                 device, timeline = devices[device_ops.ordinal] if device_ops.ordinal >= 0 else (None, Timeline())
                 device_id = device.device_id if device else None
-                place = DeviceLine(
-                    of.host, of.plane.name, line.line.name, device_id, first_event_id, device_id is not None
-                )
+                has_device = device_id is not None
+                place = DeviceLine(lines.host, lines.plane.name, line.line.name, device_id, first_event_id, has_device)
                 execution = line.execution[device_ops.at]
                 events = _select(line.events, device_ops.at)
                 step_then, phase_then = timeline.steps_at(events.start_ps)
@@ -167,18 +153,18 @@ class NamedOpWriter:
             events = _select(line.events, at)
             start = events.start_ps
             end = start + events.duration_ps
-            by_device.append(_CpuOps(ordinal, at, *self._instructions_of(modules, plane, events), start, end))
+            by_device.append(_CpuOps(ordinal, at, *self._name_instructions(modules, plane, events), start, end))
         return by_device
 
     def _cpu_times(self, ops: list[list[_CpuOps]]) -> dict[int, Iterator[LeafTimes]]:
         """Return the leaf-op columns of each virtual device, thread by thread."""
         op_class = self._tables.ops.op_classes()
         lines: dict[int, list[tuple[Int64, Int64, Int8]]] = {}
-        for of in (o for ops_of_line in ops for o in ops_of_line):
-            lines.setdefault(of.ordinal, []).append((of.start, of.end, op_class[of.instruction]))
-        return {ordinal: iter(of_lines(of_device)) for ordinal, of_device in lines.items()}
+        for found in (found for line_ops in ops for found in line_ops):
+            lines.setdefault(found.ordinal, []).append((found.start, found.end, op_class[found.instruction]))
+        return {ordinal: iter(lines_leaf_times(threads)) for ordinal, threads in lines.items()}
 
-    def _instructions_of(
+    def _name_instructions(
         self, hlo_modules: HloModules, plane: Plane, batch: EventBatch
     ) -> tuple[Int32, list[StatColumn]]:
         """Return each event's instruction, by the stats that name HLO op, module and program, and the other stats."""

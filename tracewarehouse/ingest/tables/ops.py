@@ -15,18 +15,17 @@ from tracewarehouse.ingest.columns.batches import chunks, integers
 from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, line_kind
 from tracewarehouse.ingest.columns.records import PHASES, EventBatch, Int8, Int32, Int64, StatColumn, StatKind
-from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
+from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
-from tracewarehouse.ingest.tables.copies import CopyOps, CopyWriter
-from tracewarehouse.ingest.tables.leaf_order import NO_LEAF, LeafOrder, LeafTimes
+from tracewarehouse.ingest.tables.leaf_ops import NO_LEAF, CopyOps, CopyWriter, LeafOrder, LeafTimes
 from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
 
 _COMMUNICATION, _COPY = OP_CLASSES.index("communication"), OP_CLASSES.index("copy")
 _OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
-_OF_ORDER = ("idle_before", "overlap", "class_overlap")
+_ORDERED = ("idle_before", "overlap", "class_overlap")
 """The leaf-op columns of main.ops, without their unit."""
 
 
@@ -89,43 +88,37 @@ class OpWriter:
         self,
         line: DeviceLine,
         batches: Iterable[EventBatch],
-        of_row: Int32,
+        row_instruction: Int32,
         timeline: Timeline,
         leaf_times: LeafTimes | None = None,
-    ) -> int:
-        """Write a whole line whose instructions are known from event metadata; returns its number of events.
+    ) -> None:
+        """Write a whole line whose instructions are known from event metadata.
 
         Args:
             line: the line.
             batches: its events.
-            of_row: instruction id by row of the plane's event metadata.
+            row_instruction: instruction id by row of the plane's event metadata.
             timeline: the device's executions and steps.
             leaf_times: the leaf-op columns of all its events, if it is not the device's only op line.
         """
-        count = 0
         self._order = LeafOrder()
         if line.is_op_line and line.device_id is not None and line.device_id not in self.sampled:
             self.sampled[line.device_id] = SampledExecutions(line.device_id, timeline.runs)
         is_counters = line_kind(line.plane, line.line) == "counters"
-        homeless = self._homeless(of_row) if line.is_op_line else []
+        homeless = self._homeless(row_instruction) if line.is_op_line else []
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
-            n = len(batch)
             start = batch.start_ps + line.clock_offset_ps
             execution = timeline.executions_at(start)
             step, phase = timeline.steps_at(start)
-            instruction = of_row[batch.metadata]
+            instruction = row_instruction[batch.metadata]
             if homeless:
                 self._assign_programs(homeless, instruction, execution, timeline)
             if is_counters:
                 self._write_counters(line, first, batch, instruction)
-            at = np.arange(first, first + n)
-            count = first + n
-            times = leaf_times[first:count] if leaf_times else None
-            columns = OpColumns(
-                at, instruction, start, batch.duration_ps, execution, step, phase, list(batch.stats), times
-            )
-            self.write(line, columns)
-        return count
+            at = np.arange(first, first + len(batch))
+            times = leaf_times[first : first + len(batch)] if leaf_times else None
+            stats = list(batch.stats)
+            self.write(line, OpColumns(at, instruction, start, batch.duration_ps, execution, step, phase, stats, times))
 
     def write(self, line: DeviceLine, events: OpColumns) -> None:
         """Write events of a line that nest among themselves."""
@@ -167,7 +160,7 @@ class OpWriter:
                 "parent_event_id": parent,
                 "is_overlapping": is_overlapping,
                 "is_leaf": is_leaf if line.is_op_line else False,
-                **({f"{name}_ps": getattr(leaf_times, name) for name in _OF_ORDER} if leaf_times else {}),
+                **({f"{name}_ps": getattr(leaf_times, name) for name in _ORDERED} if leaf_times else {}),
                 "execution": Nullable.from_zero(events.execution[order]),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
@@ -175,23 +168,24 @@ class OpWriter:
             },
         )
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
-        self._keep_collectives(
-            line, events, event_id, end, np.flatnonzero(op_class[events.instruction_id] == _COMMUNICATION)
-        )
-        if leaf_times and line.device_id is not None:
-            copies = np.flatnonzero(op_class[instruction] == _COPY)
-            if len(copies):
-                ops = CopyOps(
-                    event_id[order][copies],
-                    instruction[copies],
-                    start[copies],
-                    end[order][copies],
-                    leaf_times.work_before.values[copies],
-                    leaf_times.work_during.values[copies],
-                    events.phase[order][copies],
-                    events.step[order][copies],
-                )
-                self._copies.add_ops(line.device_id, line.host, ops)
+        if line.device_id is None:
+            return
+        collectives = np.flatnonzero(op_class[events.instruction_id] == _COMMUNICATION)
+        if len(collectives):
+            self._keep_collectives(line, line.device_id, events, event_id, end, collectives)
+        copies = np.flatnonzero(op_class[instruction] == _COPY) if leaf_times else ()
+        if leaf_times and len(copies):
+            ops = CopyOps(
+                event_id[order][copies],
+                instruction[copies],
+                start[copies],
+                end[order][copies],
+                leaf_times.work_before.values[copies],
+                leaf_times.work_during.values[copies],
+                events.phase[order][copies],
+                events.step[order][copies],
+            )
+            self._copies.add_ops(line.device_id, line.host, ops)
 
     def _count(
         self, device_id: int, execution: Int32, instruction: Int32, start: Int64, self_ps: Int64, is_leaf: Flags
@@ -204,33 +198,20 @@ class OpWriter:
         time_ps[: len(self.time_ps)] += self.time_ps
         self.time_ps = time_ps
 
-    def _keep_collectives(self, line: DeviceLine, events: OpColumns, event_id: Int64, end: Int64, at: Int64) -> None:
-        if line.device_id is None or not len(at):
-            return
+    def _keep_collectives(
+        self, line: DeviceLine, device_id: int, events: OpColumns, event_id: Int64, end: Int64, at: Int64
+    ) -> None:
+        instruction, start = events.instruction_id[at], events.start_ps[at]
         if line.is_op_line:
+            where = events.execution[at], events.phase[at], events.step[at]
             self._executions.add_ops(
-                line.device_id,
-                line.host,
-                CollectiveOps(
-                    event_id[at],
-                    events.instruction_id[at],
-                    events.start_ps[at],
-                    end[at],
-                    events.execution[at],
-                    events.phase[at],
-                    events.step[at],
-                ),
+                device_id, line.host, CollectiveOps(event_id[at], instruction, start, end[at], *where)
             )
         elif line.line == ASYNC_LINE:
-            spans = AsyncSpans(events.instruction_id[at], events.start_ps[at], end[at])
-            self._executions.add_spans(line.device_id, spans)
+            self._executions.add_spans(device_id, AsyncSpans(instruction, start, end[at]))
 
     def finish_device(self, device_id: int) -> None:
-        """Pair the starts and dones of a device whose events have all been written.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Pair the starts and dones of a device whose events have all been written."""
         programs = {i: p for i, (_, p) in self.programs.items()}
         self._executions.finish_device(device_id, self._facts, programs)
         self._copies.finish_device(device_id, self._facts, programs)
@@ -242,10 +223,10 @@ class OpWriter:
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
         return self._op_class
 
-    def _homeless(self, of_row: Int32) -> list[int]:
+    def _homeless(self, row_instruction: Int32) -> list[int]:
         """The instructions whose program is not known yet."""
         self.op_classes()
-        lacking = np.flatnonzero(np.bincount(of_row[self._lacks_program[of_row]])).tolist()
+        lacking = np.flatnonzero(np.bincount(row_instruction[self._lacks_program[row_instruction]])).tolist()
         return [i for i in lacking if self.programs.get(i, ("", None))[1] is None]
 
     def _assign_programs(self, homeless: list[int], instruction: Int32, execution: Int32, timeline: Timeline) -> None:

@@ -16,13 +16,14 @@ from typing import Self
 from tracewarehouse.ingest.columns.profiler_names import device_plane
 from tracewarehouse.ingest.columns.records import DivisibleTrace, EventMetadata, Line, Plane, Trace
 from tracewarehouse.ingest.columns.spill import Spill
-from tracewarehouse.ingest.devices.survey import has_cpu_ops
+from tracewarehouse.ingest.devices.cpu_devices import has_cpu_ops
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.processes.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
 from tracewarehouse.ingest.processes.pool import Processes, Work, start_helpers
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import format_of
 from tracewarehouse.ingest.tables.lines import LinesWritten, LineTables, PlaneLines
+from tracewarehouse.ingest.tables.staging import RunFolder, Staging
 
 DIVIDED = 32 << 20
 """A run with at least this many bytes of lines is written in parts; below that, another process does not pay off."""
@@ -42,8 +43,7 @@ class Part:
 class Shared:
     """The data that all processes read when they write parts."""
 
-    folder: Path
-    run_id: str
+    folder: RunFolder
     traces: Sequence[DivisibleTrace]
     facts: Sequence[OpFacts]
     planes: Sequence[PlaneLines]
@@ -85,37 +85,25 @@ class Counting:
         for task in self.tasks:
             task[-1].unlink(missing_ok=True)
 
-    def of_planes(self, planes: Sequence[PlaneLines]) -> list[int]:
-        """Return the number of events on each of these planes; this process helps to count them.
-
-        Raises:
-            CaptureError: the bytes are not events, or the file changed.
-            HelperError: a process was ended from outside.
-            OSError: the disk is full.
-        """
-        count_of: dict[int, int] = {}
+    def counts(self, planes: Sequence[PlaneLines]) -> list[int]:
+        """Return the number of events on each of these planes; this process helps to count them."""
+        line_counts: dict[int, int] = {}
         for (_, _, lines, _), counts in zip(self.tasks, self.work.results(), strict=True):
             for line, (count, places) in zip(lines, counts, strict=True):
-                count_of[id(line)], line.places = count, places
-        return [sum(count_of[id(line)] for line in p.lines) for p in planes]
+                line_counts[id(line)], line.places = count, places
+        return [sum(line_counts[id(line)] for line in p.lines) for p in planes]
 
 
-def start_counting(folder: Path, traces: Sequence[Trace], processes: Processes) -> Counting | None:
-    """Let helpers start to count the events of a run, if it is written in parts; else return None.
-
-    Args:
-        folder: folder in which the places of events are stored.
-        traces: all traces of the run.
-        processes: the processes that count.
-    """
+def start_counting(staging: Staging, traces: Sequence[Trace]) -> Counting | None:
+    """Let helpers start to count the events of a run, if it is written in parts; else return None."""
     divisible = _divided(traces)
     if not divisible:
         return None
     planes = [(i, plane) for i, t in enumerate(divisible) for plane in t.planes]
     pieces = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
-    tasks = [(*piece, folder / f".events-{n:04}") for n, piece in enumerate(pieces)]
-    processes.share(divisible)
-    return Counting(divisible, tasks, processes.start(count_events, tasks))
+    tasks = [(*piece, staging.folder.path / f".events-{n:04}") for n, piece in enumerate(pieces)]
+    staging.processes.share(divisible)
+    return Counting(divisible, tasks, staging.processes.start(count_events, tasks))
 
 
 def _divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
@@ -140,13 +128,13 @@ def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:
     first line in the run.
     """
     target = max(_SMALLEST, sum(p.size for p in planes) // _PARTS)
-    pieces = [piece for p in planes for piece in ([p] if p.device else _pieces(p, target))]
+    pieces = [replace(p, lines=lines) for p in planes for lines in ([p.lines] if p.device else _cut(p.lines, target))]
     groups: list[list[int]] = []
     sizes: list[int] = []
-    group_of_device: dict[int, int] = {}
+    device_group: dict[int, int] = {}
     for i, piece in enumerate(pieces):
         device = piece.device.device_id if piece.device else None
-        at = group_of_device.get(device) if device is not None else None
+        at = device_group.get(device) if device is not None else None
         if at is None and groups and sizes[-1] + piece.size <= target:
             at = len(groups) - 1
         if at is None:
@@ -156,13 +144,8 @@ def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:
         groups[at].append(i)
         sizes[at] += piece.size
         if device is not None:
-            group_of_device[device] = at
+            device_group[device] = at
     return pieces, [Part(n, tuple(g), s) for n, (g, s) in enumerate(zip(groups, sizes, strict=True))]
-
-
-def _pieces(plane: PlaneLines, target: int) -> list[PlaneLines]:
-    """Cut a plane of threads into pieces that are not larger than the target, if possible."""
-    return [replace(plane, lines=lines) for lines in _cut(plane.lines, target)]
 
 
 def _cut(lines: Sequence[Line], target: int) -> list[Sequence[Line]]:
@@ -177,27 +160,28 @@ def _cut(lines: Sequence[Line], target: int) -> list[Sequence[Line]]:
 
 
 def start_parts(
-    folder: Path,
-    run_id: str,
-    traces: Sequence[DivisibleTrace],
+    staging: Staging,
+    counting: Counting,
     facts: Sequence[OpFacts],
     planes: Sequence[PlaneLines],
     parts: Sequence[Part],
-    counts: Sequence[int],
-    processes: Processes,
-    then: Callable[[LinesWritten], object],
 ) -> Callable[[], list[LinesWritten]]:
-    """Let the helpers start to write parts of planes with these numbers of events; `then` is called for each part.
+    """Let the helpers start to write parts of planes.
 
     Returns:
         A function that takes part in the writing, and returns what was written, in the order of the parts, once all is.
-        It raises CaptureError if the bytes are not events, HelperError if a process was ended from outside, and OSError
-        if the files cannot be written.
     """
-    processes.share(Shared(folder, run_id, traces, facts, [replace(p, plane=_slim(p)) for p in planes]))
-    first = [0, *accumulate(counts)]
+
+    def settle(part: LinesWritten) -> None:
+        for path, _ in part.files.values():
+            staging.settling.add(path)
+
+    first = [0, *accumulate(counting.counts(planes))]
+    shared = Shared(staging.folder, counting.traces, facts, [replace(p, plane=_slim(p)) for p in planes])
+    staging.processes.share(shared)
     largest_first = sorted(parts, key=lambda p: (-p.size, p.number))
-    work = processes.start(write_part, [(p, tuple(first[i] for i in p.planes)) for p in largest_first], then)
+    tasks = [(p, tuple(first[i] for i in p.planes)) for p in largest_first]
+    work = staging.processes.start(write_part, tasks, settle)
 
     def written() -> list[LinesWritten]:
         by_number = {p.number: w for p, w in zip(largest_first, work.results(), strict=True)}
@@ -217,7 +201,7 @@ def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritt
     """Write a part, given the id of the first event of each of its planes."""
     keep_freed_memory(ROW_GROUP_OF_OPS)
     part, first_event_ids = task
-    with LineTables(shared.folder, shared.run_id, shared.facts, part=part.number) as tables:
+    with LineTables(shared.folder, shared.facts, part=part.number) as tables:
         for i, first in zip(part.planes, first_event_ids, strict=True):
             tables.write(shared.traces[shared.planes[i].host_index], shared.planes[i], first)
         devices = {d.device_id for i in part.planes if (d := shared.planes[i].device)}
@@ -226,7 +210,7 @@ def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritt
     return tables.written
 
 
-def _slim(of: PlaneLines) -> Plane:
+def _slim(lines: PlaneLines) -> Plane:
     """The plane without the metadata that its events do not need."""
-    names = [] if of.device else [EventMetadata(m.name) for m in of.plane.event_metadata]
-    return replace(of.plane, event_metadata=names, metadata_ids=[], lines=[], stats=())
+    names = [] if lines.device else [EventMetadata(m.name) for m in lines.plane.event_metadata]
+    return replace(lines.plane, event_metadata=names, metadata_ids=[], lines=[], stats=())

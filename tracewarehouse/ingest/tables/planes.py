@@ -1,14 +1,26 @@
-"""Makes the rows about a plane besides its events: the plane itself, its lines, its stats, and its metadata."""
+"""Writes the tables about planes, devices and metadata, which need no events, and makes the rows of lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from tracewarehouse.ingest.columns.batches import LineExtent
-from tracewarehouse.ingest.columns.profiler_names import line_kind, plane_kind
+from tracewarehouse.ingest.columns.profiler_names import DEVICE_PREFIX, line_kind, plane_kind
 from tracewarehouse.ingest.columns.records import Line, Plane, Stat, StatKind
-from tracewarehouse.ingest.tables.stats import stat_row
+from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
+from tracewarehouse.ingest.devices.run_survey import RunSurvey
+from tracewarehouse.ingest.tables.staging import RunWriters
+from tracewarehouse.ingest.tables.stats import stat_row, write_instruction_stats
+
+
+def has_instructions(plane: Plane, core: DevicePlane | None) -> bool:
+    """Return whether a plane's event metadata are themselves HLO instructions, or names of a device's events."""
+    if core is not None:
+        return core.device.backend != "gpu"
+    return plane.name.startswith(DEVICE_PREFIX) and bool(plane.lines)
 
 
 def plane_row(index: int, host: str, plane: Plane, device_id: int | None) -> dict[str, Any]:
@@ -72,3 +84,28 @@ def metadata_stat_rows(index: int, plane: Plane, *, has_instructions: bool) -> I
             rows.append(stat_row(Stat("child_id", StatKind.INT64, child)) | {"string_value": names.get(child)})
         for position, row in enumerate(rows):
             yield {"plane_index": index, "metadata_id": metadata_id, "index": position, "event": m.name, **row}
+
+
+def first_planes(survey: RunSurvey) -> list[int]:
+    """Number in the run of the first plane of each host."""
+    return [0, *accumulate(len(s.host.trace.planes) for s in survey.hosts)][:-1]
+
+
+def write_metadata(writers: RunWriters, survey: RunSurvey) -> None:
+    """Write planes, their stats and metadata, devices, and the stats of instructions."""
+    survey.instructions.complete()
+    for first, of_host in zip(first_planes(survey), survey.hosts, strict=True):
+        for position, plane in enumerate(of_host.host.trace.planes):
+            _write_plane(writers, first + position, of_host, position, plane)
+    writers.write_rows("devices", map(asdict, survey.devices))
+    write_instruction_stats(writers["instruction_stats"], [row.stats for row in survey.instructions.rows])
+    writers.finish("planes", "plane_stats", "stat_metadata", "metadata_stats", "devices", "instruction_stats")
+
+
+def _write_plane(writers: RunWriters, index: int, of_host: HostSurvey, position: int, plane: Plane) -> None:
+    host, core = of_host.host.name, of_host.planes.get(position)
+    writers.write_rows("planes", [plane_row(index, host, plane, core.device.device_id if core else None)])
+    writers.write_rows("plane_stats", plane_stat_rows(index, host, plane))
+    writers.write_rows("stat_metadata", stat_metadata_rows(index, plane))
+    rows = metadata_stat_rows(index, plane, has_instructions=has_instructions(plane, core))
+    writers.write_rows("metadata_stats", rows)

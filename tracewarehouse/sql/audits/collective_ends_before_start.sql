@@ -3,7 +3,7 @@ audit: collective_ends_before_start
 description: A collective whose window ends before it starts.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   event_id, -- The collective.
   window_source, -- How the window was found.
   start_ps, -- Its start.

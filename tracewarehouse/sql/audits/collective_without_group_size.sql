@@ -5,9 +5,7 @@ description: >
   its HLO was misread.
 ---*/
 SELECT
-  run_id, -- The run.
-  instruction_id, -- The instruction.
-  c.kind, -- Kind of collective.
+  run_id, instruction_id, c.kind,
   COUNT(*) AS executions -- Executions of the instruction.
 FROM main.collectives AS c
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)

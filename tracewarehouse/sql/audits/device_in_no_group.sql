@@ -11,9 +11,7 @@ WITH placed AS (
 )
 
 SELECT
-  run_id, -- The run.
-  instruction_id, -- The instruction.
-  c.device_id, -- The device.
+  run_id, instruction_id, c.device_id,
   COUNT(*) AS executions -- Executions on it.
 FROM main.collectives AS c
 INNER JOIN placed AS p USING (run_id, instruction_id)

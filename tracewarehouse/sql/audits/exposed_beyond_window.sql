@@ -3,7 +3,7 @@ audit: exposed_beyond_window
 description: A collective whose exposed time is negative or longer than its window.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   event_id, -- The collective.
   exposed_ps, -- Exposed time.
   end_ps - start_ps AS window_ps -- Length of the window.

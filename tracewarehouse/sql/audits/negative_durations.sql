@@ -3,7 +3,7 @@ audit: negative_durations
 description: An op that ends before it starts.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   event_id, -- The op.
   line, -- Its line.
   duration_ps -- Its duration.

@@ -14,10 +14,7 @@ WITH overlapping AS (
 
 siblings AS (
   SELECT
-    o.run_id,
-    o.device_id,
-    o.event_id,
-    o.start_ps,
+    o.run_id, o.device_id, o.event_id, o.start_ps,
     MAX(o.start_ps + o.duration_ps) OVER (
       PARTITION BY o.run_id, o.device_id, o.plane, o.parent_event_id ORDER BY o.start_ps, o.duration_ps, o.event_id
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -31,8 +28,7 @@ siblings AS (
 )
 
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
+  run_id, device_id,
   event_id, -- The op that starts too early.
   start_ps, -- Its start.
   previous_end_ps -- Latest end of the ops before it on the line, at the same level of nesting.

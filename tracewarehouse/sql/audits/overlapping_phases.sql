@@ -4,13 +4,7 @@ description: Phases, steps or program executions of a device or host that overla
 ---*/
 WITH intervals AS (
   SELECT
-    run_id,
-    host,
-    device_id,
-    kind,
-    name,
-    "index",
-    start_ps,
+    run_id, host, device_id, kind, name, "index", start_ps,
     MAX(end_ps) OVER (
       PARTITION BY run_id, host, device_id, kind ORDER BY start_ps, end_ps, "index"
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -20,8 +14,7 @@ WITH intervals AS (
 )
 
 SELECT
-  run_id, -- The run.
-  host, -- The host.
+  run_id, host,
   device_id, -- The device; NULL for an interval on the host.
   kind, -- Kind of interval.
   name, -- Its name.

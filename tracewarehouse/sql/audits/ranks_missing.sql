@@ -12,9 +12,7 @@ WITH ranked AS (
 )
 
 SELECT
-  run_id, -- The run.
-  instance, -- The execution.
-  kind, -- Kind of collective.
+  run_id, instance, kind,
   MAX(group_size) AS group_size, -- Devices in its group.
   CAST(SUM(ranks) AS BIGINT) AS ranks, -- Ranks in the capture.
   COUNT(*) AS devices -- Distinct devices among them.

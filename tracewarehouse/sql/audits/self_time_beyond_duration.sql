@@ -3,7 +3,7 @@ audit: self_time_beyond_duration
 description: An op whose self time is negative or longer than its duration.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   event_id, -- The op.
   line, -- Its line.
   self_ps, -- Its self time.

@@ -3,8 +3,7 @@ audit: step_numbered_twice
 description: Two steps of one device, or of one host, with the same number.
 ---*/
 SELECT
-  run_id, -- The run.
-  host, -- The host.
+  run_id, host,
   device_id, -- The device; NULL for an interval on the host.
   step, -- The number.
   COUNT(*) AS steps -- How many steps have it.

@@ -21,9 +21,7 @@ summed AS (
 
 executed AS (
   SELECT
-    run_id,
-    instruction_id,
-    device_id,
+    run_id, instruction_id, device_id,
     MIN(kind) AS kind,
     MIN(wire_bytes) AS least_bytes,
     MAX(wire_bytes) AS most_bytes
@@ -42,9 +40,7 @@ expected AS (
 )
 
 SELECT
-  run_id, -- The run.
-  instruction_id, -- The instruction.
-  device_id, -- The device.
+  run_id, instruction_id, device_id,
   direction, -- sent for its row, received for its column.
   e.most_bytes AS wire_bytes, -- Bytes that the device sends in one execution.
   CAST(COALESCE(u.traffic_bytes, 0) AS BIGINT) AS traffic_bytes -- Sum of its row or column of the matrix.

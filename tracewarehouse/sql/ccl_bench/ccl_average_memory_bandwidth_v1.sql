@@ -15,7 +15,7 @@ changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   SUM(bytes) * 1000 / SUM(end_offset_ps - start_offset_ps) AS bandwidth_gbps, -- Bytes over time.
   COUNT(*) AS copies, -- Pairs covered.
   CAST(SUM(bytes) AS BIGINT) AS bytes -- Memory traffic of the starts.

@@ -37,7 +37,7 @@ spans AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   -- Mean duration, or the share of an iteration in the span.
   COALESCE(m.avg_step_time_s, ROUND(s.span_ps / (c.iterations * 1e12), 6)) AS avg_step_time_s,
   COALESCE(m.steps, c.iterations) AS steps, -- Events that it covers, or iterations.

@@ -24,13 +24,10 @@ WITH numbered AS (
 
 collectives AS (
   SELECT
-    run_id,
-    e.event_id,
+    run_id, e.event_id,
     e.category AS kind,
     CASE WHEN e.category = 'all-reduce' THEN COALESCE(n.unique_id, '') ELSE e.name END AS group_key,
-    e.host,
-    e.plane,
-    e.device_id,
+    e.host, e.plane, e.device_id,
     e.bytes_accessed AS bytes,
     e.device_duration_ps AS duration_ps
   FROM models.ccl_events AS e
@@ -52,10 +49,7 @@ sizes AS (
 
 rated AS (
   SELECT
-    run_id,
-    c.event_id,
-    c.kind,
-    z.devices,
+    run_id, c.event_id, c.kind, z.devices,
     CASE WHEN c.kind = 'all-reduce' THEN 2 ELSE 1 END * (z.devices - 1) * c.bytes
     / (z.devices * c.duration_ps) AS bytes_per_ps
   FROM collectives AS c
@@ -65,17 +59,14 @@ rated AS (
 
 ranked AS (
   SELECT
-    run_id,
-    kind,
-    devices,
-    bytes_per_ps,
+    * EXCLUDE (event_id),
     ROW_NUMBER() OVER (PARTITION BY run_id, kind ORDER BY bytes_per_ps, event_id) AS place,
     COUNT(*) OVER (PARTITION BY run_id, kind) AS places
   FROM rated
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   kind, -- The category.
   (
     MAX(bytes_per_ps) FILTER (WHERE place = (places + 1) // 2)

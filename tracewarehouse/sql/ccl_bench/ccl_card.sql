@@ -11,7 +11,7 @@ WITH counted AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   COALESCE(NULLIF(LOWER(r.card ->> '$.workload.model.phase'), ''), 'inference') AS phase, -- training or inference.
   -- Iterations in the trace, or else steps of the run; NULL without any.
   COALESCE(CAST(NULLIF(r.card ->> '$.workload.model.iteration', '') AS BIGINT), n.steps) AS iterations,

@@ -51,7 +51,7 @@ volumes AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   kind, -- The category, or total for all four.
   bytes / 1e9 AS volume_gb, -- Memory traffic in decimal GB.
   events -- Events covered.

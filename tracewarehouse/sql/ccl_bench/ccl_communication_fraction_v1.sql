@@ -18,10 +18,7 @@ ccl_bench: communication_fraction
 ---*/
 WITH processes AS (
   SELECT
-    run_id,
-    host,
-    plane,
-    device_id,
+    run_id, host, plane, device_id,
     SUM(mixed_duration) AS total,
     SUM(
       CASE
@@ -48,7 +45,7 @@ shares AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   SUM(units) / (1e13 * COUNT(*)) AS fraction_percent, -- Mean share in percent.
   COUNT(*) AS devices -- Processes covered.
 FROM shares

@@ -18,11 +18,7 @@ ccl_bench: compute_comm_overlap
 ---*/
 WITH candidates AS (
   SELECT
-    run_id,
-    event_id,
-    name,
-    start_ps,
-    duration_ps,
+    run_id, event_id, name, start_ps, duration_ps,
     MIN(name) OVER (PARTITION BY run_id) AS used_name,
     MAX(duration_ps) OVER (PARTITION BY run_id, name) AS longest_ps
   FROM models.ccl_events
@@ -31,8 +27,7 @@ WITH candidates AS (
 
 ranked AS (
   SELECT
-    run_id,
-    start_ps,
+    run_id, start_ps,
     start_ps + duration_ps AS end_ps,
     ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY start_ps, event_id) AS place,
     COUNT(*) OVER (PARTITION BY run_id) AS places
@@ -67,8 +62,7 @@ names AS (
 
 sorted_names AS (
   SELECT
-    run_id,
-    name,
+    run_id, name,
     REGEXP_MATCHES(
       LOWER(name),
       'nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|cross[-_]?device|sendrecv|collective'
@@ -136,7 +130,7 @@ summed AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   u.overlap_ps * 100 / u.communication_ps AS overlap_percent, -- Share of the communication in percent.
   u.communication_ps / 1e9 AS communication_ms, -- Time with communication in the steps.
   n.steps -- Steps that count.

@@ -6,9 +6,7 @@ description: >
 ---*/
 WITH halves AS (
   SELECT
-    run_id,
-    event_id,
-    is_tpu,
+    run_id, event_id, is_tpu,
     NULLIF(REGEXP_EXTRACT(name, 'copy-start[.]([0-9]+)', 1), '') AS start_number,
     NULLIF(REGEXP_EXTRACT(name, 'copy-done[.]([0-9]+)', 1), '') AS done_number,
     device_offset_ps AS offset_ps,
@@ -20,34 +18,27 @@ WITH halves AS (
 -- once for the bandwidth, which ignores a start without bytes, and once for the overhead, which counts only TPUs
 used AS (
   SELECT
-    run_id,
-    event_id,
+    run_id, event_id,
     'bandwidth' AS purpose,
     COALESCE(start_number, done_number) AS number,
     start_number IS NOT NULL AS is_start,
-    offset_ps,
-    bytes
+    offset_ps, bytes
   FROM halves
   WHERE (start_number IS NOT NULL AND bytes IS NOT NULL) OR (start_number IS NULL AND done_number IS NOT NULL)
   UNION ALL
   SELECT
-    run_id,
-    event_id,
+    run_id, event_id,
     'overhead' AS purpose,
     COALESCE(start_number, done_number) AS number,
     start_number IS NOT NULL AS is_start,
-    offset_ps,
-    bytes
+    offset_ps, bytes
   FROM halves
   WHERE is_tpu AND (start_number IS NOT NULL OR done_number IS NOT NULL)
 ),
 
 paired AS (
   SELECT
-    run_id,
-    purpose,
-    event_id,
-    is_start,
+    run_id, purpose, event_id, is_start,
     offset_ps AS end_offset_ps,
     LAG(CASE WHEN is_start THEN offset_ps END) OVER (PARTITION BY run_id, purpose, number ORDER BY event_id)
       AS start_offset_ps,
@@ -56,7 +47,7 @@ paired AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   purpose, -- bandwidth or overhead, which pair by slightly different rules.
   event_id, -- The done half.
   start_offset_ps, -- Start of the start half on the device's own clock.

@@ -16,8 +16,7 @@ ccl_bench: dominant_kernel_concentration
 ---*/
 WITH categories AS (
   SELECT
-    run_id,
-    category,
+    run_id, category,
     SUM(mixed_duration) AS of_category,
     SUM(COALESCE(device_duration_ps, duration_ps)) AS category_ps
   FROM models.ccl_events
@@ -26,7 +25,7 @@ WITH categories AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   MAX(of_category) * 100 / SUM(of_category) AS share_percent, -- Largest share in percent.
   SUM(category_ps) / 1e9 AS total_ms -- Duration of all events with a category.
 FROM categories

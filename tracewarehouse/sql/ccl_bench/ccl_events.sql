@@ -7,21 +7,13 @@ description: >
 ---*/
 WITH exported AS (
   SELECT
-    run_id,
-    o.event_id,
-    o.host,
-    o.plane,
+    run_id, o.event_id, o.host, o.plane,
     CASE WHEN o.plane LIKE '/device:%' THEN o.device_id END AS device_id,
     o.plane LIKE '/device:%' AND o.plane NOT LIKE '/device:GPU:%' AS has_facts,
     COALESCE(s.event_name, i.name) AS name,
-    i.category,
-    o.start_ps,
-    o.duration_ps,
-    o.device_offset_ps,
-    o.device_duration_ps,
+    i.category, o.start_ps, o.duration_ps, o.device_offset_ps, o.device_duration_ps,
     COALESCE(i.bytes_accessed, s.raw_bytes_accessed) AS copied_bytes,
-    i.bytes_accessed,
-    i.model_flops
+    i.bytes_accessed, i.model_flops
   FROM main.ops AS o
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   LEFT JOIN models.ccl_instruction_stats AS s USING (run_id, instruction_id)
@@ -30,16 +22,12 @@ WITH exported AS (
     AND (o.duration_ps <> 0 OR (o.line <> '_counters_' AND o.line NOT LIKE 'counters_%'))
   UNION ALL
   SELECT
-    run_id,
-    event_id,
-    host,
-    plane,
+    run_id, event_id, host, plane,
     NULL AS device_id,
     FALSE AS has_facts,
     name,
     NULL AS category,
-    start_ps,
-    duration_ps,
+    start_ps, duration_ps,
     NULL AS device_offset_ps,
     NULL AS device_duration_ps,
     NULL AS copied_bytes,
@@ -67,9 +55,7 @@ with_tpus AS (
 )
 
 SELECT
-  run_id, -- The run.
-  e.event_id, -- The event.
-  e.host, -- The host.
+  run_id, e.event_id, e.host,
   e.plane, -- The plane, which is a process of the trace.
   e.device_id, -- The device, on a plane of a device.
   e.plane LIKE '%/device:TPU:%' AS is_tpu, -- On a TPU.

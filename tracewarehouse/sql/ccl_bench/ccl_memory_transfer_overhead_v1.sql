@@ -28,8 +28,7 @@ intervals AS (
   WHERE purpose = 'overhead'
   UNION ALL
   SELECT
-    run_id,
-    event_id,
+    run_id, event_id,
     device_offset_ps AS start_ps,
     device_offset_ps + device_duration_ps AS end_ps,
     TRUE AS is_compute
@@ -42,10 +41,7 @@ intervals AS (
 
 covered AS (
   SELECT
-    run_id,
-    is_compute,
-    start_ps,
-    end_ps,
+    * EXCLUDE (event_id),
     MAX(end_ps) OVER earlier AS covered_until_ps,
     MAX(CASE WHEN is_compute THEN end_ps END) OVER earlier AS computed_until_ps
   FROM intervals
@@ -68,7 +64,7 @@ exposed AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   ROUND(x.exposed_ps * 100 / s.steps_ps, 4) AS overhead_percent, -- Share of the steps' time in percent.
   x.exposed_ps / 1e9 AS exposed_ms, -- Time in copies without compute.
   s.steps_ps / 1e9 AS steps_ms -- Duration of the host's steps.

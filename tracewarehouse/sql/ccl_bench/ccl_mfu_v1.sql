@@ -16,9 +16,7 @@ ccl_bench: mfu
 ---*/
 WITH timed AS (
   SELECT
-    run_id,
-    model_flops,
-    start_ps,
+    run_id, model_flops, start_ps,
     start_ps + GREATEST(duration_ps, 0) AS end_ps,
     MAX(start_ps + GREATEST(duration_ps, 0)) OVER (
       PARTITION BY run_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -37,7 +35,7 @@ summed AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   -- Utilization in percent.
   ROUND(s.model_flops * 1e2 / (CAST(s.active_ps AS DOUBLE) * (918 * c.chips)), 4) AS mfu_percent
 FROM summed AS s

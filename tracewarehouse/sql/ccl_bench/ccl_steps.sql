@@ -5,8 +5,7 @@ description: >
   line number of one version of vLLM.
 ---*/
 SELECT
-  run_id, -- The run.
-  event_id, -- The event.
+  run_id, event_id,
   duration_ps, -- Duration.
   ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY start_ps, event_id) AS place, -- Position in time, from 1.
   ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY event_id) AS file_place, -- Position in the file, from 1.

@@ -17,9 +17,7 @@ ccl_bench: total_communication_time
 ---*/
 WITH worded AS (
   SELECT
-    run_id,
-    device_duration_ps,
-    duration_ps,
+    run_id, device_duration_ps, duration_ps,
     (
       LOWER(name) LIKE '%all-reduce%' OR LOWER(name) LIKE '%allreduce%' OR LOWER(name) LIKE '%all-gather%'
       OR LOWER(name) LIKE '%allgather%' OR LOWER(name) LIKE '%reduce-scatter%' OR LOWER(name) LIKE '%reducescatter%'
@@ -40,7 +38,7 @@ summed AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   -- Duration over all devices per iteration.
   COALESCE(s.device_ps, s.event_ps, 0)
   / (CASE WHEN c.iterations > 0 THEN c.iterations ELSE 1 END * 1e12) AS communication_s,

@@ -15,7 +15,7 @@ changed: First version.
 ccl_bench: tpot
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   SUM(s.duration_ps) / (COUNT(*) * 1e12) AS tpot_s, -- Mean duration of these events.
   COUNT(*) AS steps -- Events covered.
 FROM models.ccl_steps AS s

@@ -14,7 +14,7 @@ changed: First version.
 ccl_bench: ttft
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   SUM(s.duration_ps) / (COUNT(*) * 1e12) AS ttft_s, -- Duration of the first event.
   COUNT(*) AS steps -- Events covered, always 1.
 FROM models.ccl_steps AS s

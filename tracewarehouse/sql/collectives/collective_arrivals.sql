@@ -7,15 +7,7 @@ description: >
 ---*/
 WITH ranks AS (
   SELECT
-    run_id,
-    instance,
-    c.device_id,
-    i.phase,
-    i.axis,
-    i.is_partial,
-    i.first_start_ps,
-    i.wait_ps,
-    c.start_ps,
+    run_id, instance, c.device_id, i.phase, i.axis, i.is_partial, i.first_start_ps, i.wait_ps, c.start_ps,
     LAG(c.start_ps) OVER (PARTITION BY run_id, instance ORDER BY c.start_ps, c.device_id DESC) AS previous_start_ps,
     ROW_NUMBER() OVER (PARTITION BY run_id, instance ORDER BY c.start_ps DESC, c.device_id) AS place
   FROM main.collectives AS c
@@ -24,11 +16,7 @@ WITH ranks AS (
 )
 
 SELECT
-  run_id, -- The run.
-  instance, -- The execution.
-  device_id, -- The device.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  axis, -- Mesh axes of the group.
+  run_id, instance, device_id, phase, axis,
   is_partial, -- Ranks are missing from the capture, which may be later.
   place = 1 AS is_last, -- It is the rank that the others wait for.
   start_ps - first_start_ps AS lateness_ps, -- Its start minus that of the first rank.

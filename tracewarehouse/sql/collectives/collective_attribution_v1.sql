@@ -7,7 +7,7 @@ polarity: none
 grain: [run_id, phase, kind, axis]
 value: bound_share
 ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], overlap_share: [0, 1]}
-needs: [whole_collectives, timed_collectives]
+needs: [whole_collectives, lasting_collectives]
 description: >
   What the time of collectives goes to, and so what would shorten it. The windows of all ranks divide into three parts
   that add up to them: overlap, in which the device runs other ops and the collective is hidden; of the rest arrival, which is
@@ -25,10 +25,7 @@ WITH peaks AS (
 
 summed AS (
   SELECT
-    run_id,
-    t.phase,
-    t.kind,
-    t.axis,
+    run_id, t.phase, t.kind, t.axis,
     CAST(SUM(t.executions) AS BIGINT) AS executions,
     SUM(t.window_ps) AS window_ps,
     SUM(t.overlap_ps) AS overlap_ps,
@@ -43,10 +40,7 @@ summed AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
+  run_id, phase, kind, axis,
   GREATEST(transfer_ps, arrival_ps, overlap_ps) / window_ps AS bound_share, -- Share of the windows of the largest part.
   CASE
     WHEN transfer_ps >= arrival_ps AND transfer_ps >= overlap_ps THEN 'transfer'
@@ -58,7 +52,7 @@ SELECT
   overlap_ps / window_ps AS overlap_share, -- Share that other ops hide.
   window_ps / 1e9 AS window_ms, -- Windows of all ranks.
   (window_ps - overlap_ps) / 1e9 AS exposed_ms, -- What other ops do not hide.
-  executions, -- Executions on all devices.
+  executions,
   -- Bytes that the ranks send over the shortest time of each execution, decimal; NULL where not known. Well below the
   -- links' rate, a transfer is bound by latency.
   wire_bytes * 1e3 / NULLIF(sending_ps, 0) AS wire_gbps,

@@ -22,16 +22,13 @@ WITH executed AS (
 )
 
 SELECT
-  e.run_id, -- The run.
-  e.phase, -- Phase; NULL for steps without one, and in a capture without steps.
-  e.axis, -- Mesh axes of the groups.
+  e.run_id, e.phase, e.axis,
   -- Executions of all devices over the time of all devices.
   SUM(e.executions) * 1000000000 / SUM(t.span_ps) AS executions_per_ms,
-  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
   CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
-  CAST(SUM(e.executions) AS BIGINT) AS executions, -- Executions on all devices.
-  SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
-  COUNT(*) AS devices -- Devices that take part.
+  CAST(SUM(e.executions) AS BIGINT) AS executions,
+  SUM(t.span_ps) / 1e9 AS time_ms,
+  COUNT(*) AS devices
 FROM executed AS e
 INNER JOIN models.timed_phases AS t
   ON e.run_id = t.run_id AND e.device_id = t.device_id AND e.phase IS NOT DISTINCT FROM t.phase

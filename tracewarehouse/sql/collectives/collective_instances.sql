@@ -6,8 +6,7 @@ description: >
 ---*/
 WITH joined AS (
   SELECT
-    run_id,
-    instance,
+    run_id, instance,
     MIN(kind) AS kind,
     MIN(axis) AS axis,
     COALESCE(MIN(phase) FILTER (WHERE phase <> 'outside'), MIN(phase)) AS phase,
@@ -27,12 +26,7 @@ WITH joined AS (
 )
 
 SELECT
-  run_id, -- The run.
-  instance, -- The execution that the ranks share.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  step, -- Step; NULL outside of steps.
+  run_id, instance, kind, axis, phase, step,
   group_size, -- Devices in a group; 2 for a collective-permute pair.
   ranks, -- Ranks that are in the capture.
   is_partial, -- Ranks are missing from the capture, so transfer and skew are not the whole's.

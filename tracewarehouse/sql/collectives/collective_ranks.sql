@@ -8,22 +8,8 @@ description: >
 ---*/
 WITH timed AS (
   SELECT
-    run_id,
-    event_id,
-    instance,
-    device_id,
-    kind,
-    axis,
-    phase,
-    step,
-    group_size,
-    is_async,
-    message_bytes,
-    wire_bytes,
-    start_ps,
-    end_ps,
-    exposed_ps,
-    exposed_added_ps,
+    run_id, event_id, instance, device_id, kind, axis, phase, step, group_size, is_async, message_bytes,
+    wire_bytes, start_ps, end_ps, exposed_ps, exposed_added_ps,
     MIN(end_ps - start_ps) OVER (PARTITION BY run_id, instance) AS transfer_ps,
     COUNT(*) OVER (PARTITION BY run_id, instance) AS ranks,
     MAX(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, instance) = 1 AS is_partial
@@ -32,14 +18,9 @@ WITH timed AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   event_id, -- The op, or the start of an asynchronous one.
-  instance, -- The execution that the ranks share.
-  device_id, -- The device.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  step, -- Step; NULL outside of steps.
+  instance, device_id, kind, axis, phase, step,
   group_size, -- Devices in a group; 2 for a collective-permute pair.
   is_async, -- Split into a start and a done.
   message_bytes, -- Message of the rank.

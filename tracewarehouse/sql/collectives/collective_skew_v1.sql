@@ -18,28 +18,19 @@ WITH chosen AS (
   SELECT run_id, phase, axis, instance, is_partial, skew_ps, last_start_ps
   FROM models.collective_instances
   WHERE ranks > 1
-  -- whole executions, or those that lack ranks if there are no others
-  QUALIFY
-    CASE WHEN is_partial THEN 1 ELSE 0 END
-    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, axis)
+  QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, axis) -- whole executions, if there are any
 ),
 
 ranked AS (
   SELECT
-    run_id,
-    phase,
-    axis,
-    is_partial,
-    skew_ps,
+    * EXCLUDE (instance, last_start_ps),
     CUME_DIST() OVER (PARTITION BY run_id, phase, axis ORDER BY skew_ps) AS quantile
   FROM chosen
 ),
 
 summed AS (
   SELECT
-    run_id,
-    phase,
-    axis,
+    run_id, phase, axis,
     SUM(skew_ps) AS skew_ps,
     MIN(skew_ps) FILTER (WHERE quantile >= 0.5) AS p50_ps,
     MIN(skew_ps) FILTER (WHERE quantile >= 0.9) AS p90_ps,
@@ -71,15 +62,12 @@ slowest AS (
 )
 
 SELECT
-  s.run_id, -- The run.
-  s.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  s.axis, -- Mesh axes of the groups.
+  s.run_id, s.phase, s.axis,
   s.skew_ps / (s.executions * 1e6) AS skew_us, -- Mean skew.
-  -- lower if ranks are missing from the capture, so that the skew was at least that; NULL if it is the skew itself.
   CASE WHEN s.partial_executions > 0 THEN 'lower' END AS bound,
-  s.p50_ps / 1e6 AS p50_us, -- Median.
-  s.p90_ps / 1e6 AS p90_us, -- 90th percentile.
-  s.p99_ps / 1e6 AS p99_us, -- 99th percentile.
+  s.p50_ps / 1e6 AS p50_us,
+  s.p90_ps / 1e6 AS p90_us,
+  s.p99_ps / 1e6 AS p99_us,
   s.executions, -- Executions covered.
   o.device_id AS last_device_id, -- Device that was last most often; the lowest of several.
   o.times / s.executions AS last_share -- Share of the executions in which it was last.

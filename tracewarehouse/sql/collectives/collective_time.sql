@@ -7,11 +7,7 @@ description: >
   since their transfer is not known.
 ---*/
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
+  run_id, device_id, phase, kind, axis,
   COUNT(*) AS executions, -- Executions on the device.
   CAST(SUM(window_ps) AS BIGINT) AS window_ps, -- Time from their starts to their ends.
   CAST(SUM(transfer_ps) AS BIGINT) AS transfer_ps, -- Shortest times over the ranks.

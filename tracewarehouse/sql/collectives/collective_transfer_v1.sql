@@ -6,7 +6,7 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
-needs: [recorded, collectives]
+needs: [recorded, any_collective]
 description: >
   Latency and bandwidth of collectives, which other tools call collective_latency and collective_bandwidth. The transfer
   time of an execution is the shortest time over its ranks; mean and percentiles (by nearest rank) are over executions.
@@ -21,58 +21,28 @@ ccl_bench: bandwidth_utilization, comm_kernel_breakdown_tpu
 ---*/
 WITH chosen AS (
   SELECT
-    run_id,
-    phase,
-    kind,
-    axis,
-    size_class,
-    size_from_bytes,
-    is_partial,
-    is_async,
-    ranks,
-    transfer_ps,
-    wait_ps,
-    bus_bytes,
-    message_bytes
+    run_id, phase, kind, axis, size_class, size_from_bytes, is_partial, is_async, ranks, transfer_ps, wait_ps,
+    bus_bytes, message_bytes
   FROM models.collective_instances
-  -- whole executions, or those that lack ranks if there are no others
-  QUALIFY
-    CASE WHEN is_partial THEN 1 ELSE 0 END
-    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, kind, axis, size_class)
+  QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, kind, axis, size_class) -- whole executions, if there are any
 ),
 
 ranked AS (
   SELECT
-    run_id,
-    phase,
-    kind,
-    axis,
-    size_class,
-    size_from_bytes,
-    is_partial,
-    is_async,
-    ranks,
-    transfer_ps,
-    wait_ps,
-    bus_bytes,
-    message_bytes,
+    *,
     CUME_DIST() OVER (PARTITION BY run_id, phase, kind, axis, size_class ORDER BY transfer_ps) AS quantile
   FROM chosen
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
+  run_id, phase, kind, axis,
   size_class, -- Range of the message size; NULL if unknown.
   MIN(size_from_bytes) AS size_from_bytes, -- Smallest message size of the class; NULL if unknown.
   SUM(transfer_ps) / (COUNT(*) * 1e6) AS transfer_us, -- Mean transfer time.
-  -- upper if ranks are missing from the capture, so that the transfer took at most that long; NULL if it is exact.
   CASE WHEN COUNT(*) FILTER (WHERE is_partial) > 0 THEN 'upper' END AS bound,
-  MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us, -- Median.
-  MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
-  MIN(transfer_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
+  MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us,
+  MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us,
+  MIN(transfer_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us,
   -- Mean time that a rank waits: its time beyond the transfer time, as far as models.collective_ranks counts it.
   SUM(wait_ps) / (SUM(ranks) * 1e6) AS wait_us,
   -- Bus bandwidth; NULL if no bytes are known.

@@ -6,11 +6,7 @@ description: >
 ---*/
 WITH counted AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
-    kind,
-    axis,
+    run_id, device_id, phase, kind, axis,
     COUNT(*) AS executions,
     COUNT(message_bytes) AS sized_executions,
     CAST(SUM(message_bytes) AS BIGINT) AS message_bytes,
@@ -20,11 +16,7 @@ WITH counted AS (
 )
 
 SELECT
-  n.run_id, -- The run.
-  n.device_id, -- The device.
-  n.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  n.kind, -- Kind of collective.
-  n.axis, -- Mesh axes of its groups.
+  n.run_id, n.device_id, n.phase, n.kind, n.axis,
   COALESCE(s.steps, 1) AS steps, -- Steps of the phase on the device; 1 if there are none.
   n.executions, -- Executions on the device.
   n.sized_executions, -- Executions whose message size is known.

@@ -6,7 +6,7 @@ unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]
 value: comm_to_compute
-needs: [recorded, collectives]
+needs: [recorded, any_collective]
 description: >
   Time in which collectives are under way over the time in which devices compute, all devices together. The first is the
   union of the windows on a device, including hidden parts and waiting. The second is the union of its ops that are
@@ -34,8 +34,7 @@ compared AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  run_id, phase,
   SUM(window_ps) / SUM(compute_ps) AS comm_to_compute, -- Communication time over compute time.
   MIN(window_ps / NULLIF(compute_ps, 0)) AS min_ratio, -- The lowest of a device that computes.
   MAX(window_ps / NULLIF(compute_ps, 0)) AS max_ratio, -- The highest of a device that computes.

@@ -7,7 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: fraction
 ranges: {fraction: [0, 1], max_fraction: [0, 1]}
-needs: [recorded, collectives]
+needs: [recorded, any_collective]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
   phase's steps, each from its start to the start of the next. A last step, which no other one follows, is left out
@@ -32,9 +32,7 @@ exposed AS (
 
 shares AS (
   SELECT
-    run_id,
-    t.phase,
-    t.is_last,
+    run_id, t.phase, t.is_last,
     COALESCE(x.exposed_ps, 0) / t.span_ps AS share,
     CAST(FLOOR(COALESCE(x.exposed_ps, 0) / t.span_ps * 1e15 + 5e-1) AS BIGINT) AS units
   FROM models.timed_phases AS t
@@ -43,10 +41,8 @@ shares AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  run_id, phase,
   SUM(units) / COUNT(*) / 1e15 AS fraction, -- Exposed communication over the time of the phase, mean over devices.
-  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
   CASE WHEN COUNT(*) FILTER (WHERE is_last) > 0 THEN 'upper' END AS bound,
   MIN(share) AS min_fraction, -- The lowest of a device.
   MAX(share) AS max_fraction, -- The highest of a device.

@@ -4,10 +4,9 @@ description: >
   The op-line events of each collective - the op of a synchronous one, or the start and the done of an asynchronous one.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   event_id, -- The op, the start or the done.
-  kind, -- Kind of collective.
-  axis -- Mesh axes of its groups.
+  kind, axis
 FROM main.collectives
 UNION ALL
 SELECT run_id, done_event_id AS event_id, kind, axis

@@ -6,7 +6,7 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: communication_time_ms
-needs: [recorded, collectives]
+needs: [recorded, any_collective]
 description: >
   Time per step in which a collective is under way on a device: the union of the windows of its collectives, from the
   start of an op or start half to the end of the op or done half, including hidden parts. Mean over the phase's steps.
@@ -21,9 +21,7 @@ WITH united AS (
 )
 
 SELECT
-  u.run_id, -- The run.
-  u.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  u.device_id, -- The device.
+  u.run_id, u.phase, u.device_id,
   u.window_ps / (COALESCE(s.steps, 1) * 1e9) AS communication_time_ms, -- Time per step.
   u.window_ps / 1e9 AS total_ms, -- Time over all steps.
   u.collectives, -- Executions of collectives.

@@ -6,15 +6,7 @@ description: >
 ---*/
 WITH windows AS (
   SELECT
-    run_id,
-    event_id,
-    device_id,
-    phase,
-    step,
-    kind,
-    axis,
-    start_ps,
-    end_ps,
+    run_id, event_id, device_id, phase, step, kind, axis, start_ps, end_ps,
     MAX(end_ps) OVER (
       PARTITION BY run_id, device_id, phase, step ORDER BY start_ps, event_id
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -24,13 +16,9 @@ WITH windows AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   event_id, -- The collective's event.
-  device_id, -- The device.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  step, -- Step; NULL outside of steps.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
+  device_id, phase, step, kind, axis,
   start_ps, -- Start of the window.
   end_ps, -- End of the window, exclusive.
   -- Time of the window that no window before it in the same step covers.

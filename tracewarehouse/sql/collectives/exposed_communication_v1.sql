@@ -6,7 +6,7 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id, kind, axis]
 value: exposed_ms
-needs: [recorded, collectives]
+needs: [recorded, any_collective]
 description: >
   Time per step in which a device's op line runs a collective, or the start or done of one, and so computes nothing.
   Each moment counts once, for the collective whose op runs, so the rows of a device add up to its whole exposed time.
@@ -21,11 +21,7 @@ WITH exposed AS (
 )
 
 SELECT
-  e.run_id, -- The run.
-  e.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  e.device_id, -- The device.
-  e.kind, -- Kind of collective.
-  e.axis, -- Mesh axes of its groups.
+  e.run_id, e.phase, e.device_id, e.kind, e.axis,
   e.exposed_communication_ps / (COALESCE(s.steps, 1) * 1e9) AS exposed_ms, -- Exposed time per step.
   e.exposed_communication_ps / 1e9 AS total_ms, -- Exposed time over all steps.
   COALESCE(s.steps, 1) AS steps -- Steps of the phase on the device; 1 if there are none.

@@ -12,8 +12,7 @@ WITH points AS (
   SELECT
     run_id,
     'transfer' AS subject,
-    kind,
-    axis,
+    kind, axis,
     CAST(NULL AS BIGINT) AS requests,
     is_async,
     bus_bytes AS size,
@@ -47,11 +46,7 @@ repeated AS (
 
 ranges AS (
   SELECT
-    run_id,
-    subject,
-    kind,
-    axis,
-    requests,
+    run_id, subject, kind, axis, requests,
     COUNT(*) AS points,
     COUNT(*) FILTER (WHERE is_async) AS async_points,
     COUNT(DISTINCT size) AS sizes,
@@ -69,11 +64,7 @@ ranges AS (
 
 differences AS (
   SELECT
-    p.run_id,
-    p.subject,
-    p.kind,
-    p.axis,
-    p.requests,
+    p.run_id, p.subject, p.kind, p.axis, p.requests,
     (p.size - r.sum_size // r.points) // (r.range_size // r.finest + 1) AS x,
     (p.time_ps - r.sum_ps // r.points) // (r.range_ps // r.finest + 1) AS y
   FROM points AS p
@@ -88,11 +79,7 @@ differences AS (
 
 summed AS (
   SELECT
-    run_id,
-    subject,
-    kind,
-    axis,
-    requests,
+    run_id, subject, kind, axis, requests,
     SUM(x) AS sum_x,
     SUM(y) AS sum_y,
     SUM(x * x) AS sum_xx,
@@ -104,19 +91,8 @@ summed AS (
 
 moments AS (
   SELECT
-    r.run_id,
-    r.subject,
-    r.kind,
-    r.axis,
-    r.requests,
-    r.points,
-    r.async_points,
-    r.sizes,
-    d.repeated_sizes,
-    r.least_size,
-    r.most_size,
-    r.sum_size,
-    r.sum_ps,
+    r.run_id, r.subject, r.kind, r.axis, r.requests, r.points, r.async_points, r.sizes, d.repeated_sizes,
+    r.least_size, r.most_size, r.sum_size, r.sum_ps,
     r.range_size // r.finest + 1 AS unit_size,
     r.range_ps // r.finest + 1 AS unit_ps,
     CAST(s.sum_xx AS DOUBLE) - CAST(s.sum_x AS DOUBLE) * CAST(s.sum_x AS DOUBLE) / r.points AS xx,
@@ -141,17 +117,7 @@ moments AS (
 
 lines AS (
   SELECT
-    run_id,
-    subject,
-    kind,
-    axis,
-    requests,
-    points,
-    async_points,
-    sizes,
-    repeated_sizes,
-    least_size,
-    most_size,
+    run_id, subject, kind, axis, requests, points, async_points, sizes, repeated_sizes, least_size, most_size,
     CAST(sum_size AS DOUBLE) / points AS mean_size,
     CAST(sum_ps AS DOUBLE) / points AS mean_ps,
     xx * CAST(unit_size AS DOUBLE) * CAST(unit_size AS DOUBLE) AS square_size,
@@ -169,7 +135,7 @@ lines AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   subject, -- What the times are of: transfer or decode.
   kind, -- Kind of collective, of a transfer.
   axis, -- Mesh axes of its groups, of a transfer.

@@ -19,9 +19,7 @@ changed: First version.
 ccl_bench: hockney
 ---*/
 SELECT
-  run_id, -- The run.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
+  run_id, kind, axis,
   intercept_ps / 1e6 AS latency_us, -- Time of an empty message; may be below 0 if the model does not fit.
   (intercept_ps - intercept_error_ps) / 1e6 AS latency_low_us, -- Lower end of its 95 % interval.
   (intercept_ps + intercept_error_ps) / 1e6 AS latency_high_us, -- Upper end.

@@ -18,18 +18,12 @@ changed: First version.
 WITH chosen AS (
   SELECT run_id, phase, axis, instance, device_id, is_partial, is_last, lateness_ps, lead_ps, caused_wait_ps
   FROM models.collective_arrivals
-  -- whole executions, or those that lack ranks where there are no others
-  QUALIFY
-    CASE WHEN is_partial THEN 1 ELSE 0 END
-    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, axis)
+  QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, axis) -- whole executions, if there are any
 ),
 
 summed AS (
   SELECT
-    run_id,
-    phase,
-    axis,
-    device_id,
+    run_id, phase, axis, device_id,
     COUNT(*) AS executions,
     COUNT(*) FILTER (WHERE is_last) AS last_executions,
     COUNT(*) FILTER (WHERE is_partial) AS partial_executions,
@@ -41,10 +35,7 @@ summed AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  axis, -- Mesh axes of the groups.
-  device_id, -- The device.
+  run_id, phase, axis, device_id,
   caused_wait_ps / 1e9 AS caused_wait_ms, -- Time that the ranks wait where it is last, all of them together.
   -- Place among the devices of the phase and axis, 1 for the one that causes most waiting.
   ROW_NUMBER() OVER (

@@ -18,9 +18,7 @@ ccl_bench: straggler_metrics
 ---*/
 WITH waited AS (
   SELECT
-    run_id,
-    phase,
-    device_id,
+    run_id, phase, device_id,
     SUM(wait_ps) AS wait_ps,
     COUNT(*) FILTER (WHERE is_partial) AS partial_collectives,
     COUNT(*) AS collectives
@@ -30,11 +28,8 @@ WITH waited AS (
 )
 
 SELECT
-  w.run_id, -- The run.
-  w.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  w.device_id, -- The device.
+  w.run_id, w.phase, w.device_id,
   w.wait_ps / 1e9 AS wait_ms, -- Time waited.
-  -- lower if ranks are missing from the capture, so that the device waited at least that; NULL if it is exact.
   CASE WHEN w.partial_collectives > 0 THEN 'lower' END AS bound,
   -- Time waited per step; without steps the capture counts as one.
   w.wait_ps / (COALESCE(s.steps, 1) * 1e9) AS wait_ms_per_step,

@@ -4,13 +4,11 @@ inline: true
 description: The collectives on each device that belong to a time of models.timed_spans.
 ---*/
 SELECT
-  c.run_id, -- The run.
+  c.run_id,
   c.event_id, -- The op, or the start of an asynchronous one.
-  c.device_id, -- The device.
+  c.device_id,
   c.instance, -- The execution that the ranks share; NULL if unknown.
-  c.phase, -- Phase; NULL in a step without one, and in a capture without steps.
-  c.kind, -- Kind of collective.
-  c.axis, -- Mesh axes of its groups.
+  c.phase, c.kind, c.axis,
   c.message_bytes, -- Message of the rank; NULL if unknown.
   c.wire_bytes, -- Bytes that it sends; NULL if unknown.
   c.exposed_added_ps -- Time in which the op line runs it and no collective before it.

@@ -13,9 +13,7 @@ WITH peaks AS (
 )
 
 SELECT
-  run_id, -- The run.
-  f.kind, -- Kind of collective.
-  f.axis, -- Mesh axes of its groups.
+  run_id, f.kind, f.axis,
   f.points, -- Executions; all ranks of one count once.
   f.async_points, -- Asynchronous ones among them.
   f.sizes, -- Distinct sizes.

@@ -14,44 +14,30 @@ description: >
 ---*/
 WITH parts AS (
   SELECT
+    * EXCLUDE (run_id),
     LIST_CONTAINS(runs, run_id) AS is_run,
-    LIST_CONTAINS(baselines, run_id) AS is_baseline,
-    phase,
-    layer,
-    category,
-    op_name,
-    kernel,
-    collective,
-    axis,
-    is_idle,
-    time_ps
+    LIST_CONTAINS(baselines, run_id) AS is_baseline
   FROM models.step_composition
   WHERE LIST_CONTAINS(LIST_CONCAT(runs, baselines), run_id)
 ),
 
 named AS (
   SELECT
-    is_run,
-    is_baseline,
-    phase,
+    is_run, is_baseline, phase,
     'layer' AS split,
     CASE WHEN is_idle THEN 'idle' WHEN layer IS NULL THEN 'no layer' ELSE 'layer ' || layer END AS name,
     time_ps
   FROM parts
   UNION ALL
   SELECT
-    is_run,
-    is_baseline,
-    phase,
+    is_run, is_baseline, phase,
     'category' AS split,
     CASE WHEN is_idle THEN 'idle' ELSE COALESCE(category, 'no category') END AS name,
     time_ps
   FROM parts
   UNION ALL
   SELECT
-    is_run,
-    is_baseline,
-    phase,
+    is_run, is_baseline, phase,
     'collective' AS split,
     CASE
       WHEN is_idle THEN 'idle'
@@ -62,9 +48,7 @@ named AS (
   FROM parts
   UNION ALL
   SELECT
-    is_run,
-    is_baseline,
-    phase,
+    is_run, is_baseline, phase,
     'operation' AS split,
     CASE
       WHEN is_idle THEN 'idle'
@@ -81,16 +65,14 @@ steps AS (
     NULLIF(COUNT(*) FILTER (WHERE LIST_CONTAINS(baselines, run_id)), 0) AS baseline_steps,
     SUM(step_ps) FILTER (WHERE LIST_CONTAINS(runs, run_id)) AS value_ps,
     SUM(step_ps) FILTER (WHERE LIST_CONTAINS(baselines, run_id)) AS baseline_ps
-  FROM models.timed_steps
-  WHERE LIST_CONTAINS(LIST_CONCAT(runs, baselines), run_id)
+  FROM models.steps
+  WHERE clock = 'device' AND is_timed AND LIST_CONTAINS(LIST_CONCAT(runs, baselines), run_id)
   GROUP BY phase
 ),
 
 paired AS (
   SELECT
-    phase,
-    split,
-    name,
+    phase, split, name,
     COALESCE(SUM(time_ps) FILTER (WHERE is_baseline), 0) AS baseline_ps,
     COALESCE(SUM(time_ps) FILTER (WHERE is_run), 0) AS value_ps
   FROM named
@@ -98,7 +80,7 @@ paired AS (
 )
 
 SELECT
-  p.phase, -- Phase; NULL for steps without one.
+  p.phase,
   p.split, -- layer, category, collective or operation.
   p.name, -- The layer, category, collective or operation; idle for the time without an op.
   p.baseline_ps / (t.baseline_steps * 1e6) AS baseline_us, -- Its time in a step of the baselines.

@@ -35,13 +35,10 @@ members AS (
 
 stored AS (
   SELECT
-    run_id,
-    metric,
-    version,
+    run_id, metric, version,
     CAST(JSON_MERGE_PATCH(dimensions, '{"step": null}') AS VARCHAR) AS dimensions,
     JSON_EXISTS(dimensions, '$.step') AS is_per_step,
-    value,
-    unit
+    value, unit
   FROM main.metric_values
   WHERE
     value IS NOT NULL
@@ -53,14 +50,7 @@ stored AS (
 
 samples AS (
   SELECT
-    m.side,
-    m.is_named,
-    run_id,
-    metric,
-    t.unit,
-    t.dimensions,
-    t.is_per_step,
-    t.value,
+    m.side, m.is_named, run_id, metric, t.unit, t.dimensions, t.is_per_step, t.value,
     CASE WHEN n.polarity = 'higher_is_better' THEN -t.value ELSE t.value END AS badness
   FROM stored AS t
   INNER JOIN newest AS n USING (metric, version)
@@ -69,14 +59,7 @@ samples AS (
 
 ranked AS (
   SELECT
-    side,
-    run_id,
-    metric,
-    unit,
-    dimensions,
-    is_per_step,
-    value,
-    badness,
+    * EXCLUDE (is_named),
     CUME_DIST() OVER (PARTITION BY side, metric, dimensions ORDER BY badness) AS quantile
   FROM samples
   WHERE is_named
@@ -84,9 +67,7 @@ ranked AS (
 
 sides AS (
   SELECT
-    side,
-    metric,
-    dimensions,
+    side, metric, dimensions,
     MIN(unit) AS unit,
     BOOL_OR(is_per_step) AS is_per_step,
     COUNT(*) AS samples,
@@ -99,11 +80,7 @@ sides AS (
 
 ranked_in_run AS (
   SELECT
-    side,
-    run_id,
-    metric,
-    dimensions,
-    badness,
+    side, run_id, metric, dimensions, badness,
     CUME_DIST() OVER (PARTITION BY side, run_id, metric, dimensions ORDER BY badness) AS quantile
   FROM samples
   WHERE NOT is_named
@@ -129,8 +106,7 @@ widest AS (
 
 paired AS (
   SELECT
-    metric,
-    dimensions,
+    metric, dimensions,
     MIN(unit) AS unit,
     MAX(median) FILTER (WHERE side = 'baseline') AS baseline,
     MAX(median) FILTER (WHERE side = 'run') AS value,
@@ -148,18 +124,9 @@ paired AS (
 
 judged AS (
   SELECT
-    metric,
-    n.version,
-    n.status,
-    n.polarity,
-    dimensions,
-    p.unit,
-    p.baseline,
-    p.value,
+    metric, n.version, n.status, n.polarity, dimensions, p.unit, p.baseline, p.value,
     p.value - p.baseline AS difference,
-    p.baseline_tail,
-    p.tail,
-    CASE
+    p.baseline_tail, p.tail, CASE
       WHEN n.polarity = 'lower_is_better' THEN p.value - p.baseline
       WHEN n.polarity = 'higher_is_better' THEN p.baseline - p.value
     END AS worse_by,
@@ -167,8 +134,7 @@ judged AS (
       WHEN n.polarity = 'lower_is_better' THEN p.tail - p.baseline_tail
       WHEN n.polarity = 'higher_is_better' THEN p.baseline_tail - p.tail
     END AS tail_worse_by,
-    p.baseline_samples,
-    p.samples,
+    p.baseline_samples, p.samples,
     CASE WHEN w.most_runs >= 5 THEN w.spread WHEN w.most_runs >= 2 THEN 2 * w.spread ELSE p.notches END AS noise,
     CASE WHEN w.most_runs >= 2 THEN 'repeats' WHEN p.notches IS NOT NULL THEN 'steps' END AS noise_source
   FROM paired AS p

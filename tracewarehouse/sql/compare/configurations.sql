@@ -20,7 +20,7 @@ described AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   CAST(
     JSON_OBJECT(
       'spec', JSON_MERGE_PATCH(manifest -> '$.spec', '{"repeat": null}'),

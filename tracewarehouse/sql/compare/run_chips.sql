@@ -11,7 +11,7 @@ WITH captured AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   c.kind, -- Kind of the devices; the first by name if there are several.
   c.devices + COALESCE(r.missing_devices, 0) AS devices, -- Devices of the run.
   (c.chips * (c.devices + COALESCE(r.missing_devices, 0)) + c.devices - 1) // c.devices AS chips -- Chips of the run.

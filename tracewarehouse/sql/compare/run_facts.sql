@@ -46,19 +46,14 @@ stepped AS (
 )
 
 SELECT
-  run_id,
-  r.name,
+  run_id, r.name,
   COALESCE(r.model, r.model_family) AS model,
   r.num_layers AS layers,
-  r.dtype,
-  r.batch_size,
-  r.input_length,
-  r.output_length,
+  r.dtype, r.batch_size, r.input_length, r.output_length,
   COALESCE(r.mesh, a.mesh) AS mesh,
   CASE WHEN r.mesh IS NOT NULL THEN 'mesh' ELSE a.source END AS mesh_source,
   CASE WHEN r.mesh IS NOT NULL THEN 1.0 ELSE a.confidence END AS mesh_confidence,
-  r.sequence_parallelism,
-  r.backend,
+  r.sequence_parallelism, r.backend,
   c.kind AS device_kind,
   r.device_count AS devices,
   c.chips,

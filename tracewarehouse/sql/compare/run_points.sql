@@ -9,24 +9,18 @@ description: >
 ---*/
 WITH wanted AS (
   SELECT
-    run_id,
-    name,
+    run_id, name,
     COALESCE(model, model_family, 'unknown') AS model,
     dtype,
     COALESCE(mesh, 'unknown') AS mesh,
-    batch_size,
-    input_length,
-    output_length,
-    profile_start_ns,
-    framework
+    batch_size, input_length, output_length, profile_start_ns, framework
   FROM main.runs
   WHERE LIST_CONTAINS(runs, run_id)
 ),
 
 latencies AS (
   SELECT
-    run_id,
-    metric,
+    run_id, metric,
     MIN(value) FILTER (WHERE dimensions ->> '$.clock' = 'host') AS host_ms,
     MIN(value) FILTER (WHERE dimensions ->> '$.clock' = 'device') AS device_ms
   FROM main.metric_values
@@ -43,18 +37,9 @@ rates AS (
 
 points AS (
   SELECT
-    run_id,
-    r.name,
-    r.model,
-    r.dtype,
-    r.mesh,
-    r.batch_size,
-    r.input_length,
-    r.output_length,
+    run_id, r.name, r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
     c.kind AS device_kind,
-    c.chips,
-    r.profile_start_ns,
-    r.framework,
+    c.chips, r.profile_start_ns, r.framework,
     COALESCE(f.host_ms, f.device_ms) AS ttft_ms,
     COALESCE(t.host_ms, t.device_ms) AS tpot_ms,
     q.tokens_per_s,
@@ -81,7 +66,7 @@ beaten AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   p.name, -- Its name.
   p.model, -- Model or model family; unknown where neither is known.
   p.dtype, -- Precision.

@@ -155,9 +155,7 @@ found AS (
 )
 
 SELECT
-  r.run_id,
-  n.position,
-  n.metric,
+  r.run_id, n.position, n.metric,
   CASE WHEN f.part = 'outside' THEN REPLACE(n.name, ' per step', '') ELSE n.name END AS name,
   COALESCE(f.part, '') AS part,
   f.value,

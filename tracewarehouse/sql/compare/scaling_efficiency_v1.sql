@@ -7,7 +7,7 @@ polarity: higher_is_better
 scope: warehouse
 grain: [run_id, baseline_run_id]
 value: efficiency
-needs: [throughput, model_name, lengths]
+needs: [known_throughput, model_name, lengths]
 description: >
   Output tokens per second and chip, relative to the run of the same workload on the fewest chips; at 1, throughput
   grows with the chips. Two runs have the same workload if model, batch size, prompt and output length are equal, and if
@@ -24,9 +24,7 @@ WITH rated AS (
     COALESCE(c.kind, '') AS kind,
     r.model,
     COALESCE(r.dtype, '') AS dtype,
-    r.batch_size,
-    r.input_length,
-    r.output_length
+    r.batch_size, r.input_length, r.output_length
   FROM main.metric_values AS v
   INNER JOIN main.runs AS r USING (run_id)
   INNER JOIN models.run_chips AS c USING (run_id)
@@ -35,21 +33,13 @@ WITH rated AS (
 
 placed AS (
   SELECT
-    run_id,
-    tokens_per_s,
-    chips,
-    kind,
-    model,
-    dtype,
-    batch_size,
-    input_length,
-    output_length,
+    *,
     MIN(chips) OVER (PARTITION BY model, batch_size, input_length, output_length, dtype, kind) AS fewest_chips
   FROM rated
 )
 
 SELECT
-  p.run_id, -- The run.
+  p.run_id,
   -- The run on the fewest chips with which it is compared; the run itself if it is one of those.
   b.run_id AS baseline_run_id,
   p.tokens_per_s * b.chips / (b.tokens_per_s * p.chips) AS efficiency, -- Throughput per chip over that of the baseline.

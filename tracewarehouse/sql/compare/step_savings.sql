@@ -36,8 +36,7 @@ waits AS (
 
 stored AS (
   SELECT
-    run_id,
-    metric,
+    run_id, metric,
     CASE metric
       WHEN 'communication_fraction' THEN 'communication that is hidden altogether'
       WHEN 'device_idle' THEN 'devices that never idle'
@@ -57,8 +56,7 @@ shares AS (
   GROUP BY run_id, phase, metric, change
   UNION ALL
   SELECT
-    s.run_id,
-    s.phase,
+    s.run_id, s.phase,
     'sync_wait' AS metric,
     'no waiting for late devices in collectives' AS change,
     w.wait_ps / s.time_ps AS saved
@@ -69,8 +67,6 @@ shares AS (
 SELECT
   run_id,
   COALESCE(phase, '') AS phase,
-  metric,
-  change,
-  saved
+  metric, change, saved
 FROM shares
 WHERE saved IS NOT NULL

@@ -15,9 +15,7 @@ columns:
 ---*/
 WITH summed AS (
   SELECT
-    run_id,
-    phase,
-    part,
+    run_id, phase, part,
     SUM(time_ps) AS time_ps,
     SUM(mean_ms ORDER BY mean_ms) / COUNT(*) AS mean_ms,
     COUNT(*) AS steps
@@ -31,6 +29,5 @@ SELECT
   COALESCE(phase, '') AS phase,
   part,
   time_ps / NULLIF(SUM(time_ps) OVER (PARTITION BY run_id, phase), 0) AS share,
-  mean_ms,
-  steps
+  mean_ms, steps
 FROM summed

@@ -17,8 +17,7 @@ changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
+  run_id, device_id,
   kind, -- copy for copy-start and copy-done, async for other asynchronous ops except collectives.
   SUM(bytes) * 1000 / SUM(end_ps - start_ps) AS copy_gbps, -- Bytes over time.
   COUNT(*) AS copies, -- Number of copies of known size.

@@ -7,7 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: overhead
 ranges: {overhead: [0, 1]}
-needs: [copies]
+needs: [any_copy]
 description: >
   Share of a phase in which a device copies and neither computes nor communicates: time in the windows of copies that no
   other op covers, over the time of the phase's steps, all devices together. The window of an asynchronous copy lasts
@@ -35,13 +35,11 @@ copying AS (
 )
 
 SELECT
-  run_id, -- The run.
-  t.phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  run_id, t.phase,
   SUM(COALESCE(x.exposed_copy_ps, 0)) / SUM(t.span_ps) AS overhead, -- Exposed copy time over the time of the phase.
-  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
   CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
   SUM(COALESCE(x.exposed_copy_ps, 0)) / 1e9 AS exposed_ms, -- Exposed copy time of all devices.
-  SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase of all devices.
+  SUM(t.span_ps) / 1e9 AS time_ms,
   COUNT(*) AS devices -- Devices that ran the phase.
 FROM models.timed_phases AS t
 INNER JOIN copying USING (run_id)

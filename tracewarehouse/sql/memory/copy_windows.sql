@@ -7,9 +7,9 @@ description: >
   partner has no window.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   c.event_id, -- The copy, or the start.
-  c.device_id, -- The device.
+  c.device_id,
   -- copy for copies, async for other asynchronous ops.
   CASE WHEN i.opcode IN ('copy', 'copy-start', 'copy-done') THEN 'copy' ELSE 'async' END AS kind,
   c.phase, -- Phase in which it starts; NULL in a step without one, outside before the first and after the last.

@@ -18,9 +18,7 @@ changed: First version.
 ---*/
 WITH moved AS (
   SELECT
-    run_id,
-    e.device_id,
-    e.phase,
+    run_id, e.device_id, e.phase,
     CAST(SUM(CASE WHEN i.async_role = 'done' THEN 0 ELSE c.bytes_accessed * e.ops END) AS BIGINT) AS bytes,
     SUM(e.self_ps) AS self_ps,
     SUM(e.self_ps) FILTER (WHERE COALESCE(i.async_role, 'start') = 'start' AND c.bytes_accessed IS NULL) AS unsized_ps,
@@ -32,9 +30,7 @@ WITH moved AS (
 )
 
 SELECT
-  d.run_id, -- The run.
-  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
-  d.device_id, -- The device.
+  d.run_id, d.phase, d.device_id,
   m.bytes * 1000 / d.busy_ps AS hbm_gbps, -- Bytes over busy time.
   -- Share of the device's peak; NULL if the peak is unknown.
   m.bytes * 1000 / d.busy_ps / NULLIF(v.peak_hbm_gbps, 0) AS utilization,

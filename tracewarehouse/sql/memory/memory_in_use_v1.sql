@@ -15,22 +15,13 @@ changed: First version.
 ---*/
 WITH placed AS (
   SELECT
-    run_id,
-    host,
-    allocator,
-    is_allocation,
-    lifetime_peak_bytes,
-    allocated_bytes,
-    reserved_bytes,
-    used_bytes,
-    capacity_bytes,
+    * EXCLUDE (event_id, at_ps),
     ROW_NUMBER() OVER (PARTITION BY run_id, host, allocator ORDER BY used_bytes DESC, event_id) AS place
   FROM models.memory_states
 )
 
 SELECT
-  run_id, -- The run.
-  host, -- The host.
+  run_id, host,
   allocator, -- Name of the allocator; else the device's number on the host; NULL where neither is stated.
   MAX(used_bytes) AS peak_bytes, -- Most in use at once, allocated and reserved.
   MIN(allocated_bytes) FILTER (WHERE place = 1) AS peak_allocated_bytes, -- Allocated at that moment.

@@ -6,9 +6,7 @@ description: >
 ---*/
 WITH stated AS (
   SELECT
-    run_id,
-    e.host,
-    e.event_id,
+    run_id, e.host, e.event_id,
     MIN(e.start_ps) AS at_ps,
     MIN(s.string_value) FILTER (WHERE s.name = 'allocator_name') AS allocator_name,
     MIN(s.int_value) FILTER (WHERE s.name = 'index_on_host') AS index_on_host,
@@ -28,8 +26,7 @@ WITH stated AS (
 )
 
 SELECT
-  run_id, -- The run.
-  host, -- The host.
+  run_id, host,
   event_id, -- The allocation or release.
   -- Name of the allocator; else the device's number on the host; NULL where neither is stated.
   COALESCE(allocator_name, CAST(index_on_host AS VARCHAR)) AS allocator,

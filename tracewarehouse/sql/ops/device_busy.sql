@@ -5,8 +5,7 @@ description: >
   step before it, because a step lasts until the next one begins.
 ---*/
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
+  run_id, device_id,
   phase, -- Phase; NULL for a step without one, and outside of steps.
   step, -- Step; NULL before the first, after the last, and in a capture without steps.
   MIN(first_start_ps) AS first_start_ps, -- Start of the first op.

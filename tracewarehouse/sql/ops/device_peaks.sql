@@ -6,8 +6,7 @@ description: >
   own runs at the rate of bf16.
 ---*/
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
+  run_id, device_id,
   'bf16' AS product_type, -- bf16, int8 or fp8.
   peak_flops_per_s -- Operations per second; no row where not known.
 FROM main.devices

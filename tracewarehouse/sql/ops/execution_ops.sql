@@ -4,11 +4,10 @@ description: >
   The leaf ops of each execution of a program on a device, summed by phase and step - the one pass over all ops.
 ---*/
 SELECT
-  run_id, -- The run.
-  o.device_id, -- The device.
+  run_id, o.device_id,
   o.phase, -- Phase of their step; NULL for a step without one, and outside of steps.
   o.step, -- Their step; NULL outside of steps.
-  o.execution, -- Execution of a program on the device; NULL if unknown.
+  o.execution,
   COUNT(*) AS ops, -- Number of leaf ops.
   MIN(o.start_ps) AS first_start_ps, -- Start of the first op.
   MAX(o.end_ps) AS last_end_ps, -- Latest end of an op.

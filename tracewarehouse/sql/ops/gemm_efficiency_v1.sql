@@ -19,16 +19,9 @@ changed: First version.
 ---*/
 WITH sized AS (
   SELECT
-    run_id,
-    t.phase,
-    t.device_id,
-    t.op_class,
-    i.shape,
-    i.operand_dtype,
-    c.product_type,
+    run_id, t.phase, t.device_id, t.op_class, i.shape, i.operand_dtype, c.product_type,
     COALESCE(c.model_flops, c.flops) AS flops,
-    t.ops,
-    t.self_ps
+    t.ops, t.self_ps
   FROM models.instruction_time AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
@@ -36,8 +29,7 @@ WITH sized AS (
 
 shares AS (
   SELECT
-    run_id,
-    phase,
+    run_id, phase,
     COALESCE(SUM(self_ps) FILTER (WHERE flops IS NULL), 0) / NULLIF(SUM(self_ps), 0) AS unsized_share
   FROM sized
   WHERE op_class = 'compute'
@@ -46,11 +38,7 @@ shares AS (
 
 products AS (
   SELECT
-    run_id,
-    s.phase,
-    s.shape,
-    s.operand_dtype,
-    s.flops,
+    run_id, s.phase, s.shape, s.operand_dtype, s.flops,
     MIN(k.peak_flops_per_s) AS peak_flops_per_s,
     SUM(s.self_ps) AS self_ps,
     SUM(s.ops) AS executions
@@ -61,8 +49,7 @@ products AS (
 )
 
 SELECT
-  p.run_id, -- The run.
-  p.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
+  p.run_id, p.phase,
   p.shape, -- Shape of the result.
   p.operand_dtype, -- Element type that it multiplies.
   p.flops, -- Operations of one execution.
@@ -70,7 +57,7 @@ SELECT
   CAST(p.flops AS DOUBLE) * p.executions / p.self_ps AS tflops_per_s, -- Operations over self time, 10^12 per second.
   p.self_ps / 1e9 AS self_ms, -- Self time over all devices.
   p.self_ps / (p.executions * 1e6) AS mean_us, -- Mean self time of an execution.
-  CAST(p.executions AS BIGINT) AS executions, -- Executions on all devices.
+  CAST(p.executions AS BIGINT) AS executions,
   p.peak_flops_per_s, -- Peak of a device for the type; the smallest where devices differ.
   -- Of the self time of the phase's ops that compute, the share whose operations are not known.
   s.unsized_share

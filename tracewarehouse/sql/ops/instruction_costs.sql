@@ -6,8 +6,7 @@ description: >
   compiler does not know the cost of a custom call, such as a Pallas kernel, so a stated 0 there means unknown.
 ---*/
 SELECT
-  run_id, -- The run.
-  instruction_id, -- The HLO instruction.
+  run_id, instruction_id,
   -- Floating-point operations; NULL if unknown.
   COALESCE(given_flops, NULLIF(flops, CASE WHEN opcode = 'custom-call' THEN 0 END)) AS flops,
   -- Floating-point operations without work that the compiler added.

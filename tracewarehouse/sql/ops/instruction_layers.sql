@@ -7,9 +7,7 @@ description: >
   of layers. In tick t, stage s works on microbatch t - s.
 ---*/
 SELECT
-  run_id, -- The run.
-  i.instruction_id, -- The HLO instruction.
-  d.device_id, -- The device.
+  run_id, i.instruction_id, d.device_id,
   -- Transformer layer; NULL if unknown, and in a slot for which the device's stage has no layer because another stage
   -- has one there.
   CASE
@@ -27,7 +25,7 @@ SELECT
   -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the stage has none because the
   -- pipeline fills or drains.
   CASE WHEN i.tick >= d.pp_index AND i.tick - d.pp_index < r.microbatches THEN i.tick - d.pp_index END AS microbatch,
-  i.part -- Part of the model; NULL if unknown.
+  i.part
 FROM main.instructions AS i
 INNER JOIN main.devices AS d USING (run_id)
 LEFT JOIN main.runs AS r USING (run_id)

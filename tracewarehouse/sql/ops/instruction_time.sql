@@ -10,10 +10,7 @@ WITH placed AS (
 
 summed AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
-    instruction_id,
+    run_id, device_id, phase, instruction_id,
     COUNT(*) AS ops,
     CAST(SUM(self_ps) AS BIGINT) AS self_ps,
     COUNT(*) FILTER (WHERE is_timed) AS timed_ops,
@@ -23,11 +20,7 @@ summed AS (
 )
 
 SELECT
-  run_id, -- The run.
-  t.device_id, -- The device.
-  t.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  instruction_id, -- The HLO instruction.
-  i.category, -- The profiler's category of the instruction; NULL if it names none.
+  run_id, t.device_id, t.phase, instruction_id, i.category,
   i.op_class, -- What the device does in them - communication, copy or compute.
   t.ops, -- Number of leaf ops.
   t.self_ps, -- Their self time.

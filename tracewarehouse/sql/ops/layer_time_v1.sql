@@ -16,10 +16,7 @@ changed: First version.
 ---*/
 WITH executed AS (
   SELECT
-    run_id,
-    phase,
-    device_id,
-    instruction_id,
+    run_id, phase, device_id, instruction_id,
     SUM(self_ps) AS self_ps,
     COALESCE(SUM(self_ps) FILTER (WHERE op_class = 'compute'), 0) AS compute_ps,
     COALESCE(SUM(self_ps) FILTER (WHERE op_class = 'communication'), 0) AS communication_ps
@@ -29,11 +26,7 @@ WITH executed AS (
 
 worked AS (
   SELECT
-    run_id,
-    e.phase,
-    device_id,
-    l.layer,
-    l.part,
+    run_id, e.phase, device_id, l.layer, l.part,
     SUM(e.self_ps) AS self_ps,
     SUM(e.compute_ps) AS compute_ps,
     SUM(e.communication_ps) AS communication_ps
@@ -57,10 +50,7 @@ known AS (
 )
 
 SELECT
-  run_id, -- The run.
-  p.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  p.layer, -- Transformer layer; NULL if unknown.
-  p.part, -- Part of the model; NULL if unknown.
+  run_id, p.phase, p.layer, p.part,
   SUM(p.self_ps) / (SUM(p.steps) * 1e6) AS self_us, -- Self time per device and step.
   SUM(p.compute_ps) / (SUM(p.steps) * 1e6) AS compute_us, -- Self time of compute ops.
   SUM(p.communication_ps) / (SUM(p.steps) * 1e6) AS communication_us, -- Self time of communication, including waiting.

@@ -7,10 +7,7 @@ description: >
   copies cover the same time again. The sum of busy_ps is the time in which the device was busy.
 ---*/
 SELECT
-  run_id, -- The run.
-  o.event_id, -- The event.
-  o.device_id, -- The device.
-  instruction_id, -- The HLO instruction.
+  run_id, o.event_id, o.device_id, instruction_id,
   i.name, -- Name of the instruction, such as fusion.12.
   i.module, -- Program (HLO module) of the instruction; NULL where not known.
   i.opcode, -- HLO opcode; NULL where not known.
@@ -20,12 +17,9 @@ SELECT
   -- Duration without what the leaf ops cover that began before it, on all streams of the device.
   o.duration_ps - o.overlap_ps AS busy_ps,
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.
-  o.execution, -- Execution of a program on the device; NULL if unknown.
-  o.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  o.step, -- Step, NULL outside of steps.
-  i.part, -- Part of the model; NULL where not known.
+  o.execution, o.phase, o.step, i.part,
   i.source, -- Source line, as file:line; NULL where not known.
-  i.category, -- The profiler's category of the instruction; NULL where it names none.
+  i.category,
   i.op_class -- What the device does in it - communication, copy or compute.
 FROM main.ops AS o
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)

@@ -7,7 +7,7 @@ polarity: higher_is_better
 grain: [run_id, phase]
 value: mfu
 ranges: {mfu: [0, 1]}
-needs: [matrix_peak, phases, model_shape, batch_size, lengths]
+needs: [matrix_peak, known_phases, model_shape, batch_size, lengths]
 description: >
   Model FLOPs utilization: the floating-point operations that the model needs for a phase's tokens, over what all
   devices of the run (missing ones included) could do at their peak in the time of its steps. A step lasts from its
@@ -46,8 +46,7 @@ peaks AS (
 
 worked AS (
   SELECT
-    run_id,
-    e.phase,
+    run_id, e.phase,
     CAST(SUM(c.model_flops * e.timed_ops) AS BIGINT) AS hlo_model_flops,
     SUM(e.timed_self_ps) AS self_ps,
     SUM(e.timed_self_ps) FILTER (WHERE c.model_flops IS NULL) AS unsized_ps
@@ -59,8 +58,7 @@ worked AS (
 
 phases AS (
   SELECT
-    run_id,
-    phase,
+    run_id, phase,
     COUNT(*) AS all_steps,
     COUNT(*) FILTER (WHERE is_timed) AS steps,
     CAST(SUM(step) FILTER (WHERE is_timed) AS BIGINT) AS sum_of_steps,
@@ -96,25 +94,13 @@ shapes AS (
     -- the parameters include a head of its own, unless it counts as one of the tables
     params - embedding_params
     - CASE WHEN has_tied_embeddings OR embedding_params >= 2 * head_params THEN 0 ELSE head_params END AS body_params,
-    head_params,
-    layers_width,
-    sequences,
-    input_length,
-    devices,
-    product_type
+    head_params, layers_width, sequences, input_length, devices, product_type
   FROM sizes
 ),
 
 counted AS (
   SELECT
-    run_id,
-    p.phase,
-    p.steps,
-    p.time_ps,
-    p.last_steps,
-    h.devices,
-    h.body_params,
-    h.head_params,
+    run_id, p.phase, p.steps, p.time_ps, p.last_steps, h.devices, h.body_params, h.head_params,
     h.layers_width,
     COALESCE(m.product_type, h.product_type) AS product_type,
     h.sequences * p.steps AS head_tokens,
@@ -133,18 +119,11 @@ counted AS (
 
 needed AS (
   SELECT
-    run_id,
-    phase,
-    c.steps,
-    c.time_ps,
-    c.last_steps,
-    c.devices,
-    c.tokens,
+    run_id, phase, c.steps, c.time_ps, c.last_steps, c.devices, c.tokens,
     2 * (c.body_params * c.tokens + c.head_params * c.head_tokens) + 4 * c.layers_width * c.contexts AS model_flops,
     g.hlo_model_flops,
     COALESCE(g.unsized_ps, 0) / NULLIF(g.self_ps, 0) AS unsized_share,
-    product_type,
-    k.peak_flops_per_s,
+    product_type, k.peak_flops_per_s,
     k.devices AS devices_with_peak
   FROM counted AS c
   INNER JOIN peaks AS k USING (run_id, product_type)
@@ -153,11 +132,10 @@ needed AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   phase, -- prefill or decode.
   -- Utilization; NULL if the model's shape or the lengths are not known.
   model_flops * 1e12 / (CAST(time_ps AS DOUBLE) * devices * peak_flops_per_s) AS mfu,
-  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the values are exact.
   CASE WHEN last_steps > 0 THEN 'upper' END AS bound,
   -- Utilization by the model_flops of leaf ops that neither communicate nor copy, as the profiler states them or as
   -- given at ingest, over the time of the same steps. Ops between two steps count for the one before. NULL if none is

@@ -45,9 +45,7 @@ experts AS (
 
 summed AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
+    run_id, device_id, phase,
     SUM(self_ps) AS moe_ps,
     COALESCE(SUM(self_ps) FILTER (WHERE op_class = 'communication'), 0) AS communication_ps
   FROM experts
@@ -62,8 +60,7 @@ known AS (
 )
 
 SELECT
-  run_id, -- The run.
-  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  run_id, d.phase,
   SUM(COALESCE(m.moe_ps, 0)) / SUM(d.busy_ps) AS fraction, -- Share of the busy time.
   -- Share of ops that do not communicate.
   SUM(COALESCE(m.moe_ps - m.communication_ps, 0)) / SUM(d.busy_ps) AS compute_fraction,

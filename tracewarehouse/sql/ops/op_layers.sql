@@ -4,9 +4,7 @@ inline: true
 description: Transformer layer and microbatch of every device op, looked up in models.instruction_layers.
 ---*/
 SELECT
-  run_id, -- The run.
-  o.event_id, -- The event.
-  device_id, -- The device.
+  run_id, o.event_id, device_id,
   -- Transformer layer; NULL if unknown, and in a slot for which the device's stage has no layer because another stage
   -- has one there.
   l.layer,
@@ -15,7 +13,6 @@ SELECT
   l.tick, -- Tick of the schedule; NULL outside of ticks.
   -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the stage has none because the
   -- pipeline fills or drains.
-  l.microbatch,
-  l.part -- Part of the model; NULL if unknown.
+  l.microbatch, l.part
 FROM main.ops AS o
 LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)

@@ -27,9 +27,7 @@ compared AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  category, -- The profiler's category; NULL if it names none.
+  run_id, phase, category,
   self_ps / phase_ps AS share, -- Share of the self time.
   self_ps / 1e9 AS self_ms, -- Self time over all devices.
   CAST(ops AS BIGINT) AS ops -- Number of ops.

@@ -3,11 +3,7 @@ model: part_time
 description: Self time of the leaf ops by phase, device, layer and part of the model.
 ---*/
 SELECT
-  run_id, -- The run.
-  t.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  t.device_id, -- The device.
-  i.layer, -- Transformer layer; NULL if unknown.
-  i.part, -- Part of the model; NULL if unknown.
+  run_id, t.phase, t.device_id, i.layer, i.part,
   CAST(SUM(t.self_ps) AS BIGINT) AS self_ps, -- Self time of all ops.
   -- Self time of compute.
   CAST(COALESCE(SUM(t.self_ps) FILTER (WHERE t.op_class = 'compute'), 0) AS BIGINT) AS compute_ps,

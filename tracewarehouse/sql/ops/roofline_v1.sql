@@ -20,8 +20,7 @@ changed: First version.
 ---*/
 WITH timed AS (
   SELECT
-    run_id,
-    instruction_id,
+    run_id, instruction_id,
     SUM(o.self_ps) AS self_ps,
     CAST(SUM(o.ops) AS BIGINT) AS executions,
     MIN(k.peak_flops_per_s) AS peak_flops_per_s,
@@ -52,8 +51,7 @@ shares AS (
 
 sent AS (
   SELECT
-    run_id,
-    instruction_id,
+    run_id, instruction_id,
     CASE WHEN COUNT(wire_bytes) = COUNT(*) THEN CAST(SUM(wire_bytes) AS BIGINT) END AS wire_bytes
   FROM main.collectives
   GROUP BY run_id, instruction_id
@@ -61,18 +59,10 @@ sent AS (
 
 needed AS (
   SELECT
-    run_id,
-    instruction_id,
-    i.name,
-    i.category,
-    c.flops,
-    c.bytes_accessed,
+    run_id, instruction_id, i.name, i.category, c.flops, c.bytes_accessed,
     (i.collective IS NOT NULL AND s.wire_bytes IS NULL)
     OR (i.op_class = 'compute' AND (c.flops IS NULL OR c.bytes_accessed IS NULL)) AS is_unsized,
-    h.unsized_share,
-    s.wire_bytes,
-    t.self_ps,
-    t.executions,
+    h.unsized_share, s.wire_bytes, t.self_ps, t.executions,
     CAST(COALESCE(c.flops, 0) AS DOUBLE) * t.executions * (1e12 / NULLIF(t.peak_flops_per_s, 0)) AS compute_ps,
     CAST(COALESCE(c.bytes_accessed, 0) AS DOUBLE) * t.executions * (1e3 / NULLIF(t.peak_hbm_gbps, 0)) AS memory_ps,
     COALESCE(s.wire_bytes, 0) * (1e3 / NULLIF(t.peak_ici_gbps, 0)) AS ici_ps
@@ -85,10 +75,9 @@ needed AS (
 )
 
 SELECT
-  run_id, -- The run.
-  instruction_id, -- The HLO instruction.
+  run_id, instruction_id,
   name, -- Its name.
-  category, -- The profiler's category.
+  category,
   -- Operations per second of a device; NULL if unknown.
   CAST(flops AS DOUBLE) * executions * 1e12 / self_ps AS flops_per_s,
   flops, -- Operations of one execution.
@@ -108,7 +97,7 @@ SELECT
     WHEN is_unsized OR (wire_bytes > 0 AND ici_ps IS NULL) THEN NULL
     ELSE GREATEST(compute_ps, memory_ps, COALESCE(ici_ps, memory_ps)) / self_ps
   END AS attained, -- Share of the bound's peak; NULL if the bound is.
-  executions, -- Executions on all devices.
+  executions,
   -- Share of the self time of the run's compute ops whose flops or bytes are unknown; NULL without such ops.
   unsized_share
 FROM needed

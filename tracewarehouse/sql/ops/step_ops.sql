@@ -6,11 +6,9 @@ description: >
   once, for the op that started first among those that cover it.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   event_id, -- The op.
-  device_id, -- The device.
-  instruction_id, -- The HLO instruction.
-  execution, -- Execution of a program on the device; NULL if unknown.
+  device_id, instruction_id, execution,
   phase, -- Phase of its step; NULL for a step without one.
   step, -- Its step; NULL before the first, after the last, and in a capture without steps.
   start_ps, -- Start of the op.

@@ -16,10 +16,7 @@ changed: First version.
 ---*/
 WITH executed AS (
   SELECT
-    run_id,
-    t.phase,
-    t.category,
-    instruction_id,
+    run_id, t.phase, t.category, instruction_id,
     MIN(l.layer) AS first_layer,
     MAX(l.layer) AS last_layer,
     SUM(t.self_ps) AS self_ps,
@@ -31,17 +28,8 @@ WITH executed AS (
 
 named AS (
   SELECT
-    run_id,
-    e.phase,
-    e.category,
-    instruction_id,
-    i.op_class,
-    i.op_name,
-    i.source,
-    e.first_layer,
-    e.last_layer,
-    e.self_ps,
-    e.ops,
+    run_id, e.phase, e.category, instruction_id, i.op_class, i.op_name, i.source, e.first_layer, e.last_layer,
+    e.self_ps, e.ops,
     REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel
   FROM executed AS e
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
@@ -50,13 +38,7 @@ named AS (
 -- what is said of a kernel is that of its instruction that takes most time
 kernels AS (
   SELECT
-    run_id,
-    phase,
-    kernel,
-    category,
-    op_class,
-    op_name,
-    source,
+    run_id, phase, kernel, category, op_class, op_name, source,
     MIN(first_layer) OVER (PARTITION BY run_id, phase, kernel, category) AS first_layer,
     MAX(last_layer) OVER (PARTITION BY run_id, phase, kernel, category) AS last_layer,
     COUNT(*) OVER (PARTITION BY run_id, phase, kernel, category) AS instructions,
@@ -68,18 +50,7 @@ kernels AS (
 
 compared AS (
   SELECT
-    run_id,
-    phase,
-    kernel,
-    category,
-    op_class,
-    op_name,
-    source,
-    first_layer,
-    last_layer,
-    instructions,
-    self_ps,
-    ops,
+    * EXCLUDE (position),
     SUM(self_ps) OVER (PARTITION BY run_id, phase) AS phase_ps,
     ROW_NUMBER() OVER (PARTITION BY run_id, phase ORDER BY self_ps DESC, kernel, category) AS place
   FROM kernels
@@ -87,10 +58,9 @@ compared AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
+  run_id, phase,
   kernel, -- Name of the ops without the numbers at its end.
-  category, -- The profiler's category; NULL where it names none.
+  category,
   self_ps / phase_ps AS share, -- Share of the phase's self time.
   place, -- Place in the phase, 1 for the kernel that takes most time.
   self_ps / 1e9 AS self_ms, -- Self time over all devices.

@@ -16,8 +16,7 @@ changed: First version.
 ---*/
 WITH stated AS (
   SELECT
-    run_id,
-    host,
+    run_id, host,
     REGEXP_EXTRACT(name, '^(.*)_utilization_percent$', 1) AS hardware_unit,
     COALESCE(double_value, int_value) AS percent
   FROM main.plane_stats
@@ -25,8 +24,7 @@ WITH stated AS (
 )
 
 SELECT
-  run_id, -- The run.
-  host, -- The host.
+  run_id, host,
   hardware_unit, -- Unit as the profiler names it, such as matrix_unit.
   MAX(percent) / 1e2 AS utilization, -- Share of what the unit can do; the largest where several planes state it.
   COUNT(*) AS planes -- Planes that state it.

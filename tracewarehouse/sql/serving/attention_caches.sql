@@ -7,8 +7,7 @@ description: >
 ---*/
 WITH operands AS (
   SELECT
-    run_id,
-    instruction_id,
+    run_id, instruction_id,
     REGEXP_EXTRACT(
       hlo_text, '([a-z0-9]+)[[][0-9]+,[0-9]+,[0-9]+,[0-9]+(,[0-9]+)?[]][^ ]* %?[^ ,()]+[)], custom_call_target', 1
     ) AS dtype,
@@ -23,9 +22,7 @@ WITH operands AS (
 
 sized AS (
   SELECT
-    run_id,
-    instruction_id,
-    CASE
+    run_id, instruction_id, CASE
       WHEN dtype IN ('bf16', 'f16') THEN 2
       WHEN dtype = 'f32' THEN 4
       WHEN dtype IN ('s8', 'u8') OR dtype LIKE 'f8%' THEN 1
@@ -42,7 +39,7 @@ sized AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   instruction_id, -- The kernel.
   element_bytes * token_elements AS token_bytes, -- Bytes of a token's keys and values in the layer, on a device.
   pages * page_tokens AS capacity_tokens -- Tokens that the cache of the layer can hold.

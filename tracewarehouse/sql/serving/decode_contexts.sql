@@ -12,8 +12,7 @@ WITH servers AS (
 
 contexts AS (
   SELECT
-    run_id,
-    step,
+    run_id, step,
     SUM(requests) AS requests,
     SUM(decode_tokens) AS decode_tokens,
     SUM(requests * min_kv_length) AS context_tokens
@@ -26,8 +25,7 @@ contexts AS (
 )
 
 SELECT
-  run_id, -- The run.
-  step, -- Step.
+  run_id, step,
   CAST(c.requests AS BIGINT) AS requests, -- Requests of the step, of all data-parallel ranks.
   r.ranks, -- Data-parallel ranks of the server, those of other steps included.
   CAST(c.decode_tokens AS BIGINT) AS decode_tokens, -- Tokens that it computes.

@@ -6,7 +6,7 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, requests]
 value: us_per_token
-needs: [decode_contexts]
+needs: [varied_contexts]
 description: >
   What a decode step takes longer for each token of context: least squares of the time of decode steps, start to next
   start on the slowest device, on the tokens of context that all their requests have, by number of requests. The server
@@ -17,7 +17,7 @@ description: >
 changed: First version.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   requests, -- Requests of a step, of all data-parallel ranks.
   slope_ps / 1e6 AS us_per_token, -- Time of a step per token of context of all its requests together.
   (slope_ps - slope_error_ps) / 1e6 AS low_us_per_token, -- Lower end of its 95 % interval.

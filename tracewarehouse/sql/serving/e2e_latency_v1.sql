@@ -15,8 +15,7 @@ description: >
 changed: First version.
 ---*/
 SELECT
-  run_id, -- The run.
-  clock, -- host or device.
+  run_id, clock,
   (decode_end_ps - prefill_start_ps) / 1e9 AS e2e_latency_ms, -- Time from start to end.
   decode_steps -- Decode steps in it.
 FROM models.request_times

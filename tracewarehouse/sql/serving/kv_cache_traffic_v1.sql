@@ -6,7 +6,7 @@ unit: bytes
 polarity: none
 grain: [run_id, device_id]
 value: read_bytes_per_step
-needs: [attention_caches, decode_batches, single_rank]
+needs: [known_caches, decode_batches, single_rank]
 description: >
   Bytes of the cache of keys and values that the attention kernels of a device read and write in a decode step: what a
   token takes in the cache, by the shape of the kernel's operand, times the tokens of context of all requests, and times
@@ -17,9 +17,7 @@ changed: First version.
 ---*/
 WITH worked AS (
   SELECT
-    run_id,
-    o.device_id,
-    o.step,
+    run_id, o.device_id, o.step,
     COUNT(*) AS kernels,
     SUM(c.token_bytes) AS token_bytes,
     SUM(o.self_ps) AS self_ps
@@ -30,11 +28,7 @@ WITH worked AS (
 
 moved AS (
   SELECT
-    run_id,
-    w.device_id,
-    w.kernels,
-    w.token_bytes,
-    w.self_ps,
+    run_id, w.device_id, w.kernels, w.token_bytes, w.self_ps,
     w.token_bytes * d.context_tokens AS read_bytes,
     w.token_bytes * d.decode_tokens AS written_bytes
   FROM worked AS w
@@ -43,8 +37,7 @@ moved AS (
 )
 
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
+  run_id, device_id,
   SUM(read_bytes) / COUNT(*) AS read_bytes_per_step, -- Bytes that are read, at least.
   SUM(written_bytes) / COUNT(*) AS written_bytes_per_step, -- Bytes that are written.
   SUM(token_bytes) / COUNT(*) AS token_bytes, -- Bytes of a token in the caches of all layers of the device.

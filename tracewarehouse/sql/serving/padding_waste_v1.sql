@@ -14,7 +14,7 @@ description: >
 changed: First version.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   -- prefill_only, prefill_heavy, balanced, decode_heavy, decode_only or ambiguous; NULL where the server does not say.
   kind,
   SUM(padded_tokens - scheduled_tokens) / SUM(padded_tokens) AS padding_share, -- Share that is padding.

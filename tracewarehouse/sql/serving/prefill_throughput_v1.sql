@@ -16,7 +16,7 @@ description: >
 changed: First version.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   c.tokens * 1e12 / c.time_ps AS prompt_tokens_per_s, -- Prompt tokens per second.
   -- The same per chip of the run, chips outside the capture included; NULL where their number is not known.
   c.tokens * 1e12 / (c.time_ps * NULLIF(h.chips, 0)) AS prompt_tokens_per_s_per_chip,

@@ -14,8 +14,7 @@ WITH timed AS (
 
 scheduled AS (
   SELECT
-    run_id,
-    step,
+    run_id, step,
     SUM(prefill_tokens) AS tokens,
     COUNT(*) - COUNT(prefill_tokens) AS unknown,
     SUM(COALESCE(decode_tokens, 0)) AS decode_tokens
@@ -56,7 +55,7 @@ counted AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   CAST(tokens AS BIGINT) AS tokens, -- Prompt tokens.
   CAST(time_ps AS BIGINT) AS time_ps, -- Time of the steps.
   steps, -- Prefill steps that count.

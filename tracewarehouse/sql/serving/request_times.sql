@@ -25,19 +25,13 @@ bounds AS (
 
 placed AS (
   SELECT
-    run_id,
-    clock,
-    phase,
-    step,
-    start_ps,
-    end_ps,
+    *,
     MIN(CASE WHEN phase = 'prefill' THEN start_ps END) OVER (PARTITION BY run_id, clock) AS request_ps
   FROM bounds
 )
 
 SELECT
-  run_id, -- The run.
-  clock, -- host or device.
+  run_id, clock,
   MIN(start_ps) FILTER (WHERE phase = 'prefill') AS prefill_start_ps, -- Start of the first prefill step; NULL without.
   MAX(end_ps) FILTER (WHERE phase = 'prefill') AS prefill_end_ps, -- End of the last prefill step.
   MIN(start_ps) FILTER (WHERE phase = 'decode') AS decode_start_ps, -- Start of the first decode step; NULL without.

@@ -24,12 +24,10 @@ WITH clocks AS (
 
 timed AS (
   SELECT
-    run_id,
-    clock,
+    run_id, clock,
     CAST(r.batch_size AS BIGINT) AS sequences,
     CAST(r.input_length AS BIGINT) AS input_length,
-    h.chips,
-    t.decode_steps,
+    h.chips, t.decode_steps,
     t.decode_end_ps - t.prefill_start_ps AS total_ps,
     t.prefill_end_ps - t.prefill_start_ps AS prefill_ps,
     t.decode_end_ps - t.decode_start_ps AS decode_ps
@@ -41,7 +39,7 @@ timed AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   sequences * (decode_steps + 1) / total_ps * 1e12 AS output_tokens_per_s, -- Output tokens of all sequences per second.
   -- Output tokens per second and chip of the run, including chips outside the capture.
   sequences * (decode_steps + 1) / (total_ps * NULLIF(chips, 0)) * 1e12 AS output_tokens_per_s_per_chip,
@@ -51,6 +49,6 @@ SELECT
   sequences * decode_steps / NULLIF(decode_ps, 0) * 1e12 AS decode_tokens_per_s,
   sequences * (decode_steps + 1) AS output_tokens, -- Output tokens of all sequences.
   chips, -- Chips of the run; NULL if its devices are unknown.
-  clock -- host or device.
+  clock
 FROM timed
 WHERE total_ps > 0

@@ -29,13 +29,12 @@ ranked AS (
 )
 
 SELECT
-  run_id, -- The run.
-  clock, -- host or device.
+  run_id, clock,
   SUM(token_ps) / (COUNT(*) * 1e9) AS tpot_ms, -- Mean time of a decode step.
   COUNT(*) AS steps, -- Decode steps that count.
   MIN(token_ps) FILTER (WHERE quantile >= 0.5) / 1e9 AS p50_ms, -- Median.
   MIN(token_ps) FILTER (WHERE quantile >= 0.9) / 1e9 AS p90_ms, -- 90th percentile.
   MIN(token_ps) FILTER (WHERE quantile >= 0.99) / 1e9 AS p99_ms, -- 99th percentile.
-  MIN(source) AS source -- Where the steps come from.
+  MIN(source) AS source
 FROM ranked
 GROUP BY run_id, clock

@@ -39,18 +39,16 @@ prefill AS (
 )
 
 SELECT
-  run_id, -- The run.
-  clock, -- host or device.
+  run_id, clock,
   (MAX(end_ps) - MIN(start_ps)) / 1e9 AS ttft_ms, -- Time to first token.
   COUNT(DISTINCT step) AS prefill_steps, -- Prefill steps in that time.
-  MIN(source) AS source -- Where the steps come from.
+  MIN(source) AS source
 FROM prefill
 WHERE clock = 'host'
 GROUP BY run_id, clock
 UNION ALL
 SELECT
-  run_id,
-  e.clock,
+  run_id, e.clock,
   (MAX(b.last_end_ps) - MIN(b.first_start_ps)) / 1e9 AS ttft_ms,
   COUNT(DISTINCT step) AS prefill_steps,
   MIN(e.source) AS source

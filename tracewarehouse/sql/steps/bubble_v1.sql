@@ -15,9 +15,7 @@ changed: First version.
 ---*/
 WITH summed AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
+    run_id, device_id, phase,
     SUM(gap_ps) AS gap_ps,
     SUM(gap_ps) FILTER (WHERE next = 'launch') AS launch_ps,
     SUM(gap_ps) FILTER (WHERE next = 'tick') AS tick_ps,
@@ -29,10 +27,7 @@ WITH summed AS (
 
 running AS (
   SELECT
-    d.run_id,
-    d.device_id,
-    d.phase,
-    d.steps,
+    d.run_id, d.device_id, d.phase, d.steps,
     COALESCE(s.gap_ps, 0) AS gap_ps,
     COALESCE(s.launch_ps, 0) AS launch_ps,
     COALESCE(s.tick_ps, 0) AS tick_ps,
@@ -44,9 +39,7 @@ running AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one.
-  device_id, -- The device.
+  run_id, phase, device_id,
   gap_ps / (steps * 1e9) AS bubble_ms, -- Time of all gaps per step.
   launch_ps / (steps * 1e9) AS before_launch_ms, -- Gaps before the first op of another execution of a program.
   -- Gaps before a collective on axis pp, or the start or done of one, with which a tick of a pipeline hands

@@ -25,10 +25,7 @@ handing AS (
 )
 
 SELECT
-  p.run_id, -- The run.
-  p.device_id, -- The device.
-  p.phase, -- Phase; NULL for a step without one.
-  p.step, -- The step.
+  p.run_id, p.device_id, p.phase, p.step,
   p.event_id, -- The op that ends the gap.
   p.start_ps, -- Start of the gap, the latest end of the ops before it.
   p.end_ps, -- End of the gap.

@@ -19,11 +19,8 @@ description: >
 changed: First version.
 ---*/
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one, and in a capture without steps.
-  device_id, -- The device.
+  run_id, phase, device_id,
   GREATEST(span_ps - busy_ps, 0) / span_ps AS idle_ratio, -- Share of the span without an op.
-  -- lower in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
   CASE WHEN is_last THEN 'lower' END AS bound,
   busy_ps / 1e9 AS busy_ms, -- Union of the leaf ops.
   span_ps / 1e9 AS span_ms, -- Time of the steps that count.

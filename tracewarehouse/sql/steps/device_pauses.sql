@@ -23,8 +23,7 @@ bounds AS (
 )
 
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
+  run_id, device_id,
   start_ps - idle_before_ps AS start_ps, -- Start of the pause.
   start_ps AS end_ps, -- End of the pause, exclusive.
   event_id, -- The op that ends it; NULL before the first op and after the last.
@@ -36,8 +35,7 @@ FROM models.leaf_ops
 WHERE idle_before_ps > 1000000
 UNION ALL
 SELECT
-  run_id,
-  device_id,
+  run_id, device_id,
   first_step_ps AS start_ps,
   first_start_ps AS end_ps,
   NULL AS event_id,
@@ -49,8 +47,7 @@ FROM bounds
 WHERE first_start_ps - first_step_ps > 1000000
 UNION ALL
 SELECT
-  run_id,
-  device_id,
+  run_id, device_id,
   last_end_ps AS start_ps,
   last_step_ps AS end_ps,
   NULL AS event_id,

@@ -6,9 +6,7 @@ description: >
 ---*/
 WITH busy AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
+    run_id, device_id, phase,
     step IS NOT NULL AS is_in_step,
     CAST(SUM(busy_ps) AS BIGINT) AS busy_ps,
     CAST(SUM(compute_ps) AS BIGINT) AS compute_ps
@@ -29,9 +27,7 @@ devices_with_ops AS (
 )
 
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
-  s.phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  run_id, device_id, s.phase,
   s.steps, -- Steps of the phase on the device; NULL without steps.
   COALESCE(i.busy_ps, 0) AS busy_ps, -- Union of its leaf ops.
   COALESCE(i.compute_ps, 0) AS compute_ps -- Union of its leaf ops that are neither communication nor copies.
@@ -41,12 +37,9 @@ LEFT JOIN busy AS i
   ON s.run_id = i.run_id AND s.device_id = i.device_id AND i.is_in_step AND s.phase IS NOT DISTINCT FROM i.phase
 UNION ALL
 SELECT
-  run_id,
-  o.device_id,
-  o.phase,
+  run_id, o.device_id, o.phase,
   NULL AS steps,
-  o.busy_ps,
-  o.compute_ps
+  o.busy_ps, o.compute_ps
 FROM busy AS o
 LEFT JOIN runs_with_steps AS w USING (run_id)
 WHERE w.is_stepped IS NULL

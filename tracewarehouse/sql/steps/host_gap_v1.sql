@@ -61,11 +61,9 @@ counted AS (
 )
 
 SELECT
-  run_id, -- The run.
-  t.phase, -- Phase; NULL for steps without one.
+  run_id, t.phase,
   -- Share of the time without an op on any device.
   SUM(COALESCE(c.gap_ps, 0)) / SUM(t.until_ps - t.start_ps) AS gap_ratio,
-  -- lower in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
   CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'lower' END AS bound,
   SUM(COALESCE(c.gap_ps, 0)) / 1e9 AS gap_ms, -- Time without an op on any device, over all steps.
   SUM(t.until_ps - t.start_ps) / 1e9 AS time_ms, -- Time of the steps.

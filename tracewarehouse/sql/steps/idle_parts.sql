@@ -7,7 +7,8 @@ description: >
 WITH inside AS (
   SELECT run_id, g.device_id, g.phase, g.next, SUM(g.gap_ps) AS idle_ps
   FROM models.device_gaps AS g
-  INNER JOIN models.timed_steps USING (run_id, device_id, step)
+  INNER JOIN models.steps AS s USING (run_id, device_id, step)
+  WHERE s.is_timed
   GROUP BY run_id, g.device_id, g.phase, g.next
 ),
 
@@ -19,10 +20,7 @@ whole AS (
 
 parts AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
-    CASE
+    run_id, device_id, phase, CASE
       WHEN next = 'launch' THEN 'before a launch'
       WHEN next = 'tick' THEN 'before a pipeline''s tick'
       WHEN next = 'collective' THEN 'before another collective'
@@ -33,9 +31,7 @@ parts AS (
   FROM inside
   UNION ALL
   SELECT
-    t.run_id,
-    t.device_id,
-    t.phase,
+    t.run_id, t.device_id, t.phase,
     'between steps' AS part,
     4 AS position,
     GREATEST(t.span_ps - t.busy_ps - COALESCE(w.idle_ps, 0), 0) AS idle_ps
@@ -45,9 +41,7 @@ parts AS (
 )
 
 SELECT
-  p.run_id, -- The run.
-  p.device_id, -- The device.
-  p.phase, -- Phase; NULL for steps without one.
+  p.run_id, p.device_id, p.phase,
   -- before a launch (the first op of an execution of a program), before a pipeline's tick, before another collective,
   -- before another op, or between steps, which includes gaps of up to a microsecond.
   p.part,

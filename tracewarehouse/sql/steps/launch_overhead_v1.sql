@@ -18,8 +18,7 @@ changed: First version.
 ---*/
 WITH executions AS (
   SELECT
-    run_id,
-    device_id,
+    run_id, device_id,
     "index" AS execution,
     start_ps,
     MAX(end_ps) OVER (
@@ -31,9 +30,7 @@ WITH executions AS (
 
 phase_of_execution AS (
   SELECT
-    run_id,
-    device_id,
-    execution,
+    run_id, device_id, execution,
     COALESCE(MIN(phase) FILTER (WHERE phase <> 'outside'), MIN(phase)) AS phase
   FROM models.execution_ops
   WHERE execution IS NOT NULL
@@ -42,9 +39,7 @@ phase_of_execution AS (
 
 launched AS (
   SELECT
-    run_id,
-    o.device_id,
-    o.execution,
+    run_id, o.device_id, o.execution,
     COALESCE(CAST(s.int_value AS VARCHAR), s.string_value) AS launch
   FROM main.ops AS o
   INNER JOIN main.event_stats AS s USING (run_id, event_id)
@@ -54,8 +49,7 @@ launched AS (
 -- on TPUs the runtime's DoEnqueueProgram and the execution share a run_id, and the former has its device's ordinal
 enqueued AS (
   SELECT
-    run_id,
-    h.host,
+    run_id, h.host,
     COALESCE(CAST(l.int_value AS VARCHAR), l.string_value) AS launch,
     COALESCE(CAST(n.int_value AS VARCHAR), n.string_value) AS ordinal,
     MIN(h.start_ps) AS dispatch_ps
@@ -69,8 +63,7 @@ enqueued AS (
 -- on virtual CPU devices the executions of a host are numbered as these events are
 called AS (
   SELECT
-    run_id,
-    host,
+    run_id, host,
     start_ps AS dispatch_ps,
     ROW_NUMBER() OVER (PARTITION BY run_id, host ORDER BY start_ps, event_id) - 1 AS execution,
     COUNT(*) OVER (PARTITION BY run_id, host) AS calls
@@ -80,12 +73,7 @@ called AS (
 
 placed AS (
   SELECT
-    run_id,
-    device_id,
-    e.execution,
-    e.start_ps,
-    d.host,
-    d.backend,
+    run_id, device_id, e.execution, e.start_ps, d.host, d.backend,
     CAST(d.local_ordinal AS VARCHAR) AS ordinal,
     w.launch
   FROM executions AS e
@@ -115,10 +103,7 @@ dispatches AS (
 
 timed AS (
   SELECT
-    run_id,
-    device_id,
-    f.phase,
-    execution,
+    run_id, device_id, f.phase, execution,
     CASE WHEN e.last_end_ps IS NOT NULL THEN GREATEST(e.start_ps - e.last_end_ps, 0) END AS gap_ps,
     e.start_ps - d.dispatch_ps AS dispatch_ps,
     CASE
@@ -133,12 +118,7 @@ timed AS (
 
 ranked AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
-    gap_ps,
-    dispatch_ps,
-    late_ps,
+    * EXCLUDE (execution),
     CUME_DIST() OVER (PARTITION BY run_id, device_id, phase, gap_ps IS NULL ORDER BY gap_ps) AS gap_quantile,
     CUME_DIST() OVER (
       PARTITION BY run_id, device_id, phase, dispatch_ps IS NULL ORDER BY dispatch_ps
@@ -147,14 +127,14 @@ ranked AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   phase, -- Phase of the execution that starts; NULL in a step without one, outside of all steps 'outside'.
-  device_id, -- The device.
+  device_id,
   -- Mean time between executions; NULL if none follows another.
   SUM(gap_ps) / (NULLIF(COUNT(gap_ps), 0) * 1e6) AS gap_us,
-  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.5) / 1e6 AS p50_us, -- Median.
-  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
-  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
+  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.5) / 1e6 AS p50_us,
+  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.9) / 1e6 AS p90_us,
+  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.99) / 1e6 AS p99_us,
   COUNT(gap_ps) AS launches, -- Executions that follow another.
   -- Mean time from the start of dispatch on the host to the start on the device; NULL if unknown.
   SUM(dispatch_ps) / (NULLIF(COUNT(dispatch_ps), 0) * 1e6) AS dispatch_us,

@@ -36,8 +36,7 @@ loads AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  run_id, phase,
   MAX(busy_ps) * COUNT(*) / SUM(busy_ps) AS busy_imbalance, -- Largest busy time over the mean.
   -- Largest compute time over the mean; NULL without compute.
   MAX(compute_ps) * COUNT(*) / NULLIF(SUM(compute_ps), 0) AS compute_imbalance,

@@ -5,9 +5,7 @@ description: >
   because its work is known. How long it took is not, so shares and rates of time use models.timed_spans.
 ---*/
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
-  phase, -- Phase; NULL for steps without one.
+  run_id, device_id, phase,
   COUNT(*) AS steps -- Number of steps.
 FROM models.steps
 WHERE clock = 'device'

@@ -38,9 +38,7 @@ ticking AS (
 
 compared AS (
   SELECT
-    run_id,
-    t.phase,
-    t.span_ps,
+    run_id, t.phase, t.span_ps,
     COALESCE(v.waited_ps, 0) AS waited_ps,
     t.span_ps - t.busy_ps + COALESCE(v.waited_ps, 0) AS bubble_ps,
     CAST(r.pp AS BIGINT) AS stages,
@@ -53,8 +51,7 @@ compared AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one.
+  run_id, phase,
   SUM(bubble_ps) / SUM(span_ps) AS bubble_ratio, -- Share of the time without work, all devices together.
   MAX(bubble_ps / span_ps) AS max_ratio, -- The highest of a device.
   -- The ideal share; NULL if the number of microbatches is not known.

@@ -6,8 +6,7 @@ description: >
 ---*/
 WITH united AS (
   SELECT
-    run_id,
-    step,
+    run_id, step,
     MIN(phase) AS phase,
     MIN(start_ps) AS start_ps,
     MAX(end_ps) AS end_ps,
@@ -20,9 +19,7 @@ WITH united AS (
 )
 
 SELECT
-  run_id, -- The run.
-  step, -- Step.
-  phase, -- Phase; NULL for a step without one.
+  run_id, step, phase,
   start_ps, -- Earliest start over the devices.
   -- Earliest start of the next step; for the last step, its latest end.
   COALESCE(LEAD(start_ps) OVER (PARTITION BY run_id ORDER BY start_ps, step), end_ps) AS until_ps,

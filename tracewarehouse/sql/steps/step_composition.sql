@@ -2,25 +2,21 @@
 model: step_composition
 description: >
   What the steps of each phase consist of: the time of their ops by layer, category, collective and name, and the time
-  without an op. Steps last from start to start, as in models.timed_steps: a last step, after which none starts, counts
-  only in a phase without others. Each moment counts once, for the op that covers it first, so the rows of a phase add up
+  without an op. Steps last from start to start, as in models.timed_spans. Each moment counts once, for the op that covers it first, so the rows of a phase add up
   to the time of these steps on all devices, to the picosecond.
 ---*/
 WITH ops AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
   FROM models.step_ops AS o
-  INNER JOIN models.timed_steps USING (run_id, device_id, step)
+  INNER JOIN models.steps AS s USING (run_id, device_id, step)
   LEFT JOIN models.communication_ops AS c USING (run_id, event_id)
+  WHERE s.is_timed
   GROUP BY run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis
 ),
 
 described AS (
   SELECT
-    run_id,
-    o.phase,
-    l.layer,
-    i.category,
-    i.op_name,
+    run_id, o.phase, l.layer, i.category, i.op_name,
     REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
     COALESCE(o.kind, i.collective) AS collective,
     CASE WHEN i.collective IS NOT NULL THEN COALESCE(o.axis, 'unknown') END AS axis,
@@ -35,8 +31,7 @@ parts AS (
   FROM described
   UNION ALL
   SELECT
-    run_id,
-    phase,
+    run_id, phase,
     NULL AS layer,
     NULL AS category,
     NULL AS op_name,
@@ -45,11 +40,11 @@ parts AS (
     NULL AS axis,
     TRUE AS is_idle,
     step_ps AS time_ps
-  FROM models.timed_steps
+  FROM models.steps
+  WHERE clock = 'device' AND is_timed
   UNION ALL
   SELECT
-    run_id,
-    phase,
+    run_id, phase,
     NULL AS layer,
     NULL AS category,
     NULL AS op_name,
@@ -62,8 +57,7 @@ parts AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one.
+  run_id, phase,
   layer, -- Transformer layer; NULL if unknown, and for idle time.
   category, -- The profiler's category of the ops; NULL if it names none, and for idle time.
   op_name, -- The framework's name path of the ops; NULL if unknown, and for idle time.

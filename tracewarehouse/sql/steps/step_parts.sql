@@ -3,7 +3,7 @@ model: step_parts
 description: >
   Where the time of each step goes on the devices that ran it, with one row per step and part: ops that are not
   communication, exposed communication, and no op. Steps last from start to start, so waiting for the host is idle time,
-  and as in models.timed_steps a last step, after which none starts, counts only in a phase without others; the wait
+  and as in models.timed_spans a last step, after which none starts, counts only in a phase without others; the wait
   after it is missing from its idle time.
 ---*/
 WITH exposed AS (
@@ -15,22 +15,18 @@ WITH exposed AS (
 
 divided AS (
   SELECT
-    run_id,
-    step,
-    s.phase,
-    s.step_ps,
+    run_id, step, s.phase, s.step_ps,
     COALESCE(b.busy_ps, 0) AS busy_ps,
     LEAST(COALESCE(e.exposed_communication_ps, 0), COALESCE(b.busy_ps, 0)) AS exposed_communication_ps
-  FROM models.timed_steps AS s
+  FROM models.steps AS s
   LEFT JOIN models.device_busy AS b USING (run_id, device_id, step)
   LEFT JOIN exposed AS e USING (run_id, device_id, step)
+  WHERE s.clock = 'device' AND s.is_timed
 ),
 
 summed AS (
   SELECT
-    run_id,
-    step,
-    phase,
+    run_id, step, phase,
     COUNT(*) AS devices,
     SUM(busy_ps - exposed_communication_ps) AS other_ps,
     SUM(exposed_communication_ps) AS exposed_communication_ps,
@@ -44,10 +40,7 @@ parts AS (
   FROM summed
   UNION ALL
   SELECT
-    run_id,
-    step,
-    phase,
-    devices,
+    run_id, step, phase, devices,
     'exposed communication' AS part,
     1 AS position,
     exposed_communication_ps AS time_ps
@@ -58,9 +51,7 @@ parts AS (
 )
 
 SELECT
-  run_id, -- The run.
-  step, -- Step.
-  phase, -- Phase; NULL for a step without one.
+  run_id, step, phase,
   part, -- compute and copies, exposed communication, or idle.
   position, -- Position of the part, from 0.
   -- Time of all devices in the part. Exposed communication is time in which the op line runs a collective, or the start

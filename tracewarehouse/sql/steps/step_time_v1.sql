@@ -1,17 +1,18 @@
 /*---
 metric: step_time
 version: 1
-status: deprecated
-deprecated: >
-  Leaves out the gap after each step; step_time version 2 counts it, so that steps add up to the time that passed.
+status: stable
 unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, step]
 value: step_time_ms
+needs: [followed_step]
 description: >
-  Mean over the devices of each step's own duration, from its start to its own end; the gap before the next step belongs
-  to no step. If the devices of a run have no steps, its hosts' markers give the time. In a capture without marks, every
-  execution of a program is a step, and phase is NULL.
+  Time of each step from its start to the next step's start, on the slowest device. A step that no other step follows
+  has no value, because the start of a next step is unknown, so a capture of a single step has none. last_step_ms holds
+  that step's own duration, which leaves out the gap to a next step; do not compare it with times of steps. If the
+  devices of a run have no steps, its hosts' markers give the time. In a capture without marks, every execution of a
+  program is a step, and phase is NULL.
 changed: First version.
 ccl_bench: avg_step_time
 ---*/
@@ -22,15 +23,17 @@ WITH clocks AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   s.phase, -- prefill or decode; NULL for a step of neither.
-  s.step, -- Step.
-  SUM(s.end_ps - s.start_ps) / (COUNT(*) * 1e9) AS step_time_ms, -- Mean duration of the step over its devices.
-  MIN(s.end_ps - s.start_ps) / 1e9 AS min_ms, -- Duration of the step on the fastest device.
-  MAX(s.end_ps - s.start_ps) / 1e9 AS max_ms, -- Duration of the step on the slowest device.
+  s.step,
+  -- Time of the step on the slowest device; NULL if no step follows.
+  MAX(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS step_time_ms,
+  MIN(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS min_ms, -- Time of the step on the fastest device.
+  -- Duration on the slowest of the devices on which no step follows; NULL if one follows on all.
+  MAX(s.step_ps) FILTER (WHERE s.is_last) / 1e9 AS last_step_ms,
   COUNT(*) AS devices, -- Devices that ran it; hosts if the clock is theirs.
-  MIN(clock) AS clock, -- Clock of the times, device or host.
-  MIN(s.source) AS source -- Where the steps come from.
+  MIN(clock) AS clock,
+  MIN(s.source) AS source
 FROM models.steps AS s
 INNER JOIN clocks USING (run_id, clock)
 GROUP BY run_id, s.phase, s.step

@@ -9,37 +9,26 @@ WITH marked AS (
   SELECT
     run_id,
     CASE WHEN device_id IS NULL THEN 'host' ELSE 'device' END AS clock,
-    host,
-    device_id,
+    host, device_id,
     "index" AS step,
     CASE WHEN name IN ('prefill', 'decode') THEN name END AS phase,
-    start_ps,
-    end_ps,
-    source
+    start_ps, end_ps, source
   FROM main.phases
   WHERE kind = 'step'
 ),
 
 followed AS (
   SELECT
-    run_id,
-    clock,
-    host,
-    device_id,
-    step,
-    phase,
-    start_ps,
-    end_ps,
-    source,
+    *,
     LEAD(start_ps) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_start_ps,
     LEAD(COALESCE(phase, 'none')) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_phase
   FROM marked
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   clock, -- device for the steps of a device, host for those of a host's markers.
-  host, -- The host.
+  host,
   device_id, -- The device; NULL on the host's clock.
   step, -- Number of the step in the run.
   phase, -- prefill or decode; NULL for a step of neither.

@@ -3,9 +3,7 @@ model: timed_phases
 description: The times of models.timed_spans, summed by phase and device.
 ---*/
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
-  phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  run_id, device_id, phase,
   NULLIF(COUNT(step), 0) AS steps, -- Steps of the phase on the device that count; NULL without steps.
   CAST(SUM(span_ps) AS BIGINT) AS span_ps, -- Their time.
   CAST(SUM(busy_ps) AS BIGINT) AS busy_ps, -- Union of their leaf ops.

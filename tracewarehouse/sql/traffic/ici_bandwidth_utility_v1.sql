@@ -40,9 +40,7 @@ fits AS (
 
 timed AS (
   SELECT
-    run_id,
-    c.device_id,
-    c.phase,
+    run_id, c.device_id, c.phase,
     c.exposed_added_ps AS exposed_ps,
     f.slope_ps_per_byte * i.bus_bytes AS byte_ps,
     GREATEST(i.transfer_ps - GREATEST(f.intercept_ps, 0), 0) AS beyond_latency_ps,
@@ -56,12 +54,7 @@ timed AS (
 
 saved AS (
   SELECT
-    run_id,
-    t.device_id,
-    t.phase,
-    a.factor,
-    t.is_fitted,
-    CASE
+    run_id, t.device_id, t.phase, a.factor, t.is_fitted, CASE
       WHEN t.is_fitted = 1
         THEN CAST(FLOOR(1000 * LEAST(t.exposed_ps, a.saved_share * t.byte_ps, t.beyond_latency_ps) + 5e-1) AS BIGINT)
       ELSE 0
@@ -72,10 +65,7 @@ saved AS (
 
 summed AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
-    factor,
+    run_id, device_id, phase, factor,
     SUM(saved_fs) AS saved_fs,
     COUNT(*) AS executions,
     SUM(is_fitted) AS fitted_executions
@@ -91,12 +81,11 @@ fitted AS (
 )
 
 SELECT
-  d.run_id, -- The run.
-  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  d.run_id, d.phase,
   n.factor, -- How many times faster the links are - 2, 4 or infinite.
   SUM(COALESCE(m.saved_fs, 0)) / (SUM(d.span_ps) * 10) AS saved_percent, -- Share of the time saved.
   SUM(COALESCE(m.saved_fs, 0)) / 1e12 AS saved_ms, -- Time saved on all devices.
-  SUM(d.span_ps) / 1e9 AS time_ms, -- Time of the phase of all devices.
+  SUM(d.span_ps) / 1e9 AS time_ms,
   CAST(SUM(COALESCE(m.executions, 0)) AS BIGINT) AS executions, -- Executions whose bytes are known, on all devices.
   -- Those whose time changes, because their latency and bandwidth are known.
   CAST(SUM(COALESCE(m.fitted_executions, 0)) AS BIGINT) AS fitted_executions

@@ -18,14 +18,7 @@ changed: First version.
 ---*/
 WITH sent AS (
   SELECT
-    run_id,
-    c.phase,
-    c.kind,
-    c.axis,
-    c.is_async,
-    i.is_partial,
-    i.transfer_ps,
-    d.peak_ici_gbps,
+    run_id, c.phase, c.kind, c.axis, c.is_async, i.is_partial, i.transfer_ps, d.peak_ici_gbps,
     CASE WHEN i.is_partial THEN COALESCE(c.wire_bytes, i.bus_bytes) ELSE c.wire_bytes END AS wire_bytes
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
@@ -36,19 +29,12 @@ chosen AS (
   SELECT run_id, phase, kind, axis, is_async, is_partial, transfer_ps, peak_ici_gbps, wire_bytes
   FROM sent
   WHERE wire_bytes > 0 AND peak_ici_gbps > 0
-  -- whole executions, or those that lack ranks if there are no others
-  QUALIFY
-    CASE WHEN is_partial THEN 1 ELSE 0 END
-    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, kind, axis)
+  QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, kind, axis) -- whole executions, if there are any
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
+  run_id, phase, kind, axis,
   SUM(wire_bytes) * 1000 / SUM(transfer_ps) / MIN(peak_ici_gbps) AS utilization, -- Share of the peak.
-  -- lower if ranks are missing from the capture, so that the share is at least that; NULL if it is exact.
   CASE WHEN COUNT(*) FILTER (WHERE is_partial) > 0 THEN 'lower' END AS bound,
   SUM(wire_bytes) * 1000 / SUM(transfer_ps) AS sent_gbps, -- Bytes sent over transfer time.
   MIN(peak_ici_gbps) AS peak_gbps, -- Peak of a device; the smallest if devices differ.

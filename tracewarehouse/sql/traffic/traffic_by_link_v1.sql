@@ -7,7 +7,7 @@ polarity: none
 grain: [run_id, phase, link]
 value: sent_bytes
 ranges: {share: [0, 1]}
-needs: [traffic]
+needs: [known_traffic]
 description: >
   Bytes that devices send to each other over a phase by the kind of way they take: between cores of one chip, between
   chips of one host, or between hosts. Chips of a TPU slice reach each other by inter-chip links across hosts too, and
@@ -23,11 +23,7 @@ WITH executed AS (
 
 sent AS (
   SELECT
-    e.run_id,
-    e.phase,
-    e.executions,
-    t.bytes,
-    CASE
+    e.run_id, e.phase, e.executions, t.bytes, CASE
       WHEN s.host <> d.host THEN 'hosts'
       WHEN s.chip_id = d.chip_id THEN 'cores'
       ELSE 'chips'
@@ -47,21 +43,16 @@ summed AS (
 
 compared AS (
   SELECT
-    run_id,
-    phase,
-    link,
-    sent_bytes,
-    executions,
+    *,
     SUM(sent_bytes) OVER (PARTITION BY run_id, phase) AS phase_bytes
   FROM summed
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
+  run_id, phase,
   -- cores (of one chip), chips (of one host; also devices whose chip is not known) or hosts.
   link,
-  CAST(sent_bytes AS BIGINT) AS sent_bytes, -- Bytes sent.
+  CAST(sent_bytes AS BIGINT) AS sent_bytes,
   sent_bytes / NULLIF(phase_bytes, 0) AS share, -- Share of the bytes of the phase.
   CAST(executions AS BIGINT) AS executions -- Executions of collectives, once for each pair of devices.
 FROM compared

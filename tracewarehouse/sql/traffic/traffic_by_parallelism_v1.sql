@@ -16,10 +16,7 @@ changed: First version.
 ---*/
 WITH carried AS (
   SELECT
-    run_id,
-    phase,
-    axis,
-    device_id,
+    run_id, phase, axis, device_id,
     SUM(executions) AS executions,
     SUM(message_bytes) AS message_bytes,
     CASE WHEN COUNT(wire_bytes) = COUNT(*) THEN SUM(wire_bytes) END AS wire_bytes
@@ -29,9 +26,7 @@ WITH carried AS (
 
 summed AS (
   SELECT
-    run_id,
-    phase,
-    axis,
+    run_id, phase, axis,
     COUNT(*) AS devices,
     SUM(executions) AS executions,
     SUM(message_bytes) AS message_bytes,
@@ -42,13 +37,7 @@ summed AS (
 
 shared AS (
   SELECT
-    run_id,
-    phase,
-    axis,
-    devices,
-    executions,
-    message_bytes,
-    wire_bytes,
+    *,
     SUM(message_bytes) OVER (PARTITION BY run_id, phase) AS phase_bytes
   FROM summed
 ),
@@ -71,15 +60,14 @@ ranked AS (
 )
 
 SELECT
-  run_id, -- The run.
-  t.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
+  run_id, t.phase,
   axis, -- Mesh axes of the groups, such as tp or dp+tp; 'unknown' if no mesh fits, 'none' for groups of one device.
   t.message_bytes / t.devices AS message_bytes_per_device, -- Message bytes, mean over devices, as in traffic_volume.
   t.message_bytes / NULLIF(t.phase_bytes, 0) AS share, -- Share of the message bytes of the phase.
   -- Bytes sent, mean over devices; NULL unless known for all executions.
   t.wire_bytes / t.devices AS wire_bytes_per_device,
-  CAST(t.executions AS BIGINT) AS executions, -- Executions on all devices.
-  t.devices, -- Devices that take part.
+  CAST(t.executions AS BIGINT) AS executions,
+  t.devices,
   r.source AS axis_source, -- mesh, or inferred; NULL for 'unknown' and 'none'.
   r.confidence, -- Probability that the name of the axis is right; 1 for a mesh, NULL for 'unknown' and 'none'.
   r.evidence -- Reasons for an inferred name; NULL for a mesh, 'unknown' and 'none'.

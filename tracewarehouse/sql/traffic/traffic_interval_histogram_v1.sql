@@ -14,11 +14,7 @@ changed: First version.
 ---*/
 WITH placed AS (
   SELECT
-    run_id,
-    phase,
-    axis_from,
-    axis_to,
-    crosses_step,
+    run_id, phase, axis_from, axis_to, crosses_step,
     CAST(
       CASE
         WHEN interval_ps < 1000000 THEN 0
@@ -33,11 +29,7 @@ WITH placed AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  axis_from, -- Mesh axes of the collective that ends.
-  axis_to, -- Mesh axes of the collective that starts.
-  crosses_step, -- The collective that starts is of another step than the one that ends.
+  run_id, phase, axis_from, axis_to, crosses_step,
   from_us, -- Lower end of the bin, inclusive.
   -- Upper end of the bin, exclusive; NULL for the last.
   CASE WHEN from_us = 0 THEN 1 WHEN from_us < 10000 THEN from_us * 10 END AS until_us,

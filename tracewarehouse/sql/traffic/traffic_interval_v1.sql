@@ -17,27 +17,17 @@ ccl_bench: traffic_window
 ---*/
 WITH ranked AS (
   SELECT
-    run_id,
-    phase,
-    axis_from,
-    axis_to,
-    crosses_step,
-    interval_ps,
-    is_overlapping,
+    * EXCLUDE (device_id, event_id),
     CUME_DIST() OVER (PARTITION BY run_id, phase, axis_from, axis_to, crosses_step ORDER BY interval_ps) AS quantile
   FROM models.traffic_intervals
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  axis_from, -- Mesh axes of the collective that ends.
-  axis_to, -- Mesh axes of the collective that starts.
-  crosses_step, -- The collective that starts is of another step than the one that ends.
+  run_id, phase, axis_from, axis_to, crosses_step,
   SUM(interval_ps) / (COUNT(*) * 1e6) AS interval_us, -- Mean interval.
-  MIN(interval_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us, -- Median.
-  MIN(interval_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
-  MIN(interval_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
+  MIN(interval_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us,
+  MIN(interval_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us,
+  MIN(interval_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us,
   COUNT(*) AS intervals, -- Number of intervals on all devices.
   -- Intervals whose collective started before the end of the one before.
   COUNT(*) FILTER (WHERE is_overlapping) AS overlapping

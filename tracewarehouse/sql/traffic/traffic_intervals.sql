@@ -6,13 +6,12 @@ description: >
   collective that has another before it. If it starts while another still runs, the interval is 0.
 ---*/
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
+  run_id, device_id,
   phase, -- Phase of both; NULL in a step without one, outside before the first and after the last.
   event_id, -- The collective that starts.
   -- Mesh axes of the previous collective: of those that started earlier, the one that ends last.
   previous_axis AS axis_from,
-  axis AS axis_to, -- Mesh axes of the collective that starts.
+  axis AS axis_to,
   -- The two belong to different steps, or one of them to none.
   COALESCE(step <> previous_step, COALESCE(step, previous_step) IS NOT NULL) AS crosses_step,
   GREATEST(start_ps - previous_end_ps, 0) AS interval_ps, -- Time between them.

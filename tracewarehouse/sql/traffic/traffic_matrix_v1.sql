@@ -4,31 +4,29 @@ version: 1
 status: stable
 unit: bytes
 polarity: none
-grain: [run_id, phase, axis, source_device_id, target_device_id]
+grain: [run_id, phase, axis, kind, source_device_id, target_device_id]
 value: sent_bytes
-needs: [traffic]
+needs: [known_traffic]
 description: >
-  Bytes that one device sends to another over a phase, under the algorithm of main.traffic: in a ring to the next rank
+  Bytes that one device sends to another over a phase by kind of collective, under the algorithm of main.traffic: in a ring to the next rank
   of the group, in an all-to-all an equal share to every other rank, in a collective-permute from source to target. Each
   execution on the sender counts. Collectives whose groups are partly outside the capture are left out, because their
   devices are not known.
 changed: First version.
 ---*/
 WITH executed AS (
-  SELECT run_id, phase, axis, instruction_id, device_id, COUNT(*) AS executions
+  SELECT run_id, phase, axis, kind, instruction_id, device_id, COUNT(*) AS executions
   FROM main.collectives
-  GROUP BY run_id, phase, axis, instruction_id, device_id
+  GROUP BY run_id, phase, axis, kind, instruction_id, device_id
 )
 
 SELECT
-  e.run_id, -- The run.
-  e.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  e.axis, -- Mesh axes of the groups.
+  e.run_id, e.phase, e.axis, e.kind,
   t.source_device_id, -- The sender.
   t.target_device_id, -- The receiver.
-  CAST(SUM(e.executions * t.bytes) AS BIGINT) AS sent_bytes, -- Bytes sent.
+  CAST(SUM(e.executions * t.bytes) AS BIGINT) AS sent_bytes,
   CAST(SUM(e.executions) AS BIGINT) AS executions -- Executions of collectives with traffic between the two.
 FROM executed AS e
 INNER JOIN main.traffic AS t
   ON e.run_id = t.run_id AND e.instruction_id = t.instruction_id AND e.device_id = t.source_device_id
-GROUP BY e.run_id, e.phase, e.axis, t.source_device_id, t.target_device_id
+GROUP BY e.run_id, e.phase, e.axis, e.kind, t.source_device_id, t.target_device_id

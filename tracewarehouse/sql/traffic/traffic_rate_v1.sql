@@ -17,11 +17,7 @@ changed: First version.
 ---*/
 WITH moved AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
-    kind,
-    axis,
+    run_id, device_id, phase, kind, axis,
     COUNT(message_bytes) AS sized,
     SUM(message_bytes) AS message_bytes,
     CASE WHEN COUNT(wire_bytes) = COUNT(*) THEN SUM(wire_bytes) END AS wire_bytes
@@ -30,20 +26,16 @@ WITH moved AS (
 )
 
 SELECT
-  m.run_id, -- The run.
-  m.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
-  m.kind, -- Kind of collective.
-  m.axis, -- Mesh axes of its groups.
+  m.run_id, m.phase, m.kind, m.axis,
   SUM(m.message_bytes) * 1e9 / SUM(t.span_ps) AS message_bytes_per_ms, -- Of all devices over the time of all.
-  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
   CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
   -- Bytes sent, in the same way; NULL where not known of all executions.
   CASE
     WHEN COUNT(m.wire_bytes) = COUNT(*) THEN SUM(m.wire_bytes) * 1e9 / SUM(t.span_ps)
   END AS wire_bytes_per_ms,
-  CAST(SUM(m.message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
-  SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
-  COUNT(*) AS devices -- Devices that take part.
+  CAST(SUM(m.message_bytes) AS BIGINT) AS message_bytes,
+  SUM(t.span_ps) / 1e9 AS time_ms,
+  COUNT(*) AS devices
 FROM moved AS m
 INNER JOIN models.timed_phases AS t
   ON m.run_id = t.run_id AND m.device_id = t.device_id AND m.phase IS NOT DISTINCT FROM t.phase

@@ -15,19 +15,25 @@ description: >
 changed: First version.
 ccl_bench: collective_vol
 ---*/
+WITH ran AS (
+  SELECT run_id, COUNT(DISTINCT device_id) AS devices
+  FROM models.collective_work
+  GROUP BY run_id
+)
+
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
-  SUM(message_bytes) / COUNT(*) AS message_bytes_per_device, -- Message bytes, mean over devices.
-  SUM(message_bytes) / SUM(steps) AS message_bytes_per_step, -- Message bytes per step, mean over devices.
+  run_id, w.phase, w.kind, w.axis,
+  SUM(w.message_bytes) / COUNT(*) AS message_bytes_per_device, -- Message bytes, mean over devices.
+  SUM(w.message_bytes) / SUM(w.steps) AS message_bytes_per_step, -- Message bytes per step, mean over devices.
   -- Bytes sent, mean over devices; NULL if unknown, as in groups that are partly captured.
-  CASE WHEN COUNT(wire_bytes) = COUNT(*) THEN SUM(wire_bytes) / COUNT(*) END AS wire_bytes_per_device,
-  CAST(SUM(message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
-  COUNT(*) AS devices, -- Devices that take part.
+  CASE WHEN COUNT(w.wire_bytes) = COUNT(*) THEN SUM(w.wire_bytes) / COUNT(*) END AS wire_bytes_per_device,
+  CAST(SUM(w.message_bytes) AS BIGINT) AS message_bytes,
+  COUNT(*) AS devices,
+  -- Devices that take part in any collective of the run. The message bytes of all rows over these are the run's per device.
+  MIN(r.devices) AS run_devices,
   -- Executions whose message size is unknown; they are not counted here.
-  CAST(SUM(executions - sized_executions) AS BIGINT) AS unsized_executions
-FROM models.collective_work
-GROUP BY run_id, phase, kind, axis
-HAVING SUM(sized_executions) > 0
+  CAST(SUM(w.executions - w.sized_executions) AS BIGINT) AS unsized_executions
+FROM models.collective_work AS w
+INNER JOIN ran AS r USING (run_id)
+GROUP BY run_id, w.phase, w.kind, w.axis
+HAVING SUM(w.sized_executions) > 0

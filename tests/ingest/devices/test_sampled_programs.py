@@ -1,0 +1,93 @@
+"""Which executions are put aside, and what of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracewarehouse.ingest.devices import sampled_programs
+from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
+from tracewarehouse.ingest.devices.timeline import Run
+
+
+def runs(*modules: str) -> list[Run]:
+    return [Run(m, i, 100 * i, 100 * i + 100) for i, m in enumerate(modules)]
+
+
+def same_program(count: int) -> list[Run]:
+    return [Run("jit_step", 7, 100 * i, 100 * i + 100) for i in range(count)]
+
+
+def follow(samples: SampledExecutions, execution: list[int], instruction: list[int], start: list[int]) -> None:
+    n = len(execution)
+    samples.follow(
+        np.array(execution, np.int32),
+        np.array(instruction, np.int32),
+        np.array(start, np.int64),
+        np.full(n, 50),
+        np.ones(n, bool),
+    )
+
+
+def test_inner_executions_come_before_those_at_the_edges() -> None:
+    samples = SampledExecutions(3, same_program(6))
+    for i in range(6):
+        follow(samples, [i, i], [2 * i, 2 * i + 1], [100 * i, 100 * i + 50])
+    found = samples.executions()
+    assert [e.instruction_id.tolist() for e in found] == [[2, 3], [4, 5], [6, 7]]
+    assert {(e.module, e.program_id, e.device_id, e.is_cut, e.has_loop) for e in found} == {
+        ("jit_step", 7, 3, False, False)
+    }
+
+
+def test_ops_between_executions_and_containers_are_left_out() -> None:
+    samples = SampledExecutions(0, same_program(1))
+    samples.follow(
+        np.array([0, -1, 0], np.int32),
+        np.array([5, 6, 7], np.int32),
+        np.array([0, 10, 20]),
+        np.array([100, 5, 80]),
+        np.array([False, True, True]),
+    )
+    [found] = samples.executions()
+    assert found.instruction_id.tolist() == [7]
+
+
+def test_an_execution_without_its_beginning_is_cut() -> None:
+    """An inner one lacks more than a fifth, one at an edge more than a fiftieth."""
+    samples = SampledExecutions(0, runs("a", "b", "c", "d"))
+    follow(samples, [0, 0], [0, 1], [3, 50])  # 3 of 100 lacking at the edge
+    follow(samples, [1, 1], [2, 3], [119, 150])  # 19 of 100
+    follow(samples, [2, 2], [4, 5], [221, 250])  # 21 of 100
+    follow(samples, [3, 3], [6, 7], [300, 348])  # 2 of 100 at the end
+    assert [e.is_cut for e in samples.executions()] == [True, False, True, False]
+
+
+def test_a_loop_is_noticed_and_not_kept() -> None:
+    samples = SampledExecutions(0, same_program(1))
+    count = sampled_programs.MOST_OPS
+    follow(samples, [0] * count, [1] * count, [0] * count)
+    assert not samples.executions()[0].has_loop
+    follow(samples, [0], [1], [0])
+    follow(samples, [0], [1], [0])
+    [found] = samples.executions()
+    assert found.has_loop
+    assert len(found.instruction_id) == 0
+
+
+@given(st.lists(st.integers(0, 6), max_size=60), st.integers(1, 20))
+def test_chunks_do_not_matter(executions: list[int], size: int) -> None:
+    execution = sorted(executions)
+    start = [100 * e + i for i, e in enumerate(execution)]
+    whole, chunked = (SampledExecutions(0, same_program(7)) for _ in range(2))
+    follow(whole, execution, list(range(len(execution))), start)
+    for i in range(0, len(execution), size):
+        part = slice(i, i + size)
+        follow(chunked, execution[part], list(range(len(execution)))[part], start[part])
+    assert [e.instruction_id.tolist() for e in whole.executions()] == [
+        e.instruction_id.tolist() for e in chunked.executions()
+    ]
+    assert all(
+        np.isin(e.instruction_id, np.flatnonzero(np.isin(execution, [1, 2, 3]))).all() for e in whole.executions()
+    )

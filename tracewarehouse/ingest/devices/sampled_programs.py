@@ -1,0 +1,243 @@
+"""Samples a few executions of each program, whose ops tell which programs hold layers, and which prefill or decode."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from tracewarehouse.ingest.columns.batches import chunks, part
+from tracewarehouse.ingest.columns.keys import packed
+from tracewarehouse.ingest.columns.nesting import Flags, nest
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Plane
+from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
+from tracewarehouse.ingest.devices.timeline import Run, Timeline
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
+from tracewarehouse.ingest.hlo.instructions import Instructions
+from tracewarehouse.ingest.layers.inference import programs_with_layers
+from tracewarehouse.ingest.layers.sequence import Execution
+
+EXECUTIONS = 3
+"""Number of executions of a program that are kept on each device."""
+MOST_OPS = 1 << 16
+"""Most ops of an execution that are kept; a program that runs more has loops."""
+_LACKING, _LACKING_AT_EDGE = 5, 50
+"""An execution is cut if more than a fifth of it lies before its ops, or after; at the profile's edges, a fiftieth."""
+_FIRST_EVENTS = 1 << 17
+"""Number of the first op events of a device that are read."""
+_FEWEST = 8
+"""Fewest products with the same number of tokens in a program with layers."""
+_PREFILL_RATIO, _OTHER_RATIO = 16, 4
+"""Ratio of tokens to output rows from which on a program prefills (padding less than doubles either), and ratio to
+another program's tokens."""
+_PRODUCT = re.compile(r"convolution|dot|gemm|matmul")
+_HEAD = re.compile(r"lm_head|logits|unembed")
+
+Program = tuple[str, int | None]
+"""Module and program id."""
+
+
+class SampledExecutions:
+    """The leaf ops of some executions of a device.
+
+    Args:
+        device_id: the device.
+        runs: its executions, by start.
+    """
+
+    def __init__(self, device_id: int, runs: Sequence[Run]) -> None:
+        self._device_id = device_id
+        self._runs = runs
+        self._is_wanted = np.zeros(len(runs) + 1, bool)  # the last one is for ops in no execution
+        self._is_wanted[_chosen(runs)] = True
+        self._ops: defaultdict[int, list[tuple[Int32, Int64, Int64]]] = defaultdict(list)
+        self._count = np.zeros(len(runs), np.int64)
+
+    def follow(self, execution: Int32, instruction: Int32, start: Int64, self_ps: Int64, is_leaf: Flags) -> None:
+        """Keep the wanted ones among some events of an op line; arrays of shape (n,), times in ps."""
+        at = np.flatnonzero(self._is_wanted[execution])
+        at = at[is_leaf[at]]
+        if not len(at):
+            return
+        self._count += np.bincount(execution[at], minlength=len(self._runs))
+        for number in np.unique(execution[at]).tolist():
+            if self._count[number] > MOST_OPS:
+                self._is_wanted[number] = False
+                self._ops[number].clear()
+            else:
+                own = at[execution[at] == number]
+                self._ops[number].append((instruction[own], start[own], self_ps[own]))
+
+    def executions(self) -> list[Execution]:
+        """The executions that were kept; complete once `follow` has seen all ops of the device."""
+        return [self._execution(number, ops) for number, ops in sorted(self._ops.items())]
+
+    def _execution(self, number: int, ops: list[tuple[Int32, Int64, Int64]]) -> Execution:
+        run = self._runs[number]
+        if not ops:
+            none = np.zeros(0, np.int64)
+            return Execution(run.module, run.program_id, self._device_id, none.astype(np.int32), none, has_loop=True)
+        instruction, start, self_ps = (np.concatenate(columns) for columns in zip(*ops, strict=True))
+        order = np.argsort(start, kind="stable")
+        lacking = max(int(start.min()) - run.start_ps, run.end_ps - int((start + self_ps).max()))
+        is_edge = number in (0, len(self._runs) - 1)
+        is_cut = lacking * (_LACKING_AT_EDGE if is_edge else _LACKING) > run.end_ps - run.start_ps
+        return Execution(run.module, run.program_id, self._device_id, instruction[order], self_ps[order], is_cut)
+
+
+def sampled_until(runs: Sequence[Run]) -> int:
+    """Return the end of the last execution that is kept of a device, which has at least one."""
+    return max(runs[i].end_ps for i in _chosen(runs))
+
+
+def _chosen(runs: Sequence[Run]) -> list[int]:
+    """Return the first executions of each program; those at the profile's edges, which may be cut, only if need be."""
+    chosen: defaultdict[tuple[str, int | None], list[int]] = defaultdict(list)
+    edges = (0, len(runs) - 1)
+    for i in sorted(range(len(runs)), key=lambda i: (i in edges, i)):
+        sampled = chosen[runs[i].module, runs[i].program_id]
+        if len(sampled) < EXECUTIONS:
+            sampled.append(i)
+    return [i for sampled in chosen.values() for i in sampled]
+
+
+def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> set[str]:
+    """Find the modules that hold layers, and number their instructions; of TPUs with the same programs, one is read."""
+    executions: list[Execution] = []
+    read: set[frozenset[str]] = set()
+    for survey in surveys:
+        for plane, core in survey.tpus:
+            modules = frozenset(r.module for r in core.timeline.runs)
+            if modules and modules not in read:
+                read.add(modules)
+                executions += _executions(survey, plane, core, instructions)
+    instructions.complete()
+    return {module for module, _ in programs_with_layers(executions, instructions.rows)}
+
+
+def _executions(survey: HostSurvey, plane: Plane, core: DevicePlane, instructions: Instructions) -> list[Execution]:
+    row_instruction = instructions.of_metadata(plane, survey.modules)
+    is_leaf = np.array([f.op_class != "container" for f in instructions.facts], bool)
+    samples = SampledExecutions(core.device.device_id, core.timeline.runs)
+    until = sampled_until(core.timeline.runs)
+    for batches in survey.op_lines(plane):
+        for first, batch in chunks(_begun_by(until, batches), is_nested=True):
+            order = np.lexsort((-batch.duration_ps, batch.start_ps))
+            start = batch.start_ps[order]
+            self_ps = nest(start, start + batch.duration_ps[order]).self_ps
+            instruction = row_instruction[batch.metadata[order]]
+            samples.follow(core.timeline.executions_at(start), instruction, start, self_ps, is_leaf[instruction])
+            if first + len(batch) >= _FIRST_EVENTS:
+                break
+    return samples.executions()
+
+
+def _begun_by(time_ps: int, batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
+    """Yield a line's events that begin before a time, or inside such an event; more if out of order."""
+    for batch in batches:
+        start = batch.start_ps
+        end = (start + batch.duration_ps)[start < time_ps].max(initial=time_ps)
+        yield part(batch, 0, int(np.flatnonzero(start <= end).max(initial=-1)) + 1)
+        if len(batch) and start[-1] >= time_ps:
+            return
+
+
+def phases_of_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> dict[Program, str]:
+    """Find the phase of the programs on the run's first TPU, if shapes show it; numbers their instructions.
+
+    A prefill step runs the layers on all tokens of its prompts, but the output head on one token of each prompt. A
+    decode step runs both on one token of each sequence.
+    """
+    for survey in surveys:
+        for plane, core in survey.tpus:
+            if time := _times(survey, plane, core.timeline, instructions):
+                return _phases(time, instructions)
+    return {}
+
+
+def _times(
+    survey: HostSurvey, plane: Plane, timeline: Timeline, instructions: Instructions
+) -> dict[tuple[Program, int], int]:
+    """Device time by program and instruction, in the executions up to the third of each program."""
+    if not timeline.runs:
+        return {}
+    until = sampled_until(timeline.runs)
+    row_instruction = instructions.of_metadata(plane, survey.modules)
+    numbers: dict[Program, int] = {}
+    run_program = np.array([numbers.setdefault((r.module, r.program_id), len(numbers)) for r in timeline.runs] + [-1])
+    programs = list(numbers)
+    time: Counter[tuple[Program, int]] = Counter()
+    count = 0
+    for batches in survey.op_lines(plane):
+        for batch in batches:
+            start = batch.start_ps
+            program, instruction = run_program[timeline.executions_at(start)], row_instruction[batch.metadata]
+            _, first, inverse = np.unique(packed([program, instruction]), return_index=True, return_inverse=True)
+            total = np.bincount(inverse, batch.duration_ps)
+            columns = (program[first].tolist(), instruction[first].tolist(), total.tolist())
+            for program_number, instruction_id, ps in zip(*columns, strict=True):
+                if program_number >= 0:
+                    time[programs[program_number], instruction_id] += int(ps)
+            count += len(batch)
+            if count >= _FIRST_EVENTS or (len(start) and start[-1] >= until):
+                break
+    return dict(time)
+
+
+def _phases(time: dict[tuple[Program, int], int], instructions: Instructions) -> dict[Program, str]:
+    layers: dict[Program, Counter[int]] = {}
+    products: dict[Program, Counter[int]] = {}
+    heads: dict[Program, Counter[int]] = {}
+    for (program, number), ps in time.items():
+        row = instructions.rows[number]
+        tokens = _tokens(row)
+        if tokens is None:
+            continue
+        if _HEAD.search(f"{row.op_name} {program[0]}"):
+            heads.setdefault(program, Counter())[tokens] += ps
+        else:
+            layers.setdefault(program, Counter())[tokens] += ps
+            products.setdefault(program, Counter())[tokens] += 1
+    usual = {p: c.most_common(1)[0][0] for p, c in layers.items()}
+    usual = {p: n for p, n in usual.items() if products[p][n] >= _FEWEST}
+    sampled = {p: c.most_common(1)[0][0] for p, c in heads.items()}
+    shared = next(iter(sampled.values())) if len(set(sampled.values())) == 1 else None
+    phases = {}
+    for program, tokens in usual.items():
+        count = products[program].total()
+        alike = [n for p, n in usual.items() if p != program and products[p].total() == count]
+        if phase := phase_by_shapes(tokens, sampled.get(program, shared), alike):
+            phases[program] = phase
+    return phases
+
+
+def _tokens(row: InstructionRow) -> int | None:
+    """Return the product of all dimensions but the last of a matrix product's result; None for other instructions."""
+    opcode = row.hlo.opcode if row.hlo else ""
+    if row.collective or not row.hlo or not _PRODUCT.search(f"{row.category} {opcode}"):
+        return None
+    dimensions = [d for d in row.hlo.shape.dimensions if d is not None]
+    return math.prod(dimensions[:-1]) if len(dimensions) > 1 else None
+
+
+def phase_by_shapes(tokens: int, sampled: int | None, others: Sequence[int]) -> str | None:
+    """Prefill or decode, from the padded number of tokens in the layers; None if it does not show the phase.
+
+    A batch that both prefills and decodes looks like prefill. One output row for each token does not prove decode: the
+    program may compute the logits of all tokens of a short prompt.
+
+    Args:
+        tokens: tokens that the program's layers run on.
+        sampled: rows of the output head.
+        others: tokens of the run's other programs with the same products.
+    """
+    if sampled and tokens >= _PREFILL_RATIO * sampled:
+        return "prefill"
+    if others and tokens >= _OTHER_RATIO * min(others):
+        return "prefill"
+    if others and _OTHER_RATIO * tokens <= max(others):
+        return "decode"
+    return None

@@ -1,0 +1,186 @@
+"""Writes the tables that follow from all events: collectives, phases, and instructions with their layers and costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracewarehouse.ingest.capture.promises import CollectiveStep
+from tracewarehouse.ingest.collectives.axis_inference import InferredAxis
+from tracewarehouse.ingest.collectives.table import CollectiveWriter
+from tracewarehouse.ingest.devices.flags import Flag
+from tracewarehouse.ingest.devices.hosts import Host
+from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, RunSurvey
+from tracewarehouse.ingest.devices.timeline import Step, host_steps, named_phase, step_rows
+from tracewarehouse.ingest.errors import shown
+from tracewarehouse.ingest.hlo.instruction_row import InferredPlace, InstructionRow
+from tracewarehouse.ingest.hlo.opcodes import kernel_name
+from tracewarehouse.ingest.layers.inference import infer_layers
+from tracewarehouse.ingest.layers.sequence import Execution
+from tracewarehouse.ingest.tables.lines import LinesWritten
+from tracewarehouse.ingest.tables.staging import RunWriters
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.costs import Costs
+    from tracewarehouse.ingest.capture.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class CollectivesWritten:
+    """The facts about a run that its collectives show."""
+
+    counts: Mapping[CollectiveStep, int]
+    """Executions by device, step, kind and axis."""
+    incomplete_instances: int
+    """Number of instances without a row of some device that is in the run."""
+    inferred: tuple[InferredAxis, ...]
+    """The inferred mesh axes; empty if the mesh is known."""
+    missing: MissingDevices
+    """Devices that replica groups count but the capture lacks."""
+
+
+def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[LinesWritten]) -> CollectivesWritten:
+    """Join the executions on the devices of all parts, and write the tables of collectives."""
+    groups = survey.groups()
+    with ExitStack() as stack:
+        executions = [stack.enter_context(p.executions) for p in parts]
+        collectives = CollectiveWriter(survey.instructions.rows, executions, is_timed=not survey.is_program)
+        collectives.write(writers["collectives"], groups)
+    writers.write_rows("collective_groups", groups.group_rows())
+    writers.write_rows("traffic", groups.traffic_rows())
+    writers.write_rows("mesh_axes", _axis_rows(survey.placement, groups.inferred))
+    writers.finish("collectives")
+    return CollectivesWritten(
+        collectives.counts,
+        collectives.incomplete_instances,
+        tuple(groups.inferred),
+        survey.placement.missing(len(survey.devices) + groups.missing_devices, "replica groups count"),
+    )
+
+
+def _axis_rows(placement: Placement, inferred: Sequence[InferredAxis]) -> Iterator[dict[str, Any]]:
+    """Rows of main.mesh_axes."""
+    if placement.mesh and placement.coordinates is not None:
+        strides = placement.mesh.strides()
+        for position, (axis, size) in enumerate((a, n) for a, n in placement.mesh.axes.items() if n > 1):
+            place = {"position": position, "axis": axis, "size": size, "stride": strides[axis]}
+            yield place | {"source": "mesh", "confidence": 1.0}
+        return
+    for position, guess in enumerate(inferred):
+        yield {
+            "position": position,
+            "axis": guess.axis,
+            "size": guess.size,
+            "stride": guess.stride,
+            "source": "inferred",
+            "confidence": guess.confidence,
+            "evidence": guess.evidence,
+        }
+
+
+def write_phases(writers: RunWriters, survey: RunSurvey, parts: Iterable[LinesWritten]) -> None:
+    """Write the rows of all devices and hosts; `parts` holds the step markers that were found."""
+    for surveyed in survey.hosts:
+        host = surveyed.host
+        for device, timeline in surveyed.device_timelines:
+            writers.write_rows("phases", timeline.phase_rows(host.name, device.device_id))
+        markers = [*surveyed.markers, *(m for part in parts for m in part.markers.get(host.index, ()))]
+        steps = host_steps(markers) or _manifest_steps(host, survey.manifest)
+        writers.write_rows("phases", step_rows(steps, {"host": host.name, "device_id": None}))
+
+
+def _manifest_steps(host: Host, manifest: Manifest | None) -> list[Step]:
+    """Return the steps by the collector's clock, for a capture without markers."""
+    if not manifest or host.start_ns is None:
+        return []
+    zero = host.start_ns - host.clock_offset_ps // 1000
+    return [
+        Step(m.step, named_phase(m.name), m.name, (m.start_ns - zero) * 1000, (m.end_ns - zero) * 1000, "manifest")
+        for m in manifest.phases
+    ]
+
+
+def place_in_layers(survey: RunSurvey, executions: Iterable[Execution]) -> list[Flag]:
+    """Set the inferred layers and parts of the run's instructions, and return a flag that names their programs.
+
+    The instructions must know their programs, and their texts have been read. A pipeline stage with its own program
+    counts its layers from 0: they are layers of the stage.
+    """
+    rows = survey.instructions.rows
+    inferred = [p for p in infer_layers(executions, rows) if p.is_inferred]
+    mesh = survey.placement.mesh
+    is_in_stage = mesh is not None and mesh.axes.get("pp", 1) > 1
+    places = Counter(i for p in inferred for i in p.layer)
+    for program in inferred:
+        for i, layer in program.layer.items():
+            if places[i] == 1:  # without program ids, one text may stand for instructions of several programs
+                rows[i].inferred = InferredPlace(layer, program.part.get(i), program.confidence, is_in_stage)
+    named = (f"{shown(p.program[0])}: {p.count} layers, confidence {p.confidence:.2f}" for p in inferred)
+    return [Flag("inferred_layers", "; ".join(named))] if inferred else []
+
+
+_MOST_UNSIZED = 0.1
+"""Share of the compute time that may lack a cost; a larger share is flagged."""
+
+
+def give_costs(rows: Iterable[InstructionRow], costs: Costs | None) -> list[Flag]:
+    """Set the given costs of the instructions that compute, and return a flag that names the file and its patterns."""
+    if costs is None:
+        return []
+    matched: Counter[str] = Counter()
+    for row in rows:
+        pattern = costs.pattern_of(kernel_name(row.name)) if row.op_class == "compute" else None
+        if pattern is not None:
+            row.given = costs.kernels[pattern]
+            matched[pattern] += 1
+    used = [f"{shown(p)} ({matched[p]} instructions)" for p in costs.kernels if matched[p]]
+    unused = [shown(p) for p in costs.kernels if not matched[p]]
+    sentence = f"{shown(costs.name)} gives the costs of {', '.join(used) or 'no kernel of the run'}"
+    return [Flag("given_costs", f"{sentence}; {', '.join(unused)} matches none" if unused else sentence)]
+
+
+def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[np.float64]]) -> Iterator[Flag]:
+    """Yield a flag if much of the compute time is in ops whose bytes or operations are unknown while others' are known.
+
+    `rows` have the given costs. `time_ps` is self time by instruction id, of each part of the run.
+    """
+    total = np.zeros(len(rows))
+    for part in time_ps:
+        total[: len(part)] += part
+    computing = [(row, ps) for row, ps in zip(rows, total.tolist(), strict=True) if ps and row.op_class == "compute"]
+    compute_ps = sum(ps for _, ps in computing)
+    unsized: dict[str, dict[str, float]] = {}
+    for what, stated in (("bytes", "bytes_accessed"), ("flops", "model_flops")):
+        kernels: dict[str, float] = {}
+        for row, ps in computing:
+            if not _is_sized(row, getattr(row.given, what, None), getattr(row, stated)):
+                kernels[kernel_name(row.name)] = kernels.get(kernel_name(row.name), 0) + ps
+        if _MOST_UNSIZED * compute_ps < sum(kernels.values()) < compute_ps:
+            unsized[what] = kernels
+    if unsized:
+        shares = " and ".join(f"the {what} of {sum(k.values()) / compute_ps:.0%}" for what, k in unsized.items())
+        most = max(unsized.values(), key=lambda k: sum(k.values()))
+        longest = sorted(most.items(), key=lambda item: (-item[1], item[0]))[:3]
+        kernels_named = ", ".join(f"{shown(n)} {ps / compute_ps:.0%}" for n, ps in longest if ps >= compute_ps / 100)
+        what = f"{shares} of the compute time are unknown ({kernels_named})"
+        yield Flag("unsized_time", f"{what}; give them with `--costs FILE` at ingest")
+
+
+def _is_sized(row: InstructionRow, given: int | None, stated: int | None) -> bool:
+    if given is not None:
+        return True
+    is_custom = row.hlo is not None and row.hlo.opcode == "custom-call"
+    return bool(stated) if is_custom else stated is not None
+
+
+def write_instructions(writers: RunWriters, survey: RunSurvey) -> None:
+    """Write main.instructions; each instruction must know its program by now."""
+    survey.instructions.name_modules()
+    writers.write_rows("instructions", survey.instructions.column_rows())
+    writers.finish("instructions")

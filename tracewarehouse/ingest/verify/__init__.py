@@ -1,1 +1,0 @@
-"""Proves that the lake is undamaged, and that a run holds everything in its capture."""
