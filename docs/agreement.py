@@ -25,7 +25,7 @@ from plain_main_numbers import main_numbers, other_numbers  # noqa: E402
 from plain_metrics import Run  # noqa: E402
 from work_from_bytes import work_from_bytes  # noqa: E402
 
-from tracewarehouse.dashboards.units import quantity  # noqa: E402
+from tracewarehouse.dashboards.words import quantity  # noqa: E402
 from tracewarehouse.definitions.pages import table  # noqa: E402
 from tracewarehouse.ingest.capture.sources import Capture, find_captures  # noqa: E402
 from tracewarehouse.ingest.lake.schema import TABLES  # noqa: E402

@@ -1,4 +1,6 @@
-"""Writes the generated parts of the documentation: tables.md, metrics.md, metrics/<name>.md and the pictures.
+"""Writes the generated parts of the documentation: tables.md, metrics.md, metrics/<name>.md, the lists of charts.md.
+
+It also draws the pictures.
 
 python docs/generate.py            write what has changed
 python docs/generate.py --check    write nothing; exit 1 where a text is not current
@@ -12,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tracewarehouse.dashboards.report import RUN_CHARTS
+from tracewarehouse.dashboards.registry import CHARTS, Chart
 from tracewarehouse.definitions.pages import index_page, metric_pages, table
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
@@ -20,9 +22,6 @@ from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 DOCS = Path(__file__).resolve().parent
 CAPTURES = DOCS.parent / "data" / "captures"
-PICTURES = {"timeline": "deepseek", "steps": "llama", "traffic": "deepseek", "exposed-communication": "deepseek"}
-"""Charts that the documentation shows, and the beginning of the name of the capture that they are drawn from."""
-
 WRITTEN_BY = "docs/generate.py"
 _HEAD = "<!-- Written by docs/generate.py; edit {source} instead. -->\n\n"
 
@@ -43,10 +42,27 @@ def tables_page() -> str:
     return "".join(parts)
 
 
+def charts_page(page: str) -> str:
+    """The page of charts with its lists made anew: each chart's function, its name, and what the function draws."""
+    for subject in ("run", "runs", "comparison"):
+        begin, end = f"<!-- {subject}: written by {WRITTEN_BY} -->\n", "<!-- end -->"
+        before, _, rest = page.partition(begin)
+        rows = [_chart_row(c) for c in CHARTS.values() if c.subject == subject]
+        listed = table(("function", "name", "draws"), rows)
+        page = f"{before}{begin}\n{listed}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def _chart_row(chart: Chart) -> tuple[str, str, str]:
+    described = chart.draw.__doc__ or ""
+    return f"`{chart.draw.__name__}`", chart.name, " ".join(described.partition("\n\n")[0].split())
+
+
 def texts(warehouse: Warehouse) -> dict[Path, str]:
     """The text of every generated page, by file."""
     definitions = warehouse.definitions
     pages = {DOCS / "tables.md": tables_page(), DOCS / "metrics.md": index_page(definitions, WRITTEN_BY)}
+    pages[DOCS / "charts.md"] = charts_page((DOCS / "charts.md").read_text(encoding="utf-8"))
     for name, text in metric_pages(definitions, warehouse.query, WRITTEN_BY).items():
         pages[DOCS / "metrics" / f"{name}.md"] = text
     return pages
@@ -61,11 +77,11 @@ def not_current(pages: Mapping[Path, str]) -> list[Path]:
 def write_pictures(warehouse: Warehouse) -> None:
     """Draw the charts that the documentation shows from the captures in data/."""
     runs = warehouse.lake.runs()
-    for chart_name, prefix in PICTURES.items():
-        run = next((r for r in sorted(runs, key=lambda r: r.name) if r.name.startswith(prefix)), None)
-        if run is not None:
+    for chart in CHARTS.values():
+        run = next((r for r in sorted(runs, key=lambda r: r.name) if r.name.startswith(chart.picture)), None)
+        if run is not None and chart.picture:
             (DOCS / "images").mkdir(exist_ok=True)
-            RUN_CHARTS[chart_name](warehouse, run.run_id).save(DOCS / "images" / f"{chart_name}.png")
+            chart(warehouse, run.run_id).save(DOCS / "images" / f"{chart.name}.png")
 
 
 def main() -> int:

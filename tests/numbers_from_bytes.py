@@ -18,8 +18,7 @@ from typing import Any
 from plain_metrics import MS, length
 
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.readers.formats import plain_planes
-from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane
+from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, plain_planes
 
 COLLECTIVE = re.compile(r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start|-done)?")
 CONTAINERS = {"while", "conditional", "call"}

@@ -21,8 +21,7 @@ from plain_metrics import MS, US
 
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.readers.formats import plain_planes
-from tracewarehouse.ingest.readers.xplane.plain import PlainPlane
+from tracewarehouse.ingest.readers.xplane.plain import PlainPlane, plain_planes
 
 _WIDTHS = {2: 1, 3: 2, 4: 4, 6: 1, 8: 4, 9: 8, 10: 2, 11: 4, 16: 2}  # bytes of HLO's primitive types
 Numbers = dict[tuple[str, ...], float]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.records import EventBatch, Plane, Stat, StatKind, Trace
-from tracewarehouse.ingest.readers.xplane.plain import PlainStat, bits_of, xplane_messages, xplane_planes
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.xplane.plain import PlainStat, double_bits, xplane_messages, xplane_planes
+from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace
 
 MESSAGES = xplane_messages("tracewarehouse.tests")
 INT64_MAX = (1 << 63) - 1
@@ -44,6 +47,10 @@ class Contents:
         return sum(len(line) for plane in self.events for line in plane)
 
 
+def read_xplane(path: Path | CaptureFile) -> XPlaneTrace:
+    return XPlaneTrace(path if isinstance(path, CaptureFile) else CaptureFile(path))
+
+
 def reference(data: bytes) -> Contents:
     """The capture as protobuf's own parser reads it.
 
@@ -74,7 +81,7 @@ def reference(data: bytes) -> Contents:
 def _values(stats: list[PlainStat]) -> tuple[Value, ...]:
     """Stats in the comparable form: numbers as their 64 bits."""
     return _sorted(
-        (n, int(k), bits_of(v) if isinstance(v, float) else v % (1 << 64) if isinstance(v, int) else v)
+        (n, int(k), double_bits(v) if isinstance(v, float) else v % (1 << 64) if isinstance(v, int) else v)
         for n, k, v in stats
     )
 
@@ -117,7 +124,7 @@ def _plain(stats: tuple[Stat, ...]) -> tuple[Value, ...]:
     for s in stats:
         value: object = s.value
         if isinstance(s.value, float):
-            value = bits_of(s.value)
+            value = double_bits(s.value)
         elif isinstance(s.value, int):
             value = s.value % (1 << 64)
         elif isinstance(s.value, str):

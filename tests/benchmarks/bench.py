@@ -46,7 +46,7 @@ from typing import Any
 from bench_metrics import users_environment
 
 from tracewarehouse.ingest.processes.pool import ONE_THREAD
-from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
+from tracewarehouse.ingest.readers.chrome.values import METADATA_KEYS
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs" / "performance.md"
@@ -112,7 +112,7 @@ with (
     LineTables(folder, instructions.facts, encoder) as tables,
 ):
     for i, plane in enumerate(trace.planes):
-        row_instruction = instructions.of_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
+        row_instruction = instructions.add_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
         device = DeviceEvents(None, Timeline(), row_instruction) if row_instruction is not None else None
         rows = tables.write(trace, PlaneLines(0, "host", 0, i, plane, plane.lines, device), rows)
     tables.finish()  # in the background, while this thread goes on

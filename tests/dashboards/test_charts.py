@@ -14,12 +14,9 @@ from altair import Chart
 from given_tables import warehouse_of
 from xplane_builder import Space
 
-from tracewarehouse.dashboards.communication import collective_time
 from tracewarehouse.dashboards.figure import ENDINGS, Figure, NothingToDraw
-from tracewarehouse.dashboards.memory import memory_in_use
-from tracewarehouse.dashboards.peaks import roofline
-from tracewarehouse.dashboards.report import RUN_CHARTS
-from tracewarehouse.dashboards.timeline import device_timeline
+from tracewarehouse.dashboards.ops import device_timeline
+from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -148,7 +145,7 @@ def test_collectives_are_transfer_and_waiting(warehouse: Warehouse) -> None:
 
     Mean over two devices: 30 us of transfer, 1 us of waiting, and all 31 us are exposed.
     """
-    rows = collective_time(warehouse, TINY).rows
+    rows = RUN_CHARTS["collective-time"](warehouse, TINY).rows
     found = {(r["phase"], r["part"]): round(1000 * r["ms"], 3) for r in rows}
     parts = {"transfer": 30.0, "waiting": 1.0, "rest of the window": 0.0, "exposed": 31.0}
     assert found == {(p, part): us for p in ("prefill", "decode") for part, us in parts.items()}
@@ -262,7 +259,7 @@ def test_roofline_has_the_peaks_of_the_device(tmp_path: Path) -> None:
     tpu.ops.event(op, 0, 10_000_000)
     with open_warehouse(tmp_path / "warehouse", create=True) as opened:
         [run] = opened.ingest(space.write(tmp_path / "x.xplane.pb"))
-        rows = roofline(opened, run.run_id).rows
+        rows = RUN_CHARTS["roofline"](opened, run.run_id).rows
     [dot] = [r for r in rows if r["what"] == "op"]
     assert (dot["intensity"], dot["flops_per_s"], dot["bound"]) == (2, 4e11, "memory")
     roof = sorted((r["intensity"], r["flops_per_s"]) for r in rows if r["what"] == "roof")
@@ -345,7 +342,7 @@ def test_memory_rises_and_falls_as_the_allocations_say(tmp_path: Path) -> None:
         thread.event(name, at_us * 1_000_000, 0, **stats)
     with open_warehouse(tmp_path / "warehouse", create=True) as opened:
         [run] = opened.ingest(space.write(tmp_path / "x.xplane.pb"))
-        figure = memory_in_use(opened, run.run_id)
+        figure = RUN_CHARTS["memory"](opened, run.run_id)
     rows = [(r["allocator"], r["at_ms"], r["used_bytes"], r["capacity_bytes"]) for r in figure.rows]
     assert rows == [
         ("device 0", 0, 100, 1000),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tracewarehouse.dashboards.page import with_code
-from tracewarehouse.dashboards.report import RUN_CHARTS, Report, comparison_report, run_report, study_report
-from tracewarehouse.dashboards.writing import text_of, write_pictures, write_text
+from tracewarehouse.dashboards.registry import RUN_CHARTS
+from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
+from tracewarehouse.dashboards.writing import text_of, with_code, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracewarehouse.dashboards.units import quantity
+from tracewarehouse.dashboards.words import quantity
 
 
 @pytest.mark.parametrize(

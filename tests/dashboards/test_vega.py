@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from tracewarehouse.dashboards.vega import vega_script
+from tracewarehouse.dashboards.writing import vega_script
 
 
 def test_it_is_kept_and_made_anew_if_it_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

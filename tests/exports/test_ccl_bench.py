@@ -102,7 +102,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_the_folder_holds_what_the_tools_look_for(warehouse: Warehouse, tmp_path: Path) -> None:
-    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path, trace_url="https://example.org/x")
+    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path, trace_url="https://example.org/x", archive=True)
+    with tarfile.open(tmp_path / f"{row.name}.tar.gz") as archive:
+        assert f"{row.name}/tables/ops.parquet" in archive.getnames()
     assert row.name == "llama-tp4-b4-i16-o17-tpu"
     assert [p.name for p in row.folder.glob("*.json")] == ["vm.trace.json"]
     assert [p.name for p in row.folder.glob("*.yaml")] == [f"{row.name}.yaml"]
@@ -190,12 +192,6 @@ def test_the_script_of_several_hosts_prints_the_values(tmp_path: Path) -> None:
     assert duckdb.sql(f"SELECT count(*) FROM '{row.folder / 'metric_values.parquet'}'").fetchall() == [(len(lines),)]
 
 
-def test_an_archive_holds_the_folder(warehouse: Warehouse, tmp_path: Path) -> None:
-    row = exported(warehouse, "served", tmp_path, archive=True)
-    with tarfile.open(tmp_path / f"{row.name}.tar.gz") as archive:
-        assert f"{row.name}/tables/ops.parquet" in archive.getnames()
-
-
 def test_values_have_its_names_and_six_digits(row_of: Callable[[str], Row]) -> None:
     row = row_of("served")
     assert {"avg_step_time", "ttft", "tpot", "mfu", "collective_vol_total_gb"} <= row.values.keys()
@@ -212,6 +208,10 @@ def test_our_numbers_are_those_of_the_metrics(row_of: Callable[[str], Row], ware
     assert row.values["exposed_communication_share"] == float(f"{decode[0]['fraction'] * 100:.6g}")
     waits = [r["wait_ms"] for r in warehouse.metric("sync_wait").dicts() if r["phase"] == "decode"]
     assert row.values["collective_sync_wait"] == float(f"{sum(waits) / len(waits) / 16:.6g}")
+    run_id = warehouse.run("llama-tp4-b4-i16-o17").run_id
+    moved = [r for r in warehouse.metric("collective_transfer", run_id).dicts() if r["phase"] == "decode"]
+    weighted = sum(r["bus_gbps"] * r["transfer_ms"] for r in moved) / sum(r["transfer_ms"] for r in moved)
+    assert row.values["collective_bus_bandwidth"] == pytest.approx(weighted, rel=1e-5)
 
 
 def test_a_merge_touches_its_own_row_alone(row_of: Callable[[str], Row], checkout: Path) -> None:

@@ -56,7 +56,12 @@ def made(tmp_path: Path) -> Warehouse:
         symbol_id=Unsigned(7),
         memory_access_breakdown=b"\1\2",
     )
-    copy = tpu.instruction("%copy-start.1 = (f32[8]{0}, f32[8]{0}, u32[]) copy-start(%a)", hlo_category="copy-start")
+    copy = tpu.instruction(
+        "%copy-start.1 = (f32[8]{0}, f32[8]{0}, u32[]) copy-start(%a)",
+        hlo_category="copy-start",
+        flops=8,
+        model_flops=8,
+    )
     tpu.modules.event("jit_step(42)", 1_000_000, 9_000_001, run_id=Unsigned(1))
     tpu.ops.event(dot, 1_000_000, 5_000_000, device_offset_ps=Unsigned(17), note="über\n", share=0.25)
     tpu.async_ops.event(copy, 2_000_000, 3_500_000)
@@ -108,6 +113,8 @@ def test_layout_is_that_of_the_profiler(tmp_path: Path) -> None:
     assert (begin["ph"], begin["ts"], begin["args"]["hlo_category"]) == ("b", 2.0, "copy-start")
     assert (end["ph"], end["ts"], end["id2"], end["cat"]) == ("e", 5.5, begin["id2"], begin["cat"])
     assert (begin["exact_dur"], end["exact_dur"]) == (3.5, 3.5)
+    assert begin["args"]["flops"] == "8"
+    assert "model_flops" not in begin["args"]
     counter = next(e for e in events if e["name"] == "power")
     assert (counter["ph"], counter["ts"], counter["args"]) == ("C", 2.5, {"watts": 70})
     assert next(e for e in events if e["pid"] == 701) == {

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from xplane_builder import content, integer
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.collectives import collective_of
+from tracewarehouse.ingest.hlo.collectives import find_collective
 from tracewarehouse.ingest.hlo.proto import read_module
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES
@@ -99,7 +99,7 @@ class HloProtoTarget(Target):
 
 
 def _ours(found: Any) -> dict[str, Any]:
-    collective_of(found)
+    find_collective(found)
     assert (found.op_name is None) == (found.op_name_source is None)
     return {
         "opcode": found.opcode,

@@ -11,7 +11,7 @@ from fuzz.judging import Target
 from fuzz.seeds import hlo_texts
 from hlo_reference import facts
 
-from tracewarehouse.ingest.hlo.collectives import collective_of
+from tracewarehouse.ingest.hlo.collectives import find_collective
 from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
@@ -78,7 +78,7 @@ class HloTextTarget(Target):
 
 
 def _plain(found: Instruction) -> dict[str, Any]:
-    collective = collective_of(found)
+    collective = find_collective(found)
     if collective is not None and collective.message_bytes is not None:
         assert 0 <= collective.message_bytes < 1 << 63, "message bytes beyond int64"
     sizes = [found.shape, *(s for s in found.operand_shapes if s)]

@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 from benchmarks.tpu_captures import write_capture
+from chrome_reference import plain_planes as plain_chrome
+from chrome_reference import reference as chrome_planes
 from fuzz.chrome import ChromeTarget
 from fuzz.judging import Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
@@ -21,11 +23,11 @@ from xplane_reference import MESSAGES
 
 import tracewarehouse as tw
 from tracewarehouse.fsck import Problem
+from tracewarehouse.ingest import capture_comparison
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, MetricError, TracewarehouseError
 from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.ingest.readers.chrome.plain import chrome_planes
 from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.tables import parts
 
@@ -99,6 +101,10 @@ class ChromeIngestTarget(_IngestTarget):
 
     def make(self, r: random.Random) -> tuple[str, bytes]:
         return self._traces.make(r)
+
+    def read(self, data: bytes) -> list[str]:
+        with patch.object(capture_comparison, "plain_planes", plain_chrome):
+            return super().read(data)
 
     def reference(self, data: bytes) -> list[str]:
         try:

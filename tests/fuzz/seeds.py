@@ -15,7 +15,7 @@ def capture_files(traces: Path | None, suffix: str) -> list[Path]:
 
 def hlo_protos(traces: Path | None) -> Iterator[bytes]:
     """The Hlo Protos that captures embed."""
-    from tracewarehouse.ingest.readers.xplane.reader import read_xplane
+    from xplane_reference import read_xplane
 
     for file in capture_files(traces, ".xplane.pb"):
         for plane in read_xplane(file).planes:
@@ -27,7 +27,7 @@ def hlo_protos(traces: Path | None) -> Iterator[bytes]:
 
 def hlo_texts(traces: Path | None) -> Iterator[str]:
     """The HLO texts that captures hold, where there are any: only those of TPUs do."""
-    from tracewarehouse.ingest.readers.xplane.reader import read_xplane
+    from xplane_reference import read_xplane
 
     for file in capture_files(traces, ".xplane.pb"):
         for plane in read_xplane(file).planes:

@@ -11,12 +11,11 @@ from fuzz.judging import RefusedError, Target, scratch_file
 from fuzz.seeds import capture_files
 from fuzz.xplane_mutations import MUTATIONS, mutated, random_space
 from google.protobuf.message import DecodeError
-from xplane_reference import Contents, decoded, fits_int64, reference
+from xplane_reference import Contents, decoded, fits_int64, read_xplane, reference
 
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.readers.xplane import wire
-from tracewarehouse.ingest.readers.xplane.reader import read_xplane
 
 _LEGAL_BUT_REFUSED = {
     "field tag": "a group, or a tag in more bytes than it needs",

@@ -7,24 +7,29 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.tpu_captures import write_capture
+from chrome_reference import plain_planes as plain_chrome
 from msgspec.structs import replace
 from xplane_builder import Ref, Space, Unsigned, content, integer
 
+from tracewarehouse.ingest import capture_comparison
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.capture_comparison import compare_with_capture
-from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.ingest.lake.fsck import fsck
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text
 from tracewarehouse.ingest.lake.parquet import parquet_writer
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
+from tracewarehouse.ingest.readers.formats import XPLANE
+from tracewarehouse.ingest.readers.xplane.plain import plain_planes
 
 Change = Callable[[pa.Table], pa.Table]
 
@@ -236,21 +241,27 @@ class TestAgainst:
             *find_captures(shared_traces),
             *find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz"),
         ]:
-            found = compare_with_capture(capture, shared_warehouse)
+            decode = plain_planes if capture.files[0].name.endswith(XPLANE.suffixes) else plain_chrome
+            with patch.object(capture_comparison, "plain_planes", decode):
+                found = compare_with_capture(capture, shared_warehouse)
             assert found.differences == []
             assert found.events == events[found.run_id]
         assert fsck(shared_warehouse) == []
 
-    def test_a_chrome_trace_of_any_program(self, tmp_path: Path) -> None:
+    def test_a_chrome_trace_of_any_program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Categories, counters with arguments that are an instruction's elsewhere, ids that are no number, no end."""
         path = tmp_path / "a.trace.json"
         path.write_text(
-            '[{"ph":"X","pid":1,"tid":true,"ts":1,"dur":2,"cat":"gpu","name":"a","args":{"flops":"7","x":"1"}},'
-            '{"ph":"C","pid":1,"ts":2,"name":"c","args":{"flops":"7","\\ud800":"y"}},'
-            '{"ph":"B","pid":"p","tid":2,"ts":3,"cat":5,"name":"b"},{"ph":"E","pid":"p","tid":2,"ts":4,"args":[1]},'
+            '[{"ph":"X","pid":1,"tid":2.5,"ts":1,"dur":2,"cat":"gpu","name":"a","args":{"flops":"7","x":"1"}},'
+            '{"ph":"C","pid":1,"ts":2,"name":"c","args":{"flops":"7","\\u00e9":"y"}},'
+            '{"ph":"B","pid":"p","tid":2,"ts":3,"cat":"5","name":"b"},'
+            '{"ph":"E","pid":"p","tid":2,"ts":4,"args":{"z":[1]}},'
         )
         [capture] = find_captures(path)
         ingest_one(path, tmp_path / "w")
+        with pytest.raises(CaptureError, match="found chrome"):
+            compare_with_capture(capture, tmp_path / "w")
+        monkeypatch.setattr(capture_comparison, "plain_planes", plain_chrome)
         found = compare_with_capture(capture, tmp_path / "w")
         assert found.differences == []
         assert (found.events, found.stats) == (3, 6)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xplane_builder import Space, Unsigned
 
-from tracewarehouse.ingest.hlo.collectives import collective_of
+from tracewarehouse.ingest.hlo.collectives import find_collective
 from tracewarehouse.ingest.hlo.proto import read_module
 from tracewarehouse.ingest.hlo.replica_groups import flattened
 from tracewarehouse.ingest.hlo.text import parse_instruction
@@ -165,7 +165,7 @@ class TestSpread:
             pytest.skip(f"no compiled programs in {folder}")
         module = read_module(gzip.decompress((folder / f"{name}.hlo.pb.gz").read_bytes()))
         fused = {n: i for n, i in module.instructions.items() if i.opcode == "fusion"}
-        found = {n: c for n, i in fused.items() if (c := collective_of(i))}
+        found = {n: c for n, i in fused.items() if (c := find_collective(i))}
         starts = [c for c in found.values() if c.role == "start"]
         assert {c.channel_id: c.message_bytes for c in starts} == spread
         dones = Counter(c.start_name for c in found.values() if c.role == "done")
@@ -175,7 +175,7 @@ class TestSpread:
         stated = {i.name: i for line in lines if (i := parse_instruction(line)) and i.opcode == "fusion"}
         for started, collective in found.items():
             if collective.role == "start":
-                from_text = collective_of(stated[started])
+                from_text = find_collective(stated[started])
                 assert from_text is not None
                 assert (from_text.kind, from_text.role) == ("all-gather", "start")
                 assert from_text.message_bytes == collective.message_bytes
@@ -197,7 +197,7 @@ class TestSpread:
             module = read_module(gzip.decompress((folder / f"{name}.hlo.pb.gz").read_bytes()))
             fused = {c for i in module.instructions.values() if i.opcode == "fusion" for c in i.called}
             inside = {inner.name for i in module.instructions.values() if i.opcode == "fusion" for inner in i.inner}
-            run = [c for n, i in module.instructions.items() if n not in inside and (c := collective_of(i))]
+            run = [c for n, i in module.instructions.items() if n not in inside and (c := find_collective(i))]
             assert Counter(c.kind for c in run if c.role != "done") == expected, name
             assert fused
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hlo_writer import Module
 from xplane_builder import PlaneBuilder, Space, Unsigned
+from xplane_reference import read_xplane
 
 import tracewarehouse
 from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
 from tracewarehouse.ingest.devices.host_survey import launches
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.pipeline import ingest_one
-from tracewarehouse.ingest.readers.xplane.reader import read_xplane
 
 US = 1_000_000
 

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
-from tracewarehouse.dashboards.report import RUN_CHARTS, STUDY_CHARTS
+from tracewarehouse.dashboards.registry import RUN_CHARTS, STUDY_CHARTS
 from tracewarehouse.ingest.errors import StuckQueryError
 from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
@@ -176,11 +176,11 @@ def test_the_trace_of_a_window_is_smaller_than_the_whole(client: TestClient, ids
 def test_the_viewer_is_the_bundled_one_or_hands_the_trace_over(
     client: TestClient, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracewarehouse.serve.trace.bundled_ui", lambda: None)
+    monkeypatch.setattr("tracewarehouse.serve.run_pages.bundled_ui", lambda: None)
     page = client.get(f"/runs/{ids[HOSTILE[0]]}/trace/all/")
     assert "&lt;script&gt;alert" in page.text
     assert client.get(f"/runs/{ids[HOSTILE[0]]}/trace/all/handover.js").headers["content-type"].startswith("text/java")
-    monkeypatch.setattr("tracewarehouse.serve.trace.bundled_ui", lambda: Path())
+    monkeypatch.setattr("tracewarehouse.serve.run_pages.bundled_ui", lambda: Path())
     led = client.get(f"/runs/{ids[LLAMA]}/trace/all/", follow_redirects=False).headers["location"]
     assert led.endswith(f"#!/?url=http://127.0.0.1:8765/runs/{ids[LLAMA]}/trace/all/trace.pftrace.gz")
 
@@ -346,7 +346,7 @@ def test_what_is_not_there_is_said_in_a_sentence(client: TestClient, path: str, 
 def test_a_mistake_of_the_program_is_a_page_too(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tracewarehouse.serve.sql_page.quick_chart", lambda *_: 1 / 0)
+    monkeypatch.setattr("tracewarehouse.serve.sql_pages.quick_chart", lambda *_: 1 / 0)
     answer = client.get("/sql?sql=SELECT+1")
     assert answer.status_code == 500
     assert "a fault in the program: ZeroDivisionError" in texts(answer.text)

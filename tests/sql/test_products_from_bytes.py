@@ -12,7 +12,7 @@ import pytest
 from numbers_from_bytes import COLLECTIVE, Event, events_of
 
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.readers.formats import plain_planes
+from tracewarehouse.ingest.readers.xplane.plain import plain_planes
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 NAME = "tpu-2chip-vllm-tp2-prefill.xplane.pb"

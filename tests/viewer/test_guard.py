@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tracewarehouse.viewer.guard import refusal
+from tracewarehouse.viewer.perfetto import refusal
 
 OWN = {"Host": "127.0.0.1:8765"}
 

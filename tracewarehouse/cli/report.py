@@ -25,6 +25,10 @@ def report(
     study: Annotated[
         str | None, typer.Option("--study", metavar="SQL", help="Report on the runs whose run_id this SELECT gives.")
     ] = None,
+    chart: Annotated[
+        list[str] | None,
+        typer.Option("--chart", metavar="NAME", help="Draw only this chart; give it several times for several."),
+    ] = None,
     form: Annotated[
         Literal["html", "md", "json", "png", "svg"],
         typer.Option("--format", "-f", help="html: a page; md: a digest; json: all rows; png, svg: charts."),
@@ -40,12 +44,14 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Compare runs of different workloads.")] = False,
 ) -> None:
     """Write a self-contained HTML page about runs: findings in words, charts, metric values."""
+    if compare is not None and chart:
+        raise WarehouseError("--compare draws all of its charts; leave --chart out")
     if (run is not None) + (compare is not None) + (study is not None) > 1:
         raise WarehouseError("runs, --compare and --study are three kinds of report; name one of them")
     from tracewarehouse.dashboards.writing import text_of, write_pictures, write_text
 
     with context.obj.open() as warehouse:
-        made = _report(warehouse, run, compare, study, is_unlike_allowed=force)
+        made = _report(warehouse, run, compare, study, chart or [], is_unlike_allowed=force)
     if form == "png" or form == "svg":
         for path in write_pictures(made, output or Path("report"), form):
             typer.echo(path)
@@ -60,6 +66,7 @@ def _report(
     run: list[str] | None,
     compare: tuple[str, str] | None,
     study: str | None,
+    charts: list[str],
     *,
     is_unlike_allowed: bool,
 ) -> Report:
@@ -68,8 +75,8 @@ def _report(
     if compare is not None:
         return comparison_report(warehouse, *compare, is_unlike_allowed=is_unlike_allowed)
     if study is not None:
-        return study_report(warehouse, study)
+        return study_report(warehouse, study, charts)
     runs = list(dict.fromkeys(r.run_id for r in (warehouse.find(run) if run else warehouse.lake.runs())))
     if not runs:
         raise WarehouseError(f"the warehouse {warehouse.path} is empty; add runs with `tw ingest CAPTURE`")
-    return run_report(warehouse, runs)
+    return run_report(warehouse, runs, charts)

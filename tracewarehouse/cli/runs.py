@@ -201,7 +201,7 @@ def _lines(summary: RunSummary, width: int) -> Iterator[str]:
 
 def _number_lines(name: str, numbers: list[Number], reasons: dict[str, str], width: int) -> Iterator[str]:
     """Lines with the values of one number side by side, or with the reason why there is none."""
-    from tracewarehouse.dashboards.units import quantity
+    from tracewarehouse.dashboards.words import quantity
 
     cells = [f"{n.part_in_words} {quantity(n.value, n.unit)}".strip() for n in numbers if n.value is not None]
     if not cells:
@@ -217,7 +217,7 @@ def sentences(steps: Sequence[StepShare]) -> list[str]:
 
 
 def _dominates(phase: str, parts: Sequence[StepShare]) -> str:
-    from tracewarehouse.dashboards.units import quantity
+    from tracewarehouse.dashboards.words import quantity
 
     whole = quantity(sum(p.mean_ms for p in parts), "ms")
     first, *others = [

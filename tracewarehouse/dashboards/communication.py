@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, largest, read
+from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
+from tracewarehouse.dashboards.registry import NO_COLLECTIVES
 from tracewarehouse.dashboards.theme import (
     ALARM,
     HEAT,
@@ -19,172 +20,152 @@ from tracewarehouse.dashboards.theme import (
     class_color,
     number,
     part_bars,
+    percent,
+    phase_bars,
     powers,
     series_color,
     tooltips,
-)
-from tracewarehouse.dashboards.units import quantity
+)  # fmt: skip
+from tracewarehouse.dashboards.words import largest, quantity
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
-NO_COLLECTIVES = "The capture holds no collective on a device."
-NOT_WHOLE = "No execution of a collective has all of its ranks in the capture, so its transfer time is not known."
-
-PEAK = "peak of the links"
-
 _TIME_COLORS = {"transfer": PRIMARY, "waiting": "#b57a12", "rest of the window": QUIET, "exposed": ALARM}
 _OVERLAP_COLORS = {"hidden": QUIET, "exposed": ALARM}
+_PEAK = "peak of the links"
 
 
 def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
-    """Exposed communication of each device per step, by kind and axis; a panel per phase.
-
-    Raises:
-        NothingToDraw: the run has no collectives.
-    """
-    drawn = read(
+    """Time per step in which a device only communicates, by kind and axis; a panel per phase."""
+    drawn = ask(
         warehouse,
+        "exposed-communication",
         """SELECT coalesce(phase, 'no phase') AS phase, device_id, 'device ' || device_id AS device, kind, axis,
                   exposed_ms
            FROM metrics.exposed_communication
            WHERE run_id = $run
            ORDER BY phase DESC, device_id, kind, axis""",
-        run=warehouse.run(run).run_id,
+        run=run,
     )
-    if not drawn:
-        raise NothingToDraw(NO_COLLECTIVES)
+    devices = drawn.values("device")
     chart = (
         alt.Chart(drawn.data)
         .mark_bar()
         .encode(
             x=alt.X("exposed_ms:Q", title="time per step", axis=axis("ms")),
-            y=alt.Y("device:N", sort=drawn.values("device"), title=None),
+            y=alt.Y("device:N", sort=devices, title=None),
             color=class_color("kind", drawn.values("kind")),
             detail="axis:N",
             tooltip=tooltips("phase:N", "device:N", "kind:N", "axis:N", number("exposed_ms", "ms per step")),
         )
     )
-    return Figure(
-        name="exposed-communication",
-        title="Exposed communication",
-        subtitle="Time per step in which a device's op line only communicates.",
-        description=largest(drawn.rows, "exposed_ms", "ms", "phase", "device", "kind", "axis"),
-        drawn=drawn,
-        metrics=("exposed_communication", "communication_fraction"),
-        chart=by_phase(chart, drawn.values("phase"), height=bar_height(len(drawn.values("device")))),
+    return drawn.figure(
+        by_phase(chart, drawn.values("phase"), height=bar_height(len(devices))),
+        "Time per step in which a device's op line only communicates.",
+        largest(drawn.rows, "exposed_ms", "ms", "phase", "device", "kind", "axis"),
     )
 
 
 def collective_time(warehouse: Warehouse, run: str) -> Figure:
-    """Time of collectives per step, split into transfer and waiting, with the exposed part beside it.
-
-    Raises:
-        NothingToDraw: the run has no collectives, or none whose ranks are all in the capture.
-    """
-    run_id = warehouse.run(run).run_id
-    drawn = read(
+    """Time of collectives per step, split into transfer and waiting, with the exposed part beside it."""
+    drawn = _ask_of_ranks(
         warehouse,
-        """WITH summed AS (
-             SELECT phase, kind, axis, sum(transfer_ps) AS transfer_ps, sum(wait_ps) AS wait_ps,
-                    sum(rest_ps) AS rest_ps, sum(exposed_ps) AS exposed_ps, sum(executions) AS executions
-             FROM models.collective_time
-             WHERE run_id = $run
-             GROUP BY ALL
-           ), steps AS (
-             SELECT phase, sum(steps) AS steps FROM models.phase_steps WHERE run_id = $run GROUP BY phase
-           ), parts AS (
-             SELECT phase, kind, axis, 'window' AS of, 'transfer' AS part, 0 AS position, transfer_ps AS time_ps
-             FROM summed
-             UNION ALL SELECT phase, kind, axis, 'window', 'waiting', 1, wait_ps FROM summed
-             UNION ALL SELECT phase, kind, axis, 'window', 'rest of the window', 2, rest_ps FROM summed
-             UNION ALL SELECT phase, kind, axis, 'op line', 'exposed', 3, exposed_ps FROM summed
-           )
-           SELECT coalesce(p.phase, 'no phase') AS phase, kind || ' over ' || axis || ', ' || p.of AS collective,
-                  p.part, p.position, p.time_ps / (coalesce(s.steps, 1) * 1e9) AS ms
-           FROM parts AS p LEFT JOIN steps AS s ON p.phase IS NOT DISTINCT FROM s.phase
+        "collective-time",
+        """SELECT coalesce(phase, 'no phase') AS phase,
+                  kind || ' over ' || axis || CASE part WHEN 'exposed' THEN ', op line' ELSE ', window' END
+                    AS collective,
+                  part, position, mean_ms AS ms
+           FROM models.collective_parts
+           WHERE run_id = $run
            ORDER BY phase DESC, kind, axis, position""",
-        run=run_id,
+        run,
     )
-    if not drawn:
-        raise NothingToDraw(_absence_of_ranks(warehouse, run_id))
-    chart = part_bars(
-        drawn.data,
-        "collective",
-        drawn.values("collective"),
-        drawn.values("phase"),
-        _TIME_COLORS,
-        x=alt.X("ms:Q", title="time per step, mean over devices", axis=axis("ms")),
-        tooltip=number("ms", "ms per step"),
-    )
-    return Figure(
-        name="collective-time",
-        title="Collectives: transfer, waiting, exposed",
-        subtitle="Transfer is the shortest time over the ranks, waiting what a rank takes beyond it. Below each window "
-        "is the part of it in which the op line computes nothing.",
-        description=largest(drawn.rows, "ms", "ms", "phase", "collective", "part"),
-        drawn=drawn,
-        metrics=("collective_transfer", "sync_wait", "exposed_communication"),
-        chart=chart,
+    return drawn.figure(
+        part_bars(
+            drawn.data,
+            "collective",
+            drawn.values("collective"),
+            drawn.values("phase"),
+            _TIME_COLORS,
+            x=alt.X("ms:Q", title="time per step, mean over devices", axis=axis("ms")),
+            tooltip=number("ms", "ms per step"),
+        ),
+        "Transfer is the shortest time over the ranks, waiting what a rank takes beyond it. Below each window is the "
+        "part of it in which the op line computes nothing.",
+        largest(drawn.rows, "ms", "ms", "phase", "collective", "part"),
     )
 
 
 def overlap(warehouse: Warehouse, run: str) -> Figure:
-    """The share of the collectives' windows that computation hides, by kind and axis; a panel per phase.
-
-    Raises:
-        NothingToDraw: the run has no collectives.
-    """
-    drawn = read(
+    """The share of the collectives' windows that computation hides, by kind and axis; a panel per phase."""
+    drawn = ask(
         warehouse,
-        """WITH ratios AS (
-             SELECT coalesce(phase, 'no phase') AS phase, kind || ' over ' || axis AS collective, overlap_ratio
-             FROM metrics.overlap_ratio
-             WHERE run_id = $run AND overlap_ratio IS NOT NULL)
-           SELECT phase, collective, 'hidden' AS part, 0 AS position, overlap_ratio AS share FROM ratios
-           UNION ALL
-           SELECT phase, collective, 'exposed' AS part, 1 AS position, 1 - overlap_ratio AS share FROM ratios
+        "overlap",
+        """SELECT coalesce(phase, 'no phase') AS phase, kind || ' over ' || axis AS collective,
+                  unnest(['hidden', 'exposed']) AS part, unnest([0, 1]) AS position,
+                  unnest([overlap_ratio, 1 - overlap_ratio]) AS share
+           FROM metrics.overlap_ratio
+           WHERE run_id = $run AND overlap_ratio IS NOT NULL
            ORDER BY phase DESC, collective, position""",
-        run=warehouse.run(run).run_id,
+        run=run,
     )
-    if not drawn:
-        raise NothingToDraw(NO_COLLECTIVES)
-    chart = part_bars(
+    return drawn.figure(
+        part_bars(
+            drawn.data,
+            "collective",
+            drawn.values("collective"),
+            drawn.values("phase"),
+            _OVERLAP_COLORS,
+            x=alt.X("share:Q", title="share of the windows", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
+            tooltip=percent("share"),
+        ),
+        "The part of the collectives' windows in which the device computes is hidden.",
+        largest([r for r in drawn.rows if r["part"] == "hidden"], "share", "ratio", "phase", "collective"),
+    )
+
+
+def what_if(warehouse: Warehouse, run: str) -> Figure:
+    """The share of each phase's time that faster links would save."""
+    drawn = ask(
+        warehouse,
+        "what-if",
+        """SELECT coalesce(phase, 'no phase') AS phase,
+                  CASE factor WHEN 'infinite' THEN factor ELSE factor || ' times' END AS links,
+                  saved_percent / 100 AS saved, fitted_executions, executions
+           FROM metrics.ici_bandwidth_utility
+           WHERE run_id = $run
+           ORDER BY phase DESC, factor""",
+        run=run,
+    )
+    chart = phase_bars(
         drawn.data,
-        "collective",
-        drawn.values("collective"),
         drawn.values("phase"),
-        _OVERLAP_COLORS,
-        x=alt.X("share:Q", title="share of the windows", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
-        tooltip=alt.Tooltip("share:Q", format=".2%"),
+        x=alt.X("saved:Q", title="share of the time that is saved", axis=axis("ratio")),
+        y=alt.Y("links:N", title="bandwidth of the links", sort=["2 times", "4 times", "infinite"]),
+        height=bar_height(3 * len(drawn.values("phase"))),
+        tooltip=tooltips("phase:N", "links:N", percent("saved"), "fitted_executions:Q", "executions:Q"),
     )
-    return Figure(
-        name="overlap",
-        title="Overlap",
-        subtitle="The part of the collectives' windows in which the device computes is hidden.",
-        description=largest([r for r in drawn.rows if r["part"] == "hidden"], "share", "ratio", "phase", "collective"),
-        drawn=drawn,
-        metrics=("overlap_ratio",),
-        chart=chart,
+    return drawn.figure(
+        chart,
+        "Exposed transfers without a part of their bandwidth term. Collectives whose sizes do not allow a fit stay as "
+        "they are, so faster links save at least this.",
+        largest(drawn.rows, "saved", "ratio", "phase", "links"),
     )
 
 
 def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
-    """Message bytes per device and step, by kind and mesh axis; a panel per phase.
-
-    Raises:
-        NothingToDraw: the run has no collectives whose sizes are known.
-    """
-    drawn = read(
+    """Message bytes per device and step, by kind and mesh axis; a panel per phase."""
+    drawn = ask(
         warehouse,
+        "traffic",
         """SELECT coalesce(phase, 'no phase') AS phase, kind, axis, message_bytes_per_step, devices
            FROM metrics.traffic_volume
            WHERE run_id = $run
            ORDER BY phase DESC, axis, kind""",
-        run=warehouse.run(run).run_id,
+        run=run,
     )
-    if not drawn:
-        raise NothingToDraw(f"{NO_COLLECTIVES[:-1]} whose message size is known.")
+    bytes_ = number("message_bytes_per_step", "bytes", ",.0f")
     chart = (
         alt.Chart(drawn.data)
         .mark_bar()
@@ -192,40 +173,28 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
             x=alt.X("message_bytes_per_step:Q", title="message bytes per device and step", axis=axis("bytes")),
             y=alt.Y("axis:N", title="mesh axis", sort=sorted(drawn.values("axis"))),
             color=class_color("kind", drawn.values("kind")),
-            tooltip=tooltips(
-                "phase:N", "kind:N", "axis:N", number("message_bytes_per_step", "bytes", ",.0f"), "devices:Q"
-            ),
+            tooltip=tooltips("phase:N", "kind:N", "axis:N", bytes_, "devices:Q"),
         )
     )
-    return Figure(
-        name="traffic",
-        title="Traffic by parallelism",
-        subtitle="Operand bytes of the collectives on each mesh axis; for an all-gather the full buffer.",
-        description=largest(drawn.rows, "message_bytes_per_step", "bytes", "phase", "kind", "axis"),
-        drawn=drawn,
-        metrics=("traffic_volume", "traffic_by_parallelism"),
-        chart=by_phase(chart, drawn.values("phase"), height=bar_height(len(drawn.values("axis")))),
+    return drawn.figure(
+        by_phase(chart, drawn.values("phase"), height=bar_height(len(drawn.values("axis")))),
+        "Operand bytes of the collectives on each mesh axis; for an all-gather the full buffer.",
+        largest(drawn.rows, "message_bytes_per_step", "bytes", "phase", "kind", "axis"),
     )
 
 
 def traffic_matrix(warehouse: Warehouse, run: str) -> Figure:
-    """Bytes that each device sends to each other one over the whole capture, by the algorithm of main.traffic.
-
-    Raises:
-        NothingToDraw: the capture lacks some device of every collective.
-    """
-    run_id = warehouse.run(run).run_id
-    drawn = read(
+    """Bytes that each device sends to each other one over the whole capture, by the algorithm of main.traffic."""
+    drawn = _ask_of_ranks(
         warehouse,
+        "traffic-matrix",
         """SELECT source_device_id AS source, target_device_id AS target, CAST(sum(sent_bytes) AS BIGINT) AS sent_bytes
            FROM metrics.traffic_matrix
            WHERE run_id = $run
            GROUP BY ALL
            ORDER BY source, target""",
-        run=run_id,
+        run,
     )
-    if not drawn:
-        raise NothingToDraw(_absence_of_ranks(warehouse, run_id))
     devices = sorted({*drawn.values("source"), *drawn.values("target")})
     side = max(160, min(420, 40 * len(devices)))
     legend = alt.Legend(labelExpr=axis("bytes").labelExpr)
@@ -240,48 +209,29 @@ def traffic_matrix(warehouse: Warehouse, run: str) -> Figure:
         )
         .properties(width=side, height=side)
     )
-    return Figure(
-        name="traffic-matrix",
-        title="Traffic matrix",
-        subtitle="Bytes sent from device to device over the capture.",
-        description=f"{len(drawn.rows)} pairs of {len(devices)} devices. "
-        + largest([r | {"pair": f"{r['source']} to {r['target']}"} for r in drawn.rows], "sent_bytes", "bytes", "pair"),
-        drawn=drawn,
-        metrics=("traffic_matrix",),
-        chart=chart,
+    pairs = [r | {"pair": f"{r['source']} to {r['target']}"} for r in drawn.rows]
+    return drawn.figure(
+        chart,
+        "Bytes sent from device to device over the capture.",
+        f"{len(pairs)} pairs of {len(devices)} devices. " + largest(pairs, "sent_bytes", "bytes", "pair"),
     )
 
 
 def traffic_intervals(warehouse: Warehouse, run: str) -> Figure:
-    """Distribution of the time between collectives, within one parallelism and across two; a panel per phase.
-
-    Raises:
-        NothingToDraw: no collective follows another on a device.
-    """
-    drawn = read(
+    """Distribution of the time between collectives, within one parallelism and across two; a panel per phase."""
+    drawn = ask(
         warehouse,
-        """WITH named AS (
-             SELECT coalesce(phase, 'no phase') AS phase,
-                    CASE WHEN axis_from = axis_to THEN 'within ' || axis_to
-                         ELSE axis_from || ' to ' || axis_to END AS axes,
-                    CASE WHEN axis_from = axis_to THEN 'within one parallelism' ELSE 'across two' END AS place,
-                    interval_ps
-             FROM models.traffic_intervals
-             WHERE run_id = $run
-           ), ranked AS (
-             SELECT phase, axes, place, interval_ps,
-                    cume_dist() OVER (PARTITION BY phase, axes ORDER BY interval_ps) AS share,
-                    count(*) OVER (PARTITION BY phase, axes) AS intervals
-             FROM named)
-           SELECT phase, axes, place, max(share) AS share, max(interval_ps) / 1e6 AS interval_us,
-                  greatest(max(interval_ps) / 1e6, 0.1) AS at_least_us, any_value(intervals) AS intervals
-           FROM ranked
-           GROUP BY phase, axes, place, ceil(100 * share)
+        "traffic-intervals",
+        """SELECT coalesce(phase, 'no phase') AS phase,
+                  CASE WHEN axis_from = axis_to THEN 'within ' || axis_to
+                       ELSE axis_from || ' to ' || axis_to END AS axes,
+                  CASE WHEN axis_from = axis_to THEN 'within one parallelism' ELSE 'across two' END AS place, share,
+                  interval_ps / 1e6 AS interval_us, greatest(interval_ps / 1e6, 0.1) AS at_least_us, intervals
+           FROM models.traffic_interval_shares
+           WHERE run_id = $run
            ORDER BY phase DESC, place DESC, axes, share""",
-        run=warehouse.run(run).run_id,
+        run=run,
     )
-    if not drawn:
-        raise NothingToDraw("No collective follows another on a device in a phase.")
     chart = (
         alt.Chart(drawn.data)
         .mark_line(interpolate="step-after")
@@ -292,70 +242,30 @@ def traffic_intervals(warehouse: Warehouse, run: str) -> Figure:
             color=series_color("axes", drawn.values("axes")),
             strokeDash=alt.StrokeDash("place:N", title=None, sort=["within one parallelism", "across two"],
                                       legend=alt.Legend(orient="top") if len(drawn.values("place")) > 1 else None),
-            tooltip=tooltips("phase:N", "axes:N", alt.Tooltip("share:Q", format=".0%"), number("interval_us", "µs"),
-                     "intervals:Q"),
+            tooltip=tooltips("phase:N", "axes:N", percent("share", ".0%"), number("interval_us", "µs"), "intervals:Q"),
         )
     )  # fmt: skip
-    halves = [r for r in _medians(drawn) if r["interval_us"] is not None]
-    return Figure(
-        name="traffic-intervals",
-        title="Time between collectives",
-        subtitle="Share of the intervals on a device that are at most this long; times below 0.1 µs are drawn as 0.1.",
-        description="Medians. " + largest(halves, "interval_us", "us", "phase", "axes"),
-        drawn=drawn,
-        metrics=("traffic_interval", "traffic_interval_histogram"),
-        chart=by_phase(chart, drawn.values("phase"), height=200),
+    upper_halves = [r for r in drawn.rows if r["share"] >= 0.5]
+    medians = list({(r["phase"], r["axes"]): r for r in reversed(upper_halves)}.values())[::-1]
+    return drawn.figure(
+        by_phase(chart, drawn.values("phase"), height=200),
+        "Share of the intervals on a device that are at most this long; times below 0.1 µs are drawn as 0.1.",
+        "Medians. " + largest(medians, "interval_us", "us", "phase", "axes"),
     )
 
 
 def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
-    """Bandwidth of collectives against the bytes that a device sends, with Hockney's fit and the links' peak.
-
-    Raises:
-        NothingToDraw: the run has no collectives, or none whose ranks are all in the capture and whose size is known.
-    """
-    run_id = warehouse.run(run).run_id
-    drawn = read(
+    """Bandwidth of collectives against the bytes that a device sends, with Hockney's fit and the links' peak."""
+    drawn = _ask_of_ranks(
         warehouse,
-        """WITH instances AS (
-             SELECT kind, axis, bus_bytes, transfer_ps,
-                    cume_dist() OVER (PARTITION BY kind, axis, bus_bytes ORDER BY transfer_ps) AS quantile
-             FROM models.collective_instances
-             WHERE run_id = $run AND NOT is_partial AND bus_bytes > 0 AND transfer_ps > 0
-           ), measured AS (
-             SELECT kind, axis, bus_bytes, count(*) AS executions,
-                    min(transfer_ps) FILTER (WHERE quantile >= 0.5) AS median_ps,
-                    min(transfer_ps) FILTER (WHERE quantile >= 0.1) AS fast_ps,
-                    min(transfer_ps) FILTER (WHERE quantile >= 0.9) AS slow_ps
-             FROM instances
-             GROUP BY kind, axis, bus_bytes
-           ), ranges AS (
-             SELECT kind, axis, min(bus_bytes) AS smallest, max(bus_bytes) AS most FROM measured GROUP BY kind, axis
-           ), sizes AS (
-             SELECT kind, axis, smallest * pow(most / smallest, unnest(range(0, 25)) / 24.0) AS bus_bytes FROM ranges
-           ), fitted AS (
-             SELECT s.kind, s.axis, s.bus_bytes,
-                    s.bus_bytes / (1e3 * (h.latency_us + s.bus_bytes / (1e3 * h.bandwidth_gbps))) AS gbps
-             FROM sizes AS s JOIN metrics.hockney AS h USING (kind, axis)
-             WHERE h.run_id = $run AND h.latency_us + s.bus_bytes / (1e3 * h.bandwidth_gbps) > 0
-           )
-           SELECT 'measured' AS what, kind || ' over ' || axis AS collective, CAST(bus_bytes AS DOUBLE) AS bus_bytes,
-                  bus_bytes * 1e3 / median_ps AS gbps, bus_bytes * 1e3 / slow_ps AS slow_gbps,
-                  bus_bytes * 1e3 / fast_ps AS fast_gbps, executions
-           FROM measured
-           UNION ALL
-           SELECT 'fit', kind || ' over ' || axis, bus_bytes, gbps, NULL, NULL, NULL FROM fitted
-           UNION ALL
-           SELECT 'peak of the links', 'peak', unnest([min(bus_bytes), max(bus_bytes)]),
-                  (SELECT min(peak_ici_gbps) FROM main.devices WHERE run_id = $run), NULL, NULL, NULL
-           FROM measured
-           HAVING (SELECT min(peak_ici_gbps) FROM main.devices WHERE run_id = $run) IS NOT NULL
+        "bandwidth",
+        """SELECT what, coalesce(kind || ' over ' || axis, 'peak') AS collective, bus_bytes, gbps, slow_gbps, fast_gbps,
+                  executions
+           FROM macros.bandwidth_by_size($run)
            ORDER BY what, collective, bus_bytes""",
-        run=run_id,
+        run,
     )
     measured = [r for r in drawn.rows if r["what"] == "measured"]
-    if not measured:
-        raise NothingToDraw(_absence_of_ranks(warehouse, run_id))
     names = list(dict.fromkeys(r["collective"] for r in measured))
     rates = [r[c] for r in drawn.rows for c in ("gbps", "slow_gbps", "fast_gbps") if r[c] is not None]
     x = alt.X("bus_bytes:Q", title="bytes that a device sends",
@@ -365,7 +275,7 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
     color = series_color("collective", names)
     tip = tooltips("collective:N", number("bus_bytes", "bytes", ",.0f"), number("gbps", "GB/s, median"), "executions:Q")
     base = alt.Chart(drawn.data)
-    points = base.transform_filter("datum.what == 'measured'")
+    points, fit, line = (base.transform_filter(f"datum.what == '{what}'") for what in ("measured", "fit", _PEAK))
     layers = [
         points.mark_rule().encode(x=x, y=alt.Y("slow_gbps:Q", title="bandwidth"), y2="fast_gbps:Q", color=color),
         points.mark_point(filled=True, size=60, opacity=1).encode(
@@ -373,62 +283,32 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
         ),
     ]
     if "fit" in drawn.values("what"):
-        fit = base.transform_filter("datum.what == 'fit'")
         layers.insert(0, fit.mark_line(strokeDash=[6, 3]).encode(x=x, y=y, color=color))
-    if PEAK in drawn.values("what"):
-        line = base.transform_filter(f"datum.what == '{PEAK}'").mark_line(color=QUIET, strokeDash=[2, 3], strokeWidth=2)
-        layers.insert(0, line.encode(x=x, y=y, tooltip=tooltips("what:N", number("gbps", "GB/s"))))
-    chart = alt.layer(*layers).properties(width=WIDTH, height=280)
-    peak = next((r["gbps"] for r in drawn.rows if r["what"] == PEAK), None)
-    return Figure(
-        name="bandwidth",
-        title="Bandwidth by message size",
-        subtitle="Bus bandwidth of each size: the median execution, and a line from the 90th to the 10th percentile of "
-        "its time. Dashed is the fit of latency and bandwidth, dotted the peak of the links where it is known.",
-        description=largest(measured, "gbps", "GB/s", "collective")
+    peak = next((r["gbps"] for r in drawn.rows if r["what"] == _PEAK), None)
+    if peak is not None:
+        dotted = line.mark_line(color=QUIET, strokeDash=[2, 3], strokeWidth=2)
+        layers.insert(0, dotted.encode(x=x, y=y, tooltip=tooltips("what:N", number("gbps", "GB/s"))))
+    return drawn.figure(
+        alt.layer(*layers).properties(width=WIDTH, height=280),
+        "Bus bandwidth of each size: the median execution, and a line from the 90th to the 10th percentile of its "
+        "time. Dashed is the fit of latency and bandwidth, dotted the peak of the links where it is known.",
+        largest(measured, "gbps", "GB/s", "collective")
         + (f" The peak of the links is {quantity(peak, 'GB/s')}." if peak else " The peak of the links is not known."),
-        drawn=drawn,
-        metrics=("hockney", "collective_transfer", "ici_utilization"),
-        chart=chart,
     )
 
 
 def in_flight(warehouse: Warehouse, run: str) -> Figure:
-    """Collectives and bytes under way on all devices: the maximum in each of 300 stretches of time.
-
-    Raises:
-        NothingToDraw: the run has no collectives.
-    """
-    drawn = read(
+    """Collectives and bytes under way on all devices: the maximum in each of 300 stretches of time."""
+    drawn = ask(
         warehouse,
-        """WITH windows AS (
-             SELECT event_id, start_ps, end_ps, coalesce(message_bytes, 0) AS message_bytes
-             FROM main.collectives
-             WHERE run_id = $run AND end_ps > start_ps
-           ), marks AS (
-             SELECT start_ps AS at_ps, 1 AS begun, message_bytes AS bytes, event_id FROM windows
-             UNION ALL
-             SELECT end_ps, -1, -message_bytes, event_id FROM windows
-           ), counted AS (
-             SELECT at_ps, sum(begun) OVER so_far AS collectives, sum(bytes) OVER so_far AS bytes
-             FROM marks
-             WINDOW so_far AS (ORDER BY at_ps, begun, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
-           ), bounds AS (
-             SELECT min(start_ps) AS first_ps, (max(end_ps) - min(start_ps)) // 300 + 1 AS stretch_ps FROM windows
-           ), stretches AS (
-             SELECT (at_ps - first_ps) // stretch_ps * stretch_ps / 1e9 AS start_ms,
-                    max(collectives) AS collectives, max(bytes) AS bytes
-             FROM counted CROSS JOIN bounds
-             GROUP BY start_ms
-           )
-           SELECT start_ms, 'collectives' AS what, CAST(collectives AS DOUBLE) AS most FROM stretches
-           UNION ALL
-           SELECT start_ms, 'message bytes' AS what, CAST(bytes AS DOUBLE) AS most FROM stretches
+        "in-flight",
+        """SELECT start_ps / 1e9 AS start_ms, unnest(['collectives', 'message bytes']) AS what,
+                  unnest([CAST(ranks AS DOUBLE), CAST(message_bytes AS DOUBLE)]) AS most
+           FROM models.ranks_in_flight
+           WHERE run_id = $run
            ORDER BY what, start_ms""",
-        run=warehouse.run(run).run_id,
+        run=run,
     )
-    if not drawn:
-        raise NothingToDraw(NO_COLLECTIVES)
     # one definition serves the axes of both panels; `parent` is Vega's name for the panel's own value
     whole = "datum.value % 1 ? '' : format(datum.value, '~s')"
     labels = f"parent.what === 'message bytes' ? {axis('bytes').labelExpr} : {whole}"
@@ -448,30 +328,21 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
         .resolve_scale(y="independent")
     )
     most = {w: max(r["most"] for r in drawn.rows if r["what"] == w) for w in drawn.values("what")}
-    return Figure(
-        name="in-flight",
-        title="Collectives and bytes in flight",
-        subtitle="How many ranks of collectives are under way on all devices together, and their message bytes; the "
-        "most in each three-hundredth of the time.",
-        description=f"At most {most['collectives']:.0f} ranks of collectives and "
-        f"{quantity(most['message bytes'], 'bytes')} are under way at once.",
-        drawn=drawn,
-        metrics=("communication_time",),
-        chart=chart,
+    return drawn.figure(
+        chart,
+        "How many ranks of collectives are under way on all devices together, and their message bytes; the most in "
+        "each three-hundredth of the time.",
+        f"At most {most['collectives']:.0f} ranks of collectives and {quantity(most['message bytes'], 'bytes')} are "
+        "under way at once.",
     )
 
 
-def _medians(drawn: Drawn) -> list[dict[str, Any]]:
-    """The first row of each distribution whose share is at least a half."""
-    medians: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in drawn.rows:
-        if row["share"] >= 0.5:
-            medians.setdefault((row["phase"], row["axes"]), row)
-    return list(medians.values())
-
-
-def _absence_of_ranks(warehouse: Warehouse, run_id: str) -> str:
-    has_collectives = warehouse.query(
-        "SELECT count(*) > 0 FROM main.collectives WHERE run_id = $run_id", run_id=run_id
-    ).scalar()
-    return NOT_WHOLE if has_collectives else NO_COLLECTIVES
+def _ask_of_ranks(warehouse: Warehouse, name: str, sql: str, run: str) -> Drawn:
+    """Run the query of a chart that needs collectives, all of whose ranks are in the capture."""
+    try:
+        return ask(warehouse, name, sql, run=run)
+    except NothingToDraw:
+        given: Any = {"run": warehouse.run(run).run_id}
+        if warehouse.query("SELECT count(*) FROM main.collectives WHERE run_id = $run", **given).scalar():
+            raise
+        raise NothingToDraw(NO_COLLECTIVES) from None

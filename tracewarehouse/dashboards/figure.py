@@ -1,21 +1,24 @@
 """Defines the figure that every chart function returns: a chart with its rows, its SQL, and a description in words.
 
-A chart function takes a warehouse and what to draw, such as a run's id or name, and returns a `Figure`. If the
-warehouse lacks the data, it raises `NothingToDraw`, whose text says why.
+A chart function asks the warehouse one query and returns its rows as a `Figure`. If the query has no row, it raises
+`NothingToDraw`, whose text says what the warehouse lacks.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
+
+from tracewarehouse.comparison.compare import run_ids_of
+from tracewarehouse.dashboards.registry import CHARTS, Chart
 from tracewarehouse.dashboards.theme import config
-from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.read_only import literal
 
@@ -34,37 +37,47 @@ class NothingToDraw(WarehouseError):  # noqa: N818  the absence of data is an an
 
 @dataclass(frozen=True)
 class Drawn:
-    """The rows that a query returned, and its SQL with all parameters filled in."""
+    """The rows that a chart draws, and their query with all parameters filled in."""
 
+    entry: Chart
     sql: str
     rows: list[dict[str, Any]]
 
-    def __bool__(self) -> bool:
-        return bool(self.rows)
-
-    @cached_property
-    def data(self) -> Any:
+    @property
+    def data(self) -> alt.NamedData:
         """The named data of an Altair chart that draws the rows; the figure adds the rows themselves later."""
-        import altair as alt
-
         return alt.NamedData(name=_ROWS)
 
     def values(self, column: str) -> list[Any]:
         """The distinct values of a column, in the order of the rows."""
         return list(dict.fromkeys(r[column] for r in self.rows))
 
+    def figure(self, chart: Any, subtitle: str, description: str, **differing: Any) -> Figure:
+        """The figure of an Altair chart; a name, a title or metrics that differ from the registry's can be given."""
+        same = {"name": self.entry.name, "title": self.entry.title, "metrics": self.entry.metrics}
+        return Figure(drawn=self, chart=chart, subtitle=subtitle, description=description, **same | differing)
 
-def read(warehouse: Warehouse, sql: str, **parameters: Any) -> Drawn:
+
+def ask(warehouse: Warehouse, name: str, sql: str, *, needs: str = "", **parameters: Any) -> Drawn:
     """Run the query of a chart.
 
     Parameters, written as `$name`, are replaced by literals. DuckDB then opens only the files of the runs that they
-    name, and the SQL can be run again as it stands.
+    name, and the SQL can be run again as it stands. `run` may be an id or a name; `runs` and `against` may be several.
 
     Raises:
+        NothingToDraw: the query has no row; the text is `needs`, or else that of the registry.
+        WarehouseError: a run does not exist.
         QueryError: a view cannot be read.
     """
-    text = _dedented(re.sub(r"\$(\w+)", lambda name: literal(parameters[name[1]]), sql))
-    return Drawn(text, [{k: plain(v) for k, v in row.items()} for row in warehouse.query(text).dicts()])
+    if "run" in parameters:
+        parameters["run"] = warehouse.run(parameters["run"]).run_id
+    for several in parameters.keys() & {"runs", "against"}:
+        parameters[several] = run_ids_of(warehouse, parameters[several])
+    text = cleandoc(re.sub(r"\$(\w+)", lambda found: literal(parameters[found[1]]), sql))
+    rows = [{k: plain(v) for k, v in row.items()} for row in warehouse.query(text).dicts()]
+    if not rows:
+        raise NothingToDraw(needs or CHARTS[name].needs)
+    return Drawn(CHARTS[name], text, rows)
 
 
 @dataclass(frozen=True)
@@ -101,13 +114,7 @@ class Figure:
 
     def altair(self) -> Any:
         """The Altair chart with rows, title and configuration, which you can change or combine with others."""
-        import altair as alt
-
-        heading = alt.TitleParams(
-            self.title, subtitle=textwrap.wrap(self.subtitle, 130), anchor="start", fontSize=15, subtitleFontSize=12,
-            offset=10, subtitleColor="#5f6b76",
-        )  # fmt: skip
-        chart = self.chart.properties(title=heading, description=self.description)
+        chart = self.chart.properties(title=alt.TitleParams(**self._heading), description=self.description)
         chart.config = alt.Config(**config() | {"background": "#ffffff"})
         chart.datasets = {_ROWS: self.rows}
         return chart
@@ -128,8 +135,6 @@ class Figure:
             raise WarehouseError(f"{output}: a chart can be saved as {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
         try:
             if output.suffix == ".json":
-                import json
-
                 output.write_text(json.dumps(self.content(), indent=1, default=str) + "\n", encoding="utf-8")
             else:
                 self._draw(output)
@@ -149,13 +154,18 @@ class Figure:
             "rows": self.rows,
         }
 
+    @property
+    def _heading(self) -> dict[str, Any]:
+        return {
+            "text": self.title, "subtitle": textwrap.wrap(self.subtitle, 130), "anchor": "start", "offset": 10,
+            "fontSize": 15, "subtitleFontSize": 12, "subtitleColor": "#5f6b76",
+        }  # fmt: skip
+
     def _draw(self, output: Path) -> None:
         import vl_convert
 
-        heading = {"text": self.title, "subtitle": textwrap.wrap(self.subtitle, 130), "anchor": "start", "offset": 10}
-        sizes = {"fontSize": 15, "subtitleFontSize": 12, "subtitleColor": "#5f6b76"}
         specification = self.specification() | {
-            "title": heading | sizes,
+            "title": self._heading,
             "config": config() | {"background": "#ffffff"},
         }
         if output.suffix == ".png":
@@ -171,34 +181,8 @@ class Figure:
         return self.altair()._repr_mimebundle_(*args, **kwargs)
 
 
-def largest(rows: Sequence[Mapping[str, Any]], value: str, unit: str, *labels: str, most: int = 3) -> str:
-    """Name the largest rows in words, for the description of a figure.
-
-    Args:
-        rows: the rows.
-        value: the column of the value.
-        unit: its unit.
-        *labels: columns that name a row.
-        most: how many rows to name.
-    """
-    known = [r for r in rows if r[value] is not None]
-    ordered = sorted(known, key=lambda r: -r[value])
-    named = [
-        f"{' '.join(str(r[c]) for c in labels if r[c] not in (None, ''))} ({quantity(r[value], unit)})"
-        for r in ordered[:most]
-    ]
-    rest = f"; {len(ordered) - most} more" if len(ordered) > most else ""
-    return f"{'Largest first: ' if len(ordered) > 1 else ''}{', '.join(named)}{rest}."
-
-
 def plain(value: Any) -> Any:
     """A value that JSON can hold; infinity and NaN become None."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def _dedented(sql: str) -> str:
-    lines = sql.strip("\n").splitlines()
-    margin = min((len(line) - len(line.lstrip()) for line in lines[1:] if line.strip()), default=0)
-    return "\n".join([lines[0].strip(), *(line[margin:].rstrip() for line in lines[1:])]).strip()

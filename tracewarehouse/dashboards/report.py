@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.comparison.compare import SPLITS, comparing, run_ids_of
-from tracewarehouse.dashboards import communication, ops, peaks, runs, steps, words
+from tracewarehouse.dashboards import words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
-from tracewarehouse.dashboards.memory import memory_in_use
-from tracewarehouse.dashboards.timeline import device_timeline
-from tracewarehouse.dashboards.units import quantity
+from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS, Chart
+from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
@@ -21,41 +20,6 @@ from tracewarehouse.queries.run_summary import labelled
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
-
-RUN_CHARTS: dict[str, Callable[[Warehouse, str], Figure]] = {
-    "timeline": device_timeline,
-    "steps": steps.step_parts,
-    "idle": steps.idle_parts,
-    "step-times": steps.step_times,
-    "tpot": steps.tpot_distribution,
-    "decode-by-context": steps.decode_by_context,
-    "exposed-communication": communication.exposed_communication,
-    "collective-time": communication.collective_time,
-    "overlap": communication.overlap,
-    "what-if": steps.what_if,
-    "traffic": communication.traffic_volume,
-    "traffic-matrix": communication.traffic_matrix,
-    "traffic-intervals": communication.traffic_intervals,
-    "bandwidth": communication.bandwidth_by_size,
-    "in-flight": communication.in_flight,
-    "op-time": ops.op_time_share,
-    "top-ops": ops.top_ops,
-    "layers": ops.layer_heat_map,
-    "icicle": ops.op_icicle,
-    "roofline": peaks.roofline,
-    "memory": memory_in_use,
-}
-"""Every chart of one run by its name, in the order of the page."""
-
-STUDY_CHARTS: dict[str, Callable[[Warehouse, Sequence[str]], Figure]] = {
-    "pareto": runs.pareto,
-    "sweep": runs.sweep_heat_map,
-    "scaling": runs.scaling,
-    "overlap-ratio-against-step-time": runs.metric_against_metric,
-    "tpot-over-time": runs.value_over_time,
-    "what-if-curves": runs.what_if_curves,
-}
-"""Every chart over runs by its name, in the order of the page."""
 
 
 @dataclass(frozen=True)
@@ -131,19 +95,26 @@ class Report:
         }
 
 
-def run_report(warehouse: Warehouse, references: Sequence[str]) -> Report:
+def run_report(warehouse: Warehouse, references: Sequence[str], charts: Sequence[str] = ()) -> Report:
     """Make the report about runs, with a section for each.
 
     Args:
         warehouse: the warehouse.
         references: the runs, by id or name.
+        charts: draw only the charts of these names; if empty, all of a run.
 
     Raises:
-        WarehouseError: a run does not exist.
+        WarehouseError: a run does not exist, or a run has no such chart.
         QueryError: a view cannot be read.
     """
-    run_ids = dict.fromkeys(warehouse.run(r).run_id for r in references)
-    sections = [_of_run(warehouse, run_id) for run_id in run_ids]
+    names = _chosen(charts, RUN_CHARTS)
+    sections = []
+    for run_id in dict.fromkeys(warehouse.run(r).run_id for r in references):
+        section = run_in_short(warehouse, run_id)
+        for name in names:
+            _add(section, name, warehouse, run_id)
+        section.values = _stored_values(warehouse, run_id)
+        sections.append(section)
     return Report(sections[0].title if len(sections) == 1 else f"{len(sections)} runs", sections)
 
 
@@ -168,31 +139,34 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     if unknown:
         changed.notes.append(f"Not known for every run, so the workloads may differ: {', '.join(unknown)}.")
     for split in SPLITS:
-        _add(changed, f"waterfall-{split}", partial(runs.step_waterfall, warehouse, ours, theirs, split))
+        _add(changed, "waterfall", warehouse, ours, theirs, split)
     changed.words = [f"{f.title}. {f.description}" for f in changed.figures[:1]]
-    changed.words += [_verdicts(compared)]
+    verdicts = Counter(row["verdict"] for row in compared).most_common()
+    changed.words.append(f"Of {len(compared)} metric values: {', '.join(f'{n} {v}' for v, n in verdicts)}.")
     changed.values = _compared_values(warehouse, compared)
     sections = [changed]
     for run_id in dict.fromkeys((*ours, *theirs)):
         summary = warehouse.summary(run_id)
         own = Section(run_id, summary.facts["name"], labelled(summary.facts), words.dominating(summary))
         own.notes = [str(f) for f in summary.flags]
-        _add(own, "steps", partial(steps.step_parts, warehouse, run_id))
+        _add(own, "steps", warehouse, run_id)
         sections.append(own)
     return Report(f"{run} against {against}", sections)
 
 
-def study_report(warehouse: Warehouse, query: str) -> Report:
+def study_report(warehouse: Warehouse, query: str, charts: Sequence[str] = ()) -> Report:
     """Make the report about many runs together.
 
     Args:
         warehouse: the warehouse.
         query: a SELECT with a column run_id, such as `SELECT run_id FROM main.runs WHERE model = 'llama'`.
+        charts: draw only the charts of these names; if empty, all over runs.
 
     Raises:
-        WarehouseError: the query gives no run.
+        WarehouseError: the query gives no run, or there is no such chart over runs.
         QueryError: the query was refused or failed.
     """
+    names = _chosen(charts, STUDY_CHARTS)
     asked = warehouse.query(query)
     if "run_id" not in asked.columns:
         raise WarehouseError(f"a study needs a query with a column run_id; this one has {', '.join(asked.columns)}")
@@ -201,8 +175,8 @@ def study_report(warehouse: Warehouse, query: str) -> Report:
     if not run_ids:
         raise WarehouseError("the query of the study gives no run; `tw runs` lists all runs")
     section = Section("study", f"Study of {len(run_ids)} runs", [("Query", query)])
-    for name, draw in STUDY_CHARTS.items():
-        _add(section, name, partial(draw, warehouse, run_ids))
+    for name in names:
+        _add(section, name, warehouse, run_ids)
     section.words = [f"{f.title}: {f.description}" for f in section.figures]
     points = warehouse.query(
         f"""SELECT name, model, dtype, mesh, batch_size, input_length, output_length, device_kind, chips, ttft_ms,
@@ -245,19 +219,17 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     return section
 
 
-def _of_run(warehouse: Warehouse, run_id: str) -> Section:
-    section = run_in_short(warehouse, run_id)
-    for name, draw in RUN_CHARTS.items():
-        _add(section, name, partial(draw, warehouse, run_id))
-    section.values = _stored_values(warehouse, run_id)
-    return section
+def _chosen(names: Sequence[str], charts: Mapping[str, Chart]) -> list[str]:
+    if unknown := sorted(set(names) - charts.keys()):
+        raise WarehouseError(f"no chart {', '.join(unknown)} here; there are {', '.join(charts)}")
+    return [name for name in charts if name in (names or charts)]
 
 
-def _add(section: Section, name: str, draw: Callable[[], Figure]) -> None:
+def _add(section: Section, name: str, *subject: Any) -> None:
     try:
-        section.figures.append(draw())
+        section.figures.append(CHARTS[name](*subject))
     except NothingToDraw as absence:
-        section.absent.append((name, str(absence)))
+        section.absent.append((f"{name}-{subject[-1]}" if name == "waterfall" else name, str(absence)))
 
 
 def _peaks(warehouse: Warehouse, run_id: str) -> list[tuple[str, str]]:
@@ -279,33 +251,35 @@ def _stored_values(warehouse: Warehouse, run_id: str) -> list[Values]:
             FROM main.metric_values AS v LEFT JOIN metrics.catalog AS c USING (metric, version)
             WHERE v.run_id = {literal(run_id)} ORDER BY v.metric, v.version, v.dimensions"""
     ).rows()
-    grouped: dict[str, Values] = {}
-    for metric, version, dimensions, value, unit, description in rows:
-        known = grouped.setdefault(metric, Values(metric, description or "", ("version", "of", "value"), []))
-        known.rows.append((str(version), _dimensions(dimensions), quantity(value, unit)))
-    return list(grouped.values())
+    return _grouped(
+        ("version", "of", "value"),
+        (
+            (metric, about or "", (str(version), _dimensions(dimensions), quantity(value, unit)))
+            for metric, version, dimensions, value, unit, about in rows
+        ),
+    )
 
 
 def _compared_values(warehouse: Warehouse, compared: list[dict[str, Any]]) -> list[Values]:
     about = dict(
         warehouse.query("SELECT metric, max_by(description, version) FROM metrics.catalog GROUP BY metric").rows()
     )
-    grouped: dict[str, Values] = {}
-    columns = ("of", "baseline", "run", "change", "verdict")
-    for row in compared:
-        known = grouped.setdefault(row["metric"], Values(row["metric"], about.get(row["metric"], ""), columns, []))
+
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
         change = "" if row["relative"] is None else f"{100 * row['relative']:+.1f} %"
         sides = (quantity(row[side], row["unit"]) for side in ("baseline", "value"))
-        known.rows.append((_dimensions(row["dimensions"]), *sides, change, row["verdict"]))
+        return (_dimensions(row["dimensions"]), *sides, change, row["verdict"])
+
+    columns = ("of", "baseline", "run", "change", "verdict")
+    return _grouped(columns, ((r["metric"], about.get(r["metric"], ""), cells(r)) for r in compared))
+
+
+def _grouped(columns: tuple[str, ...], rows: Iterable[tuple[str, str, tuple[str, ...]]]) -> list[Values]:
+    """The values by metric, from each one's metric, the description of the metric, and its cells."""
+    grouped: dict[str, Values] = {}
+    for metric, about, cells in rows:
+        grouped.setdefault(metric, Values(metric, about, columns, [])).rows.append(cells)
     return list(grouped.values())
-
-
-def _verdicts(compared: list[dict[str, Any]]) -> str:
-    counts: dict[str, int] = {}
-    for row in compared:
-        counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
-    said = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items(), key=lambda c: -c[1]))
-    return f"Of {len(compared)} metric values: {said}."
 
 
 def _dimensions(text: str) -> str:

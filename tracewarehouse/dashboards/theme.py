@@ -89,6 +89,11 @@ def series_color(field: str, present: Sequence[str], title: str = "") -> alt.Col
     return named_color(field, {name: SERIES[i % len(SERIES)] for i, name in enumerate(present)}, title)
 
 
+def phase_color(phases: Sequence[str]) -> alt.Color:
+    """Colour by phase."""
+    return named_color("phase", {p: PHASE_COLORS.get(p, QUIET) for p in phases})
+
+
 def by_phase(chart: Any, phases: Sequence[str], height: int | alt.Step) -> Any:
     """Split the chart into a panel per phase, one below the other; prefill and decode have their own scales."""
     return (
@@ -100,8 +105,8 @@ def by_phase(chart: Any, phases: Sequence[str], height: int | alt.Step) -> Any:
 
 def part_bars(
     data: Any,
-    of: str,
-    names: Sequence[Any],
+    bar: str,
+    bars: Sequence[Any],
     phases: Sequence[str],
     colors: dict[str, str],
     x: alt.X,
@@ -110,9 +115,9 @@ def part_bars(
     """Horizontal stacked bars, a panel per phase.
 
     Args:
-        data: rows with phase, part, position, and the columns of `of` and `x`.
-        of: the column that names a bar.
-        names: its values, in the order of the bars.
+        data: rows with phase, part, position, and the columns of `bar` and `x`.
+        bar: the column that names a bar.
+        bars: its values, in the order of the bars.
         phases: the phases, in the order of the panels.
         colors: colours of the parts.
         x: the length of a part.
@@ -123,18 +128,36 @@ def part_bars(
         .mark_bar()
         .encode(
             x=x,
-            y=alt.Y(f"{of}:N", sort=list(names), title=None),
+            y=alt.Y(f"{bar}:N", sort=list(bars), title=None),
             color=named_color("part", colors),
             order=alt.Order("position:Q"),
-            tooltip=tooltips("phase:N", f"{of}:N", "part:N", tooltip),
+            tooltip=tooltips("phase:N", f"{bar}:N", "part:N", tooltip),
         )
     )
-    return by_phase(chart, phases, height=bar_height(len(names)))
+    return by_phase(chart, phases, height=bar_height(len(bars)))
+
+
+def phase_bars(
+    data: Any, phases: Sequence[str], x: alt.X, y: alt.Y, height: int, tooltip: list[alt.Tooltip]
+) -> alt.Chart:
+    """Horizontal bars, those of the phases below each other in each place of the vertical axis."""
+    chart: alt.Chart = (
+        alt.Chart(data)
+        .mark_bar()
+        .encode(x=x, y=y, yOffset=alt.YOffset("phase:N", sort=list(phases)), color=phase_color(phases), tooltip=tooltip)
+        .properties(width=WIDTH, height=height)
+    )
+    return chart
 
 
 def number(column: str, title: str, form: str = ",.4~g") -> alt.Tooltip:
     """A number in a tooltip, with its unit in the title."""
     return alt.Tooltip(f"{column}:Q", format=form, title=title)
+
+
+def percent(column: str, form: str = ".2%", title: str = "") -> alt.Tooltip:
+    """A share in a tooltip, in percent."""
+    return alt.Tooltip(f"{column}:Q", format=form, title=title or alt.Undefined)
 
 
 def tooltips(*columns: str | alt.Tooltip) -> list[alt.Tooltip]:

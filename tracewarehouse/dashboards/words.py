@@ -1,19 +1,80 @@
-"""Writes the sentences at the top of a report: what dominates a step, what would help most, what cannot be known."""
+"""Writes numbers and findings in words: values with units as people read them, and the sentences of a report."""
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from itertools import groupby, islice
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.dashboards.figure import read
-from tracewarehouse.dashboards.units import quantity
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.queries.run_summary import RunSummary
     from tracewarehouse.warehouse import Warehouse
 
-WORTH = 0.005
+_WORTH = 0.005
 """Shares below this are not worth a word."""
+
+# for each unit, the factor to the base unit, and the base unit
+_BASES = {
+    "s": (1.0, "s"),
+    "ms": (1e-3, "s"),
+    "us": (1e-6, "s"),
+    "ns": (1e-9, "s"),
+    "ps": (1e-12, "s"),
+    "bytes": (1.0, "B"),
+    "GB/s": (1e9, "B/s"),
+    "FLOP/s": (1.0, "FLOP/s"),
+    "FLOP": (1.0, "FLOP"),
+}
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
+
+
+def quantity(value: float | None, unit: str = "") -> str:
+    """A value with three or four digits, the prefix that leaves the fewest zeros, and its unit.
+
+    Args:
+        value: the value; None is shown as nothing.
+        unit: its unit as in the metrics, such as ms, bytes or ratio; a ratio is shown in percent.
+    """
+    if value is None:
+        return ""
+    if not isfinite(value):
+        return f"{value} {unit}".strip()
+    if unit == "ratio":
+        return f"{_digits(100 * value)} %"
+    if unit not in _BASES:
+        return f"{_digits(value)} {unit if unit != 'count' else ''}".strip()
+    factor, base = _BASES[unit]
+    in_base = value * factor
+    steps = _PREFIXES if base != "s" else _SMALL
+    size, prefix = next(((s, p) for s, p in steps if abs(in_base) >= 0.9995 * s), steps[-1])
+    if in_base == 0:
+        size, prefix = 1.0, ""
+    return f"{_digits(in_base / size)} {prefix}{base}"
+
+
+def _digits(value: float) -> str:
+    """A number with three significant digits, or all digits before the point: 0.0994, 67.2, 1,352."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-4 else f"{value:.2e}"
+
+
+def largest(rows: Sequence[Mapping[str, Any]], value: str, unit: str, *labels: str, most: int = 3) -> str:
+    """Name the rows with the largest values in words, by the columns `labels`, and say how many others there are."""
+    known = [r for r in rows if r[value] is not None]
+    ordered = sorted(known, key=lambda r: -r[value])
+    named = [
+        f"{' '.join(str(r[c]) for c in labels if r[c] not in (None, ''))} ({quantity(r[value], unit)})"
+        for r in ordered[:most]
+    ]
+    rest = f"; {len(ordered) - most} more" if len(ordered) > most else ""
+    return f"{'Largest first: ' if len(ordered) > 1 else ''}{', '.join(named)}{rest}."
 
 
 def dominating(summary: RunSummary) -> list[str]:
@@ -22,7 +83,7 @@ def dominating(summary: RunSummary) -> list[str]:
     for phase, of_phase in groupby(summary.steps, key=lambda s: s.phase):
         parts = list(of_phase)
         whole = quantity(sum(p.mean_ms for p in parts), "ms")
-        shares = ", ".join(f"{quantity(p.share, 'ratio')} {p.part}" for p in parts if (p.share or 0) >= WORTH)
+        shares = ", ".join(f"{quantity(p.share, 'ratio')} {p.part}" for p in parts if (p.share or 0) >= _WORTH)
         count = (
             f"mean over devices, of {parts[0].steps} steps" if parts[0].steps > 1 else "mean over devices, of one step"
         )
@@ -32,39 +93,29 @@ def dominating(summary: RunSummary) -> list[str]:
 
 def largest_categories(warehouse: Warehouse, run_id: str) -> list[str]:
     """Say which categories of ops take most op time: a sentence per phase."""
-    rows = read(
-        warehouse,
-        """SELECT coalesce(dimensions ->> '$.phase', '') AS phase, dimensions ->> '$.category' AS category,
-                  value AS share
-           FROM main.metric_values
-           WHERE run_id = $run AND metric = 'op_time_share' AND value > 0
-           QUALIFY row_number() OVER (PARTITION BY phase ORDER BY value DESC, category) <= 2
-           ORDER BY phase, share DESC""",
-        run=run_id,
-    ).rows
+    rows = warehouse.query(
+        f"""SELECT coalesce(dimensions ->> '$.phase', '') AS phase, dimensions ->> '$.category' AS category, value
+            FROM main.metric_values
+            WHERE run_id = {literal(run_id)} AND metric = 'op_time_share' AND value > 0
+            ORDER BY phase, value DESC, category"""
+    ).rows()
     sentences = []
-    for phase, of_phase in groupby(rows, key=lambda r: r["phase"]):
-        named = " and ".join(
-            f"{r['category'] or 'ops without a category'} ({quantity(r['share'], 'ratio')})" for r in of_phase
-        )
+    for phase, of_phase in groupby(rows, key=lambda r: r[0]):
+        first_two = islice(of_phase, 2)
+        named = " and ".join(f"{c or 'ops without a category'} ({quantity(v, 'ratio')})" for _, c, v in first_two)
         sentences.append(f"Most op time{f' of {phase}' if phase else ''} goes to {named}.")
     return sentences
 
 
 def savings(warehouse: Warehouse, run_id: str) -> list[str]:
     """Say what would make a step shorter, and by how much at most: a sentence per phase, the most helpful first."""
-    rows = read(
-        warehouse,
-        """SELECT phase, change, saved
-           FROM macros.step_savings([$run])
-           WHERE saved >= $worth
-           ORDER BY phase, saved DESC, change""",
-        run=run_id,
-        worth=WORTH,
-    ).rows
+    rows = warehouse.query(
+        f"""SELECT phase, change, saved FROM macros.step_savings([{literal(run_id)}])
+            WHERE saved >= {_WORTH} ORDER BY phase, saved DESC, change"""
+    ).rows()
     sentences = []
-    for phase, of_phase in groupby(rows, key=lambda r: r["phase"]):
-        named = "; ".join(f"{r['change']}, by at most {quantity(r['saved'], 'ratio')}" for r in of_phase)
+    for phase, of_phase in groupby(rows, key=lambda r: r[0]):
+        named = "; ".join(f"{change}, by at most {quantity(saved, 'ratio')}" for _, change, saved in of_phase)
         sentences.append(f"What would shorten a {f'{phase} ' if phase else ''}step: {named}.")
     return sentences
 

@@ -1,30 +1,41 @@
-"""Writes a report: a page, a digest, JSON, or a folder with a picture of each chart."""
+"""Writes a report: a page, a digest in Markdown, JSON, or a folder with a picture of each chart.
+
+The page is one file that needs no network and is readable without colours, pointer or motion.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from tracewarehouse.dashboards.report import Report
+from tracewarehouse.dashboards.report import Report, Section
+from tracewarehouse.dashboards.theme import WIDTH, config
+from tracewarehouse.ingest.capture.locations import cache_folder
 from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 
-Format = Literal["html", "md", "json", "png", "svg"]
-FORMATS: tuple[Format, ...] = get_args(Format)
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_MOST_CHANGES = 50
+_CHANGES = ("worse", "better", "not in run", "not in baseline", "different")
+"""The verdicts of a comparison that the digest lists, in order."""
 
 
 def text_of(report: Report, form: Literal["html", "md", "json"]) -> str:
     """Return the report as one text."""
     if form == "html":
-        from tracewarehouse.dashboards.page import html
-
-        return html(report)
+        return _page(report)
     if form == "md":
-        from tracewarehouse.dashboards.digest import markdown
-
-        return markdown(report)
+        return _digest(report)
     return json.dumps(report.content(), indent=1, default=str) + "\n"
 
 
@@ -58,3 +69,123 @@ def write_pictures(report: Report, folder: Path, form: Literal["png", "svg"]) ->
     except OSError as error:
         raise WarehouseError(f"{folder}: the charts cannot be written: {error.strerror or error}") from None
     return [figure.save(folder / f"{name}.{form}") for name, figure in report.figures()]
+
+
+def _page(report: Report) -> str:
+    import jinja2
+
+    content = {
+        "width": WIDTH,
+        "config": config(),
+        "charts": {name: figure.specification() for name, figure in report.figures()},
+        "values": {
+            s.key: [{"metric": v.metric, "columns": v.columns, "rows": v.rows} for v in s.values]
+            for s in report.sections
+        },
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tracewarehouse.dashboards"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["with_code"] = with_code
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        figures=report.figures(),
+        content=script_json(content),
+        script=vega_script().replace("</script", "<\\/script"),
+    )
+
+
+def with_code(text: str) -> Markup:
+    """HTML of a sentence, with text between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped before
+
+
+def script_json(value: Any) -> str:
+    """JSON for a script element: no text in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), default=str)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def vega_script() -> str:
+    """JavaScript that draws a specification, the same for every page.
+
+    It is kept in the user's cache folder, since vl-convert takes two seconds to bundle it.
+    """
+    name = f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
+        digest, _, kept = (cache_folder() / name).read_bytes().partition(b"\n")
+        if digest == _script_digest(kept):
+            return kept.decode()
+
+    import vl_convert
+
+    bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # its snippet is optional
+    script = bundle()
+    with suppress(OSError, RuntimeError):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        with placed_whole(cache_folder() / name) as part:
+            part.write_bytes(b"\n".join((_script_digest(script.encode()), script.encode())))
+    return script
+
+
+def _script_digest(script: bytes) -> bytes:
+    return hashlib.sha256(script).hexdigest().encode()
+
+
+def _digest(report: Report) -> str:
+    """Words, numbers and tables in Markdown, without charts."""
+    lines = [f"# {_text(report.title)}"]
+    for section in report.sections:
+        lines += [""] if len(report.sections) == 1 else ["", f"## {_text(section.title)}", ""]
+        lines += _digest_lines(section)
+    return "\n".join(lines) + "\n"
+
+
+def _digest_lines(section: Section) -> Iterator[str]:
+    yield "; ".join(f"{_text(label)}: {_text(text)}" for label, text in section.facts)
+    for sentence in section.words:
+        yield ""
+        yield _text(sentence)
+    if section.tiles:
+        yield ""
+        yield from _table(("number", "value", ""), section.tiles)
+    if section.key == "comparison":
+        changed = [(v.metric, *row) for v in section.values for row in v.rows if row[-1] in _CHANGES]
+        changed.sort(key=lambda row: _CHANGES.index(row[-1]))
+        if changed:
+            yield ""
+            yield from _table(("metric", *section.values[0].columns), changed[:_MOST_CHANGES])
+        if len(changed) > _MOST_CHANGES:
+            yield ""
+            yield f"{len(changed) - _MOST_CHANGES} more values changed."
+    elif section.key == "study":
+        for values in section.values:
+            yield ""
+            yield from _table(values.columns, values.rows)
+    if section.notes:
+        yield ""
+        yield "Read with care:"
+        yield ""
+        yield from (f"- {_text(note)}" for note in section.notes)
+    if section.unknown:
+        yield ""
+        yield "What cannot be known:"
+        yield ""
+        yield from (f"- {_text(metrics)}: {_text(reason)}" for metrics, reason in section.unknown)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(map(_text, columns))} |"
+    yield f"|{' --- |' * len(columns)}"
+    for row in rows:
+        yield f"| {' | '.join(_text(cell) for cell in row)} |"
+
+
+def _text(text: str) -> str:
+    """Escape a text so that Markdown shows it literally; names come from captures."""
+    for mark in "\\`*_[]<>|":
+        text = text.replace(mark, f"&#{ord(mark)};")
+    return " ".join(text.split())

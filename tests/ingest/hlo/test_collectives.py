@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracewarehouse.ingest.hlo.collectives import Collective, collective_of
+from tracewarehouse.ingest.hlo.collectives import Collective, find_collective
 from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.shapes import parse_shape
 from tracewarehouse.ingest.hlo.text import parse_instruction
@@ -13,7 +13,7 @@ GROUPS = "replica_groups={{0,1,2,3}}"
 def found(text: str) -> Collective:
     instruction = parse_instruction(text)
     assert instruction is not None
-    collective = collective_of(instruction)
+    collective = find_collective(instruction)
     assert collective is not None
     return collective
 
@@ -162,7 +162,7 @@ def test_groups_pairs_and_members() -> None:
 def test_what_is_no_collective(text: str) -> None:
     instruction = parse_instruction(text)
     assert instruction is not None
-    assert collective_of(instruction) is None
+    assert find_collective(instruction) is None
 
 
 def inner(kind: str, shape: str, groups: tuple[tuple[int, ...], ...] = ((0, 1),)) -> Instruction:
@@ -174,14 +174,14 @@ def inner(kind: str, shape: str, groups: tuple[tuple[int, ...], ...] = ((0, 1),)
 
 def test_a_fusion_carries_the_collective_of_its_computation() -> None:
     fusion = Instruction("all-reduce-scatter", "fusion", parse_shape("f32[4]"), inner=(inner("all-reduce", "f32[8]"),))
-    assert collective_of(fusion) == Collective(
+    assert find_collective(fusion) == Collective(
         "all-reduce", message_bytes=32, dtype="f32", groups=((0, 1),), channel_id=4, group_size=2
     )
 
 
 def test_several_collectives_of_one_kind_are_one_message() -> None:
     both = (inner("all-reduce", "f32[8]"), inner("all-reduce", "f32[2]"))
-    collective = collective_of(Instruction("f", "fusion", parse_shape("f32[4]"), inner=both))
+    collective = find_collective(Instruction("f", "fusion", parse_shape("f32[4]"), inner=both))
     assert collective is not None
     assert (collective.message_bytes, collective.group_size) == (40, 2)
 
@@ -190,14 +190,14 @@ def test_collectives_of_several_kinds_or_groups_are_no_one_collective() -> None:
     kinds = (inner("all-reduce", "f32[8]"), inner("all-gather", "f32[8]"))
     groups = (inner("all-reduce", "f32[8]"), inner("all-reduce", "f32[8]", ((0, 2),)))
     for each in (kinds, groups):
-        assert collective_of(Instruction("f", "fusion", parse_shape("f32[4]"), inner=each)) is None
+        assert find_collective(Instruction("f", "fusion", parse_shape("f32[4]"), inner=each)) is None
 
 
 def test_the_halves_of_an_async_op_carry_it_too() -> None:
     carried = (inner("all-reduce", "f32[8]"),)
     shape = parse_shape("((f32[8]), f32[8], u32[])")
-    start = collective_of(Instruction("s", "async-start", shape, inner=carried))
-    done = collective_of(Instruction("d", "async-done", shape, operand_names=("s",), inner=carried))
+    start = find_collective(Instruction("s", "async-start", shape, inner=carried))
+    done = find_collective(Instruction("d", "async-done", shape, operand_names=("s",), inner=carried))
     assert start is not None
     assert done is not None
     assert (start.role, start.start_name, done.role, done.start_name) == ("start", None, "done", "s")

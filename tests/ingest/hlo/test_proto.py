@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.collectives import collective_of
+from tracewarehouse.ingest.hlo.collectives import find_collective
 from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.proto import read_module
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
@@ -168,7 +168,7 @@ def test_pairs_of_a_permute_and_of_a_send() -> None:
     found = builder.read()
     assert found["p"].source_target_pairs == found["s"].source_target_pairs == ((0, 1), (1, 0))
     assert (found["p"].replica_groups, found["s"].replica_groups) == (None, None)
-    assert collective_of(found["h"]) is None
+    assert find_collective(found["h"]) is None
     assert found["h"].channel_id is None
 
 
@@ -292,17 +292,17 @@ def test_collectives_inside_fusions_and_async_ops() -> None:
     builder.add(entry, "done", "async-done", "f32[8]", "start", called=[wrapped])
     builder.add(entry, "loop", "while", "f32[8]", "done", called=[inside])
     found = builder.read()
-    fused = collective_of(found["fused"])
+    fused = find_collective(found["fused"])
     assert fused is not None
     assert (fused.kind, fused.role, fused.message_bytes, fused.groups) == ("all-reduce", None, 128, ((0, 2), (1, 3)))
     assert (found["start"].async_opcode, found["done"].async_opcode) == ("reduce-scatter", "reduce-scatter")
-    start, done = collective_of(found["start"]), collective_of(found["done"])
+    start, done = find_collective(found["start"]), find_collective(found["done"])
     assert start is not None
     assert done is not None
     assert (start.kind, start.role, start.message_bytes) == ("reduce-scatter", "start", 128)
     assert (done.role, done.start_name, done.message_bytes) == ("done", "start", 128)
     assert found["loop"].inner == ()
-    assert collective_of(found["loop"]) is None
+    assert find_collective(found["loop"]) is None
 
 
 def test_computations_that_call_themselves_end() -> None:
@@ -412,7 +412,7 @@ def test_damaged_bytes_are_read_or_malformed(data: st.DataObject) -> None:
     raw = raw[: data.draw(st.integers(0, len(raw)))]
     try:
         for instruction in read_module(bytes(raw)).instructions.values():
-            collective_of(instruction)
+            find_collective(instruction)
     except MalformedError:
         pass
 
@@ -456,4 +456,4 @@ def test_text_and_proto_of_one_instruction_agree(data: st.DataObject) -> None:
     stated, embedded = parse_instruction(text), builder.read()["a.1"]
     assert stated is not None
     assert stated._replace(text=None) == embedded
-    assert collective_of(stated) == collective_of(embedded)
+    assert find_collective(stated) == find_collective(embedded)

@@ -135,7 +135,7 @@ def test_iota_is_the_transpose_by_index(data: st.DataObject) -> None:
     total = prod(reshape)
     width = data.draw(st.sampled_from([d for d in range(1, total + 1) if total % d == 0]))
     expected = brute_force_iota(reshape, tuple(permutation), width)
-    assert iota_groups((total // width, width), reshape, permutation) == expected
+    assert iota_groups((total // width, width), tuple(reshape), tuple(permutation)) == expected
     numbers = ",".join(map(str, permutation))
     text = f"[{total // width},{width}]<=[{','.join(map(str, reshape))}]T({numbers})"
     assert parse_groups(text) == expected
@@ -157,7 +157,7 @@ def test_mesh_groups_differ_only_on_the_named_axes(data: st.DataObject) -> None:
                 place[axis] = index
             group.append(device[tuple(place)])
         expected.append(tuple(group))
-    assert mesh_groups(sizes, [(axis, 1, 0) for axis in named], ids) == tuple(expected)
+    assert mesh_groups(tuple(sizes), tuple((axis, 1, 0) for axis in named), tuple(ids)) == tuple(expected)
     axes = ",".join(f"'x{axis}'={size}" for axis, size in enumerate(sizes))
     listed = f", device_ids=({','.join(map(str, ids))})" if len(ids) > 1 else ""
     names = ",".join(f"'x{axis}'" for axis in named)
@@ -169,8 +169,8 @@ def test_sub_axes_are_axes_of_the_split_mesh() -> None:
     parts = [(0, 1, 2), (0, 2, 3), (0, 6, 2)]
     for count in (1, 2, 3):
         for chosen in permutations(range(3), count):
-            whole = mesh_groups((2, 3, 2), [(axis, 1, 0) for axis in chosen])
-            assert mesh_groups((12,), [parts[axis] for axis in chosen]) == whole
+            whole = mesh_groups((2, 3, 2), tuple((axis, 1, 0) for axis in chosen))
+            assert mesh_groups((12,), tuple(parts[axis] for axis in chosen)) == whole
 
 
 @given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), max_size=6))
@@ -204,4 +204,4 @@ def test_any_text_is_groups_or_malformed(text: str) -> None:
 def test_parts_of_size_1_move_nothing(
     sizes: tuple[int, ...], axes: list[tuple[int, int, int]], groups: tuple[tuple[int, ...], ...]
 ) -> None:
-    assert mesh_groups(sizes, axes) == groups
+    assert mesh_groups(sizes, tuple(axes)) == groups

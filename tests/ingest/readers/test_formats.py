@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from chrome_reference import plain_planes as plain_chrome
 from tiny_capture import tiny_capture
 from xplane_builder import Space
 
+from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.readers import formats
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import (
@@ -20,12 +22,12 @@ from tracewarehouse.ingest.readers.formats import (
     HLO_TEXT,
     SUFFIXES,
     XPLANE,
+    file_format,
     format_by_file_name,
-    format_of,
     open_trace,
-    plain_planes,
     profile_window,
 )
+from tracewarehouse.ingest.readers.xplane.plain import plain_planes
 
 TRACE = (
     b'{"traceEvents": [{"ph": "M", "pid": 3, "name": "process_name", "args": {"name": "/device:TPU:0"}},'
@@ -49,7 +51,7 @@ TRACE = (
 def test_a_file_is_told_by_its_content(tmp_path: Path, pack: Any, content: bytes, expected: formats.Format) -> None:
     path = tmp_path / "named.otherwise"
     path.write_bytes(pack(content))
-    assert format_of(CaptureFile(path)) is expected
+    assert file_format(CaptureFile(path)) is expected
 
 
 def test_a_name_is_told_by_its_suffix() -> None:
@@ -65,11 +67,16 @@ def test_a_name_is_told_by_its_suffix() -> None:
 def test_reader_and_independent_decoder_see_the_same_planes(tmp_path: Path) -> None:
     trace = tmp_path / "a.trace.json"
     trace.write_bytes(TRACE)
-    for path, expected in ((trace, CHROME), (tiny_capture().write(tmp_path / "a.xplane.pb"), XPLANE)):
+    for path, expected, decode in (
+        (trace, CHROME, plain_chrome),
+        (tiny_capture().write(tmp_path / "a.xplane.pb"), XPLANE, plain_planes),
+    ):
         file = CaptureFile(path)
         opened = open_trace(file)
         assert opened.format == expected.name
-        assert [p.name for p in opened.planes] == [p.name for p in plain_planes(file)]
+        assert [p.name for p in opened.planes] == [p.name for p in decode(file)]
+    with pytest.raises(CaptureError, match=r"only an xplane\.pb can be decoded a second time, found chrome"):
+        list(plain_planes(CaptureFile(trace)))
 
 
 def test_a_window_is_asked_for_only_where_the_format_has_one(tmp_path: Path) -> None:
@@ -82,7 +89,8 @@ def test_a_window_is_asked_for_only_where_the_format_has_one(tmp_path: Path) -> 
 
 def test_another_format_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = SimpleNamespace(format="odd")
-    odd = formats.Format("odd", ".odd.bin", lambda head: head[:3] == b"ODD", lambda *_: trace, lambda _: iter(()))
+    odd = formats.Format("odd", ".odd.bin", "odd", lambda head: head[:3] == b"ODD")
+    monkeypatch.setitem(sys.modules, "odd", SimpleNamespace(open_file=lambda _: trace))  # type: ignore[arg-type]
     monkeypatch.setattr(formats, "FORMATS", (*FORMATS, odd))
     path = tmp_path / "host.odd.bin"
     path.write_bytes(b"ODD and more")

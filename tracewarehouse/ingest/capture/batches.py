@@ -79,23 +79,27 @@ def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
     """Return the files about batches that lie beside captures or where the server profiled, in order of their names."""
     of_home: dict[Path, list[Path]] = {}
     for path in captures:
-        of_home.setdefault(home_of(path.parent), []).append(path)
+        of_home.setdefault(profile_folder(path.parent), []).append(path)
     of_server: set[BatchFile] = set()
     for home, files in of_home.items():
         are_ranks = any(_RANK.match(f.name) for f in files)
-        own = rank_of(home / "batches")
+        own = server_rank(home / "batches")
         folders = [f for f in _listed(home) if is_rank_folder(f) and _batches_in(f)]
-        ranks = {f: rank_of(f / "batches") if are_ranks or len(folders) > 1 else own for f in folders}
+        ranks = {f: server_rank(f / "batches") if are_ranks or len(folders) > 1 else own for f in folders}
         for folder in (home, *(f.parent for f in files), *folders):
             of_folder = ranks.get(folder, own)
             of_server.update(BatchFile(p, _number(_RANK.match(p.name), of_folder)) for p in _batches_in(folder))
     return sorted(of_server, key=lambda f: (str(f.path.parent), _numbers(f.path.name)))
 
 
-def home_of(folder: Path) -> Path:
+def profile_folder(folder: Path) -> Path:
     """Return the folder into which a profiler was told to write, given a folder with captures."""
-    in_run_folder = folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
-    return folder.parent.parent.parent if in_run_folder else folder
+    return folder.parent.parent.parent if in_run_folder(folder) else folder
+
+
+def in_run_folder(folder: Path) -> bool:
+    """Return whether a folder is a `plugins/profile/<time>`."""
+    return folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
 
 
 def is_rank_folder(folder: Path) -> bool:
@@ -122,7 +126,7 @@ def _listed(folder: Path) -> list[Path]:
         return []
 
 
-def rank_of(path: PurePath) -> int:
+def server_rank(path: PurePath) -> int:
     """Return the rank of a server's file, from its name or the nearest folder that names one; 0 if none does."""
     in_folders = (_RANK_FOLDER.fullmatch(p.name) for p in path.parents)
     return _number(_RANK.match(path.name) or next(filter(None, in_folders), None), 0)

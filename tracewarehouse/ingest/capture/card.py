@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tracewarehouse.ingest.capture.manifest import Int32, Int64
-from tracewarehouse.ingest.errors import CaptureError, found_instead, shown
+from tracewarehouse.ingest.capture.manifest import Int32, Int64, content_of, reading
+from tracewarehouse.ingest.errors import CaptureError, shown
 
 MAX_BYTES = 128 << 10
 """Size limit for a card; real ones have about 2 kB."""
@@ -46,7 +46,6 @@ class _Section(BaseModel):
 
 
 def _is_blank(value: Any) -> bool:
-    """Whether a value is one of the forms in which people write "unknown"."""
     return value is None or (isinstance(value, str) and value.strip().lower() in _NOT_KNOWN)
 
 
@@ -202,39 +201,21 @@ def load_card(path: Path) -> WorkloadCard:
     Raises:
         CaptureError: the file cannot be read, is not YAML, or a field has a wrong value; the message names the field.
     """
-    try:
-        if not path.is_file():  # reading a pipe would block
-            raise CaptureError(f"{path}: cannot be read as a workload card: expected a file, {found_instead(path)}")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise CaptureError(f"{path}: cannot be read as a workload card: larger than {MAX_BYTES >> 10} kB")
-        data = yaml.load(raw.decode("utf-8"), _Loader)  # noqa: S506  a SafeLoader
+    with reading(path, "a workload card", "card"):
+        try:
+            data = yaml.load(content_of(path, MAX_BYTES), _Loader)  # noqa: S506  a SafeLoader
+        except (IndexError, KeyError):  # PyYAML's, for a tag such as !!int before another text
+            raise CaptureError("a value is not of the type of its tag") from None
+        except yaml.YAMLError as error:
+            raise CaptureError(shown(str(error))) from None
         _check_values(data)
-    except RecursionError:
-        raise CaptureError(f"{path}: cannot be read as a workload card: nested too deeply") from None
-    except (IndexError, KeyError):  # PyYAML's, for a tag such as !!int before another text
-        raise CaptureError(
-            f"{path}: cannot be read as a workload card: a value is not of the type of its tag"
-        ) from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise CaptureError(f"{path}: cannot be read as a workload card: {shown(str(error))}") from None
-    if not isinstance(data, dict):
-        raise CaptureError(f"{path}: a workload card is a mapping of fields, found {type(data).__name__}")
-    try:
+        if not isinstance(data, dict):
+            raise CaptureError(f"a workload card is a mapping of fields, found {type(data).__name__}")
         return WorkloadCard.model_validate(data)
-    except ValidationError as error:
-        wrong = {_field_of(e["loc"]): e["msg"] for e in error.errors()}
-        where = "; ".join(f"{field}: {message}" for field, message in wrong.items())
-        raise CaptureError(f"{path}: not a valid workload card: {shown(where)}") from None
 
 
 def _check_values(tree: Any) -> None:
-    """Refuse what a table or JSON cannot hold.
-
-    Raises:
-        ValueError: deep nesting, a number of over 64 bits or not finite, or half a surrogate pair.
-    """
+    """Refuse what a table or JSON cannot hold."""
     level = [tree]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
@@ -259,14 +240,3 @@ def dump_card(card: WorkloadCard, path: Path) -> None:
     """Write a card as YAML, fields in the order of CCL-Bench's template."""
     text = yaml.safe_dump(card.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True, width=120)
     path.write_text(text, encoding="utf-8")
-
-
-def _field_of(location: tuple[int | str, ...]) -> str:
-    """Dotted path of a field; pydantic appends the tried member of a union, which is no field."""
-    parts = [str(p) for p in location]
-    while (len(parts) > 1 and parts[-1] in _UNION_MEMBERS) or parts[-1].startswith(("literal[", "function-", "list[")):
-        parts.pop()
-    return ".".join(parts)
-
-
-_UNION_MEMBERS = frozenset({"int", "float", "str", "bool", "constrained-str", "dict[str,any]"})

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
-from tracewarehouse.ingest.errors import CaptureError, found_instead, shown
+from tracewarehouse.ingest.capture.manifest import content_of, reading
 
 MAX_BYTES = 1 << 20
 
@@ -75,28 +75,12 @@ def load_costs(path: str | os.PathLike[str]) -> Costs:
         CaptureError: the file cannot be read, or a field is missing or wrong; the message names the field.
     """
     file = Path(path)
-    try:
-        if not file.is_file():  # reading a pipe would block
-            found = found_instead(file) if file.exists() or file.is_symlink() else "found nothing"
-            raise CaptureError(f"{shown(str(file))}: cannot be read as costs: expected a file, {found}")
-        with file.open("rb") as opened:
-            raw = opened.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise CaptureError(f"{shown(str(file))}: cannot be read as costs: larger than {MAX_BYTES >> 20} MB")
-        text = raw.decode("utf-8-sig")
+    hint = '; a kernel has flops, bytes or both, as in {"kernel-*": {"flops": 4000000, "bytes": 20000}}'
+    with reading(file, "costs", "costs", hint):
+        text = content_of(file, MAX_BYTES)
         tree: Any = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text, object_pairs_hook=_distinct)
         json.dumps(tree, ensure_ascii=False).encode()  # half a surrogate pair has no UTF-8
         return Costs(file.name, _Kernels.model_validate(tree).root)
-    except ValidationError as error:
-        where = "; ".join(f"{'.'.join(str(p) for p in e['loc']) or 'costs'}: {e['msg']}" for e in error.errors())
-        raise CaptureError(
-            f"{shown(str(file))}: not valid costs: {shown(where)}; a kernel has flops, bytes or both, as in "
-            '{"kernel-*": {"flops": 4000000, "bytes": 20000}}'
-        ) from None
-    except RecursionError:
-        raise CaptureError(f"{shown(str(file))}: cannot be read as costs: nested too deeply") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise CaptureError(f"{shown(str(file))}: cannot be read as costs: {shown(str(error))}") from None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -193,18 +195,56 @@ def load_manifest(path: Path) -> Manifest:
     Raises:
         CaptureError: the file is not JSON, or a field is missing or wrong; the message names the field.
     """
-    try:
-        if not path.is_file():  # reading a pipe would block
-            raise CaptureError(f"{path}: cannot be read as a manifest: expected a file, {found_instead(path)}")
-        if path.stat().st_size > MAX_BYTES:
-            raise CaptureError(f"{path}: cannot be read as a manifest: larger than {MAX_BYTES >> 20} MB")
-        tree = json.loads(path.read_text(encoding="utf-8"))
+    with reading(path, "a manifest", "manifest"):
+        tree = json.loads(content_of(path, MAX_BYTES))
         json.dumps(tree, ensure_ascii=False).encode()  # half a surrogate pair has no UTF-8
         return Manifest.model_validate(tree)
+
+
+@contextmanager
+def reading(path: Path, what: str, whole: str, hint: str = "") -> Iterator[None]:
+    """Make each error about a file that describes a run one sentence; it calls the file `what`, its root `whole`."""
+    where = shown(str(path))
+    try:
+        yield
+    except CaptureError as error:
+        raise CaptureError(f"{where}: cannot be read as {what}: {error}") from None
     except ValidationError as error:
-        where = "; ".join(f"{'.'.join(str(p) for p in e['loc']) or 'manifest'}: {e['msg']}" for e in error.errors())
-        raise CaptureError(f"{path}: not a valid manifest: {shown(where)}") from None
+        wrong = {_field_name(e["loc"]) or whole: e["msg"] for e in error.errors()}
+        found = "; ".join(f"{name}: {message}" for name, message in wrong.items())
+        valid = f"a valid {what[2:]}" if what.startswith("a ") else f"valid {what}"
+        raise CaptureError(f"{where}: not {valid}: {shown(found)}{hint}") from None
     except RecursionError:
-        raise CaptureError(f"{path}: cannot be read as a manifest: nested too deeply") from None
-    except (OSError, ValueError) as error:
-        raise CaptureError(f"{path}: cannot be read as a manifest: {shown(str(error))}") from None
+        raise CaptureError(f"{where}: cannot be read as {what}: nested too deeply") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise CaptureError(f"{where}: cannot be read as {what}: {shown(str(error))}") from None
+
+
+def content_of(path: Path, most_bytes: int) -> str:
+    """Return the text of a small file.
+
+    Raises:
+        CaptureError: it is no file, or larger than `most_bytes`.
+    """
+    if not path.is_file():  # reading a pipe would block
+        found = found_instead(path) if path.exists() or path.is_symlink() else "found nothing"
+        raise CaptureError(f"expected a file, {found}")
+    with path.open("rb") as file:
+        raw = file.read(most_bytes + 1)
+    if len(raw) > most_bytes:
+        size = f"{most_bytes >> 20} MB" if most_bytes >> 20 else f"{most_bytes >> 10} kB"
+        raise CaptureError(f"larger than {size}")
+    return raw.decode("utf-8-sig")
+
+
+def _field_name(location: tuple[int | str, ...]) -> str:
+    """Return the dotted path of a field; pydantic appends the tried member of a union, which is no field."""
+    parts = [str(p) for p in location]
+    while parts and (
+        (len(parts) > 1 and parts[-1] in _UNION_MEMBERS) or parts[-1].startswith(("literal[", "function-", "list["))
+    ):
+        parts.pop()
+    return ".".join(parts)
+
+
+_UNION_MEMBERS = frozenset({"int", "float", "str", "bool", "constrained-str", "dict[str,any]"})

@@ -39,10 +39,6 @@ def local_copy(location: str | os.PathLike[str], advance: Advance | None = None)
     version (etag, or else size and time) has changed. An interrupted copy resumes where it stopped. A request that
     fails for a temporary reason is retried with growing pauses.
 
-    Args:
-        location: a path, or a URI of a file or folder.
-        advance: called with the progress of each file.
-
     Raises:
         NoCaptureError: the location does not exist, or holds no capture.
         CaptureError: the protocol is unknown, its driver is missing, access is denied, a transfer kept failing, or the
@@ -213,7 +209,6 @@ def _copy(store: Store, file: RemoteFile, target: Path, advance: Advance | None)
 
 
 def _transfer(store: Store, file: RemoteFile, sink: BinaryIO, advance: Advance | None) -> None:
-    """Append the missing rest of the file to the sink."""
     try:
         _append(store, file, sink, advance, _PIECE)
     except ValueError:  # the server sends whole files only
@@ -265,11 +260,6 @@ def _note(target: Path) -> Path:
 
 
 def _placed(place: str, uri: str) -> PurePosixPath:
-    """Convert a name in a store to a relative path.
-
-    Raises:
-        CaptureError: the path would lead out of the folder, or no local file can have the name.
-    """
     parts = place.split("/")
     if any(p in ("", ".", "..") or "\0" in p or len(p.encode(errors="surrogateescape")) > 200 for p in parts):
         raise CaptureError(f"{uri}: holds a file that no folder here can hold: {place!r}; copy it by hand")
@@ -309,7 +299,6 @@ def _unmasked(request: Callable[[], Any]) -> Any:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status in a driver's error."""
     status = getattr(error, "status", None) or getattr(error, "code", None)
     return int(status) if isinstance(status, int | str) and str(status).isdigit() else None
 
@@ -325,7 +314,6 @@ def _is_passing(error: BaseException) -> bool:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Convert exceptions of fsspec and its drivers to tracewarehouse errors."""
     try:
         yield
     except CaptureError:

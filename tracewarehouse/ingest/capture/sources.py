@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from tracewarehouse.ingest.capture.batches import BatchFile, batch_files, home_of
+from tracewarehouse.ingest.capture.batches import BatchFile, batch_files, in_run_folder, profile_folder
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import (
@@ -121,7 +121,7 @@ def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
     """Group the folders: those that hold the hosts of one run come together."""
     beside: dict[Path, list[_Folder]] = {}
     for folder, files in folders:
-        beside.setdefault(folder.parent if _in_run_folder(folder) else folder, []).append((folder, files))
+        beside.setdefault(folder.parent if in_run_folder(folder) else folder, []).append((folder, files))
     runs = []
     for same in beside.values():
         runs += [same] if len(same) == 1 else _joined_sessions(same)
@@ -132,7 +132,7 @@ def _joined_sessions(folders: list[_Folder]) -> list[list[_Folder]]:
     hosts = _hosts_of_manifest(folders[0][0])
     groups: list[tuple[list[_Folder], Window | None]] = []
     for folder, files in folders:
-        windows = map(window_of, _without_exports(files))
+        windows = map(file_window, _without_exports(files))
         window = next((w for w in windows if w), None)
         names = {stem(f) for f in files}
         for group, other in groups:
@@ -199,13 +199,9 @@ def _siblings(path: Path) -> list[Path]:
         return []
 
 
-def _in_run_folder(folder: Path) -> bool:
-    return folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
-
-
 def _beside(folder: Path) -> tuple[Path | None, Path | None]:
     """Return manifest.json and card.yaml of the capture directory to which this run folder belongs."""
-    home = home_of(folder)
+    home = profile_folder(folder)
     root = home.resolve()
     manifest, card = (p if _is_there(p, root) else None for p in (home / name for name in _DESCRIPTIONS))
     return manifest, card
@@ -246,7 +242,7 @@ def _is_empty(file: Path) -> bool:
 def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
     kept = sorted(_without_exports(files), key=natural)
     manifest, card = _beside(folder)
-    if _in_run_folder(folder):
+    if in_run_folder(folder):
         home = folder.parent.parent.parent
         name = home.name if manifest else f"{home.name}/{folder.name}" if home.name else folder.name
         return [Capture(name, tuple(kept), manifest, card)]
@@ -276,7 +272,7 @@ def _overlapping(files: list[Path]) -> list[list[Path]]:
         return [files]
     groups: list[tuple[list[Path], Window | None]] = []
     for file in files:
-        window = window_of(file)
+        window = file_window(file)
         for group, other in groups:
             if overlaps(window, other):
                 group.append(file)
@@ -286,7 +282,7 @@ def _overlapping(files: list[Path]) -> list[list[Path]]:
     return [g for g, _ in groups]
 
 
-def window_of(file: Path) -> Window | None:
+def file_window(file: Path) -> Window | None:
     """The profile window of a file; None if it cannot be read or does not state one."""
     try:
         stat = file.stat()

@@ -182,7 +182,6 @@ def _joined(groups: Iterable[tuple[int, ...]]) -> list[set[int]]:
 
 
 def _weights(classes: dict[tuple[str, str], Counter[str]]) -> list[float]:
-    """Return the likelihood of the collectives along a digit for each of NAMES."""
     counts = {row: seen.total() for row, seen in classes.items()}
     most = max(counts.values(), default=0) or 1
     return [

@@ -19,6 +19,10 @@ from tracewarehouse.ingest.hlo.op_names import layer_and_part
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.manifest import Mesh
 
+NOT_KNOWN, OUTSIDE = -1, -2
+"""Values in place of a component's number: it is unknown, or the device takes part without moving anything."""
+UNKNOWN_AXIS = "unknown"
+PERMUTE = "collective-permute"
 MAX_EDGES = 1 << 24
 """Most edges that a result may have; an all-to-all of n devices has n (n-1)."""
 
@@ -31,16 +35,17 @@ ALGORITHMS = {
     "send": "direct",
     "recv": "direct",
 }
+"""The algorithm model of each kind of collective, for n devices in a group and a message of S bytes (METRICS):
+ring      to the next rank of the group: all-reduce 2 (n-1) S / n, all-gather and reduce-scatter (n-1) S / n
+pairwise  all-to-all: S / n to every other rank
+direct    collective-permute and send: S from source to target; a recv sends nothing, its send is counted
+No model: ragged-all-to-all, whose sizes are data, and collective-broadcast, whose ranks do not send alike. Divisions
+round down.
+"""
 
 
 def wire_bytes(kind: str, group_size: int, message_bytes: int) -> int | None:
-    """Return the bytes that a device (in pairs, a source) sends in one execution; None without a model or devices.
-
-    Args:
-        kind: HLO opcode without -start or -done.
-        group_size: devices in the group, 2 for pairs.
-        message_bytes: message of one execution on one device.
-    """
+    """Return the bytes that a device (in pairs, a source) sends in one execution; None without a model or devices."""
     if group_size < 1:
         return None
     others = group_size - 1
@@ -60,20 +65,11 @@ def wire_bytes(kind: str, group_size: int, message_bytes: int) -> int | None:
 
 
 def traffic_edges(
-    kind: str,
-    groups_or_pairs: Sequence[Sequence[int]],
-    message_bytes: int,
-    sources: Collection[int] | None = None,
+    kind: str, groups_or_pairs: Sequence[Sequence[int]], message_bytes: int
 ) -> list[tuple[int, int, int]]:
     """Return the bytes from device to device in one execution, as (source, target, bytes), without empty ones.
 
     The sum over a source's targets is `wire_bytes`, except that a pair of a device with itself moves nothing.
-
-    Args:
-        kind: HLO opcode without -start or -done.
-        groups_or_pairs: replica groups, or (source, target) pairs, by the numbers that HLO uses.
-        message_bytes: message of one execution on one device.
-        sources: the senders to list, such as the devices of the capture; all by default.
 
     Raises:
         MalformedError: there are over MAX_EDGES edges.
@@ -81,12 +77,9 @@ def traffic_edges(
     model = ALGORITHMS.get(kind)
     if model is None or kind == "recv":
         return []
-    wanted = None if sources is None else frozenset(sources)
     if model == "direct":
         return [
-            (source, target, message_bytes)
-            for source, target in groups_or_pairs
-            if source != target and message_bytes and (wanted is None or source in wanted)
+            (source, target, message_bytes) for source, target in groups_or_pairs if source != target and message_bytes
         ]
     edges: list[tuple[int, int, int]] = []
     for group in groups_or_pairs:
@@ -94,21 +87,13 @@ def traffic_edges(
         sent = wire_bytes(kind, size, message_bytes) if size > 1 else 0
         if not sent:
             continue
-        senders = [rank for rank, device in enumerate(group) if wanted is None or device in wanted]
-        if len(edges) + len(senders) * (size - 1 if model == "pairwise" else 1) > MAX_EDGES:
+        if len(edges) + size * (size - 1 if model == "pairwise" else 1) > MAX_EDGES:
             raise MalformedError(f"the traffic of one {kind} has over {MAX_EDGES} pairs of devices")
-        for rank in senders:
-            if model == "ring":
-                edges.append((group[rank], group[(rank + 1) % size], sent))
-            else:
-                edges += [(group[rank], other, message_bytes // size) for other in group if other != group[rank]]
+        if model == "ring":
+            edges += [(device, group[(rank + 1) % size], sent) for rank, device in enumerate(group)]
+        else:
+            edges += [(d, other, message_bytes // size) for d in group for other in group if other != d]
     return edges
-
-
-NOT_KNOWN, OUTSIDE = -1, -2
-"""Values in place of a component's number: it is unknown, or the device takes part without moving anything."""
-UNKNOWN_AXIS = "unknown"
-PERMUTE = "collective-permute"
 
 
 @dataclass(frozen=True)
@@ -206,7 +191,7 @@ class CollectiveGroups:
         self._inferred_world = max(self._world.values(), default=self._device_count)
         self.inferred = self._infer() if coordinates is None else []
 
-    def of(self, instruction_id: int) -> Participants:
+    def participants(self, instruction_id: int) -> Participants:
         """Return the participants of an instruction; they are found once and then kept."""
         participants = self._participants.get(instruction_id)
         if participants is None:
@@ -216,7 +201,7 @@ class CollectiveGroups:
     def components(self, instruction: Int32, device: int) -> Int32:
         """Return the component of each execution of an instruction on a device; NOT_KNOWN or OUTSIDE if it has none."""
         used, of_row = distinct(instruction)
-        return np.array([self.of(i).component(device) for i in used.tolist()], np.int32)[of_row]
+        return np.array([self.participants(i).component(device) for i in used.tolist()], np.int32)[of_row]
 
     def group_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of main.collective_groups for the instructions whose participants were found."""

@@ -137,7 +137,7 @@ class CollectiveWriter:
             instruction = self._rows[device].get(device, "instruction_id")
             component = groups.components(instruction, device)
             instances.add(device, instruction, component, self._rows[device].get(device, "execution"))
-        numbers, is_partial = instances.joined(self._starts, lambda i, c: groups.of(i).component_size[c])
+        numbers, is_partial = instances.joined(self._starts, lambda i, c: groups.participants(i).component_size[c])
         self.incomplete_instances = instances.incomplete
         first = 0
         for device in self._devices:
@@ -150,7 +150,6 @@ class CollectiveWriter:
             first += rows
 
     def _starts(self) -> Int64:
-        """The start of every row."""
         return np.concatenate([self._rows[device].get(device, "start_ps") for device in self._devices])
 
     def _columns(self, device: int, low: int, high: int, groups: CollectiveGroups) -> dict[str, Any]:
@@ -167,7 +166,7 @@ class CollectiveWriter:
         before, of_previous = distinct(previous)
         used, of_row = distinct(columns["instruction_id"])
         facts = [self._instructions[i].collective for i in used.tolist()]
-        participants = [groups.of(i) for i in used.tolist()]
+        participants = [groups.participants(i) for i in used.tolist()]
         members = [p.members.get(device) for p in participants]
         self._count(device, facts, [p.axis for p in participants], of_row, phase, step)
         described = columns | {
@@ -187,7 +186,9 @@ class CollectiveWriter:
             "window_source": Coded(source, WINDOW_SOURCES),
             "phase": Coded(phase, PHASES),
             "step": Nullable.from_zero(step),
-            "previous_axis": Coded(of_previous, [groups.of(i).axis if i >= 0 else None for i in before.tolist()]),
+            "previous_axis": Coded(
+                of_previous, [groups.participants(i).axis if i >= 0 else None for i in before.tolist()]
+            ),
             "previous_end_ps": Nullable(previous_end, previous >= 0),
             "previous_phase": Coded(previous_phase, PHASES),
             "previous_step": Nullable.from_zero(previous_step),
@@ -218,7 +219,6 @@ class CollectiveWriter:
 
 
 def _untimed(rows: int) -> dict[str, Any]:
-    """The columns of rows that have no times."""
     unknown = Nullable(np.zeros(rows, np.int64), np.zeros(rows, bool))
     nothing = Coded(np.full(rows, -1, np.int8), ("",))
     return {

@@ -103,11 +103,7 @@ def windows(
 
 
 def _previous(end: Int64) -> Int64:
-    """Return for each window the row of the earlier one that ends last (the latest of several); -1 if none; shape (n,).
-
-    Args:
-        end: ends of windows in order of start.
-    """
+    """Return for each window the row of the earlier one that ends last (the latest of several), or -1; shape (n,)."""
     row = np.arange(len(end))
     last = np.maximum.accumulate(np.where(end == np.maximum.accumulate(end), row, 0))
     return np.where(row > 0, np.roll(last, 1), -1)
@@ -238,11 +234,7 @@ class CollectiveExecutions:
         self._compute[device_id] = Coverage(start, end)
 
     def finish_device(self, device_id: int, facts: Sequence[OpFacts], programs: Mapping[int, int | None]) -> None:
-        """Pair starts and dones of a device whose events have all been added.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Pair starts and dones of a device whose events have all been added."""
         spans = self._spans.pop(device_id, None)
         if device_id in self._ops:
             ops = CollectiveOps.joined(self._ops.pop(device_id))

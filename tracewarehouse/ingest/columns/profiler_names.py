@@ -153,11 +153,6 @@ def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
 
     A kernel that sends and receives, or a generic one, serves several kinds. Then the name of the HLO op decides, which
     XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send.
-
-    Args:
-        kernel: its name, as ncclDevKernel_AllReduce_Sum_f32_RING_LL or rccl's.
-        op: name of the HLO instruction that launched it, or the kernel's own name.
-        kinds: the kinds of collectives.
     """
     found = [kind for pattern, kind in _COLLECTIVES if pattern.match(kernel)]
     if not found or found[0] not in (None, "send"):

@@ -7,10 +7,11 @@ is read as a sequence of batches of numpy columns.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -147,70 +148,49 @@ class Plane:
     """Id, name and description of the stats that the capture describes."""
 
 
-class Trace(Protocol):
-    """One file of one host, opened by a reader."""
+class Trace(ABC):
+    """One file of one host, opened by a reader.
+
+    Attributes:
+        format: name of the format.
+        size: uncompressed bytes.
+        planes: all planes, in file order.
+        hostnames: hosts that the capture names; usually one.
+        errors, warnings: what the profiler recorded.
+        foreign: the name of the profiler that wrote the file and what is not read, if it is not XLA's.
+        origin_ns: the Unix time from which the trace's times count, if it follows from the lines themselves.
+    """
+
+    format: str
+    size: int
+    planes: Sequence[Plane]
+    hostnames: Sequence[str] = ()
+    errors: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    foreign: str | None = None
+    origin_ns: int | None = None
 
     @property
-    def format(self) -> str:
-        """The format: xplane or chrome."""
-        ...
-
-    @property
-    def hostnames(self) -> Sequence[str]:
-        """Hosts that the capture names; usually one."""
-        ...
-
-    @property
-    def errors(self) -> Sequence[str]:
-        """The errors that the profiler recorded."""
-        ...
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """The warnings that the profiler recorded."""
-        ...
-
-    @property
-    def foreign(self) -> str | None:
-        """The name of the profiler that wrote the file and what is not read, if it is not XLA's; otherwise None."""
-        ...
-
-    @property
-    def planes(self) -> Sequence[Plane]:
-        """All planes, in file order."""
-        ...
-
-    @property
-    def origin_ns(self) -> int | None:
-        """The Unix time from which the trace's times count, if it follows from the lines themselves."""
-        ...
-
-    @property
+    @abstractmethod
     def digest(self) -> str:
         """SHA-256 of the uncompressed bytes, in hex."""
-        ...
 
-    @property
-    def size(self) -> int:
-        """Uncompressed bytes."""
-        ...
-
+    @abstractmethod
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
-        """The events of a line, in file order.
+        """Yield the events of a line, in file order.
 
         Raises:
             MalformedError: the bytes are not events.
         """
-        ...
 
 
-@runtime_checkable
-class DivisibleTrace(Trace, Protocol):
+class DivisibleTrace(Trace):
     """A trace whose lines follow each other in its file, so that processes can share them.
 
     It is pickled without planes: a process that has inherited the file reads the lines of planes that it is given.
     """
 
+    @abstractmethod
     def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, object]:
         """Return the number of a line's events, and their places, for `Line.places`; most are stored in `aside`.
 
@@ -218,4 +198,3 @@ class DivisibleTrace(Trace, Protocol):
             MalformedError: the bytes are not events.
             OSError: the disk is full.
         """
-        ...

@@ -112,7 +112,7 @@ def _first_collectives(
     """Yield host, device and the collectives among the first op events of each TPU."""
     for number, survey in enumerate(surveys):
         for plane, core in survey.tpus:
-            row_instruction = instructions.of_metadata(plane, survey.modules)
+            row_instruction = instructions.add_metadata(plane, survey.modules)
             is_collective = np.array([f.is_collective for f in instructions.facts], bool)
             for batches in survey.op_lines(plane):
                 if parts := list(_collectives(batches, core.timeline, row_instruction, is_collective)):

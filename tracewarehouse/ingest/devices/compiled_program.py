@@ -17,7 +17,7 @@ from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.program import MOST_DEVICES, Program
-from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
+from tracewarehouse.ingest.readers.hlo_program import HloProgramTrace
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.manifest import Mesh
@@ -57,7 +57,7 @@ class CompiledProgram:
 
         The order in which the program runs them takes the place of times: it pairs starts with dones.
         """
-        numbers = instructions.of_program(self.module, self.program.names, self.program.lines)
+        numbers = instructions.add_program(self.module, self.program.names, self.program.lines)
         collective = {name for name, n in numbers.items() if instructions.facts[n].is_collective}
         count = self.program.count(collective.__contains__)
         if count * len(devices) > MOST_EXECUTIONS:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
-from tracewarehouse.ingest.capture.batches import rank_of
+from tracewarehouse.ingest.capture.batches import server_rank
 from tracewarehouse.ingest.capture.sources import stem
 from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import Plane, StatKind, Trace
@@ -87,7 +87,7 @@ def open_hosts(traces: Sequence[Trace], paths: Sequence[PurePath]) -> list[Host]
         else:
             offset = (start - first) * 1000
             source = "first_host" if start == first else "profile_start"
-        hosts.append(Host(i, names[i], trace, paths[i].name, rank_of(paths[i]), start, stop, offset, source))
+        hosts.append(Host(i, names[i], trace, paths[i].name, server_rank(paths[i]), start, stop, offset, source))
     return hosts
 
 

@@ -97,5 +97,5 @@ def _outermost_ops(survey: HostSurvey, plane: Plane, instructions: Instructions)
     start = ops.start_ps[order]
     end = start + ops.duration_ps[order]
     at = np.flatnonzero(nest(start, end).depth == 0)
-    instruction = instructions.of_metadata(plane, survey.modules)[ops.metadata[order][at]]
+    instruction = instructions.add_metadata(plane, survey.modules)[ops.metadata[order][at]]
     return _OutermostOps(instruction.astype(np.int64), start[at], end[at])

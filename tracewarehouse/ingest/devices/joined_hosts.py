@@ -10,8 +10,8 @@ from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
-from tracewarehouse.ingest.capture.batches import home_of, is_rank_folder, rank_of
-from tracewarehouse.ingest.capture.sources import Capture, find_captures, natural, overlaps, window_of
+from tracewarehouse.ingest.capture.batches import is_rank_folder, profile_folder, server_rank
+from tracewarehouse.ingest.capture.sources import Capture, file_window, find_captures, natural, overlaps
 from tracewarehouse.ingest.errors import CaptureError
 
 
@@ -63,7 +63,7 @@ def _joined_ranks(captures: Sequence[Capture]) -> list[Capture]:
     """Join the captures that are ranks of one server; the order stays."""
     servers: dict[tuple[Path, Path], list[int]] = {}
     for i, capture in enumerate(captures):
-        home = home_of(capture.files[0].parent)
+        home = profile_folder(capture.files[0].parent)
         folder = next(filter(is_rank_folder, (home, *home.parents)), None)
         if folder:
             servers.setdefault((folder.parent, home.relative_to(folder)), []).append(i)
@@ -82,22 +82,22 @@ def _joined_ranks(captures: Sequence[Capture]) -> list[Capture]:
 
 def _are_ranks(captures: Sequence[Capture]) -> bool:
     """Return whether each capture has a rank of its own, and nothing else shows that they are different runs."""
-    numbers = [{rank_of(f) for f in c.files} for c in captures]
+    numbers = [{server_rank(f) for f in c.files} for c in captures]
     return sum(map(len, numbers)) == len(set().union(*numbers)) and _are_of_one_run(captures)
 
 
 def _are_together(a: Capture, b: Capture) -> bool:
     """Whether two captures were profiled at the same time, by their windows or else by the names of their folders."""
-    first, second = window_of(a.files[0]), window_of(b.files[0])
+    first, second = file_window(a.files[0]), file_window(b.files[0])
     if first or second:
         return overlaps(first, second)
     folders = [c.files[0].parent for c in (a, b)]
-    return all(home_of(f) != f for f in folders) and folders[0].name == folders[1].name
+    return all(profile_folder(f) != f for f in folders) and folders[0].name == folders[1].name
 
 
 def _near(captures: Sequence[Capture]) -> dict[int, list[int]]:
     """Return the captures whose profile windows overlap that of each capture, if there are any."""
-    known = [(w, i) for i, c in enumerate(captures) if (w := next(filter(None, map(window_of, c.files)), None))]
+    known = [(w, i) for i, c in enumerate(captures) if (w := next(filter(None, map(file_window, c.files)), None))]
     known.sort()
     near: dict[int, list[int]] = {}
     for k, (window, i) in enumerate(known):
@@ -182,7 +182,7 @@ def _devices_of_file(path: Path, _size: int, _changed: int, max_gzip_ratio: floa
     modules = HloModules([p for p in trace.planes if not p.lines], [])
     instructions = Instructions()
     for plane, _ in planes:
-        instructions.of_metadata(plane, modules)
+        instructions.add_metadata(plane, modules)
     wanted: dict[Hashable, int] = dict(modules.device_counts())
     for row in instructions.rows:
         if row.members and row.program_id is not None:

@@ -119,7 +119,7 @@ def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) 
 
 
 def _executions(survey: HostSurvey, plane: Plane, core: DevicePlane, instructions: Instructions) -> list[Execution]:
-    row_instruction = instructions.of_metadata(plane, survey.modules)
+    row_instruction = instructions.add_metadata(plane, survey.modules)
     is_leaf = np.array([f.op_class != "container" for f in instructions.facts], bool)
     samples = SampledExecutions(core.device.device_id, core.timeline.runs)
     until = sampled_until(core.timeline.runs)
@@ -165,7 +165,7 @@ def _times(
     if not timeline.runs:
         return {}
     until = sampled_until(timeline.runs)
-    row_instruction = instructions.of_metadata(plane, survey.modules)
+    row_instruction = instructions.add_metadata(plane, survey.modules)
     numbers: dict[Program, int] = {}
     run_program = np.array([numbers.setdefault((r.module, r.program_id), len(numbers)) for r in timeline.runs] + [-1])
     programs = list(numbers)

@@ -9,19 +9,10 @@ from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base
 from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs
 from tracewarehouse.ingest.hlo.shapes import MAX_BYTES, Shape
 
-KINDS = frozenset(
-    {
-        "all-gather",
-        "all-reduce",
-        "all-to-all",
-        "collective-broadcast",
-        "collective-permute",
-        "ragged-all-to-all",
-        "recv",
-        "reduce-scatter",
-        "send",
-    }
-)
+KINDS = frozenset({
+    "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all", "recv",
+    "reduce-scatter", "send",
+})  # fmt: skip
 """HLO opcodes that move data between devices, without -start and -done. HLO `broadcast` is local."""
 
 _JOINED = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
@@ -67,7 +58,7 @@ class Collective:
         return self.pairs if self.pairs is not None else self.groups
 
 
-def collective_of(instruction: Instruction) -> Collective | None:
+def find_collective(instruction: Instruction) -> Collective | None:
     """Return the collective that an instruction is or carries; None for other ops and for transfers to the host.
 
     It is recognised by opcode, never by name: a fusion named all-reduce is no collective. A fusion (TPU compilers fuse
@@ -104,7 +95,7 @@ def collective_of(instruction: Instruction) -> Collective | None:
 
 
 def _carried(instruction: Instruction, role: AsyncRole | None) -> Collective | None:
-    inner = [collective for each in instruction.inner if (collective := collective_of(each))]
+    inner = [collective for each in instruction.inner if (collective := find_collective(each))]
     if not inner or len({(each.kind, each.groups, each.pairs) for each in inner}) > 1:
         return None
     sizes = [each.message_bytes for each in inner if each.message_bytes is not None]
@@ -186,11 +177,6 @@ def _unpack(start: Shape, kind: str, count: int | None) -> tuple[Shapes | None, 
 
     (operand, result, contexts...) for most, with tuples for several operands; ((operands...), result, contexts...)
     for async-start; the operands' own shape for all-reduce-start; (data, context, token) for send and recv.
-
-    Args:
-        start: the shape.
-        kind: the collective.
-        count: number of operands, if known.
     """
     if not start.is_tuple:
         return (start,), (start,)

@@ -73,11 +73,7 @@ def without_groups(instruction: Instruction) -> Instruction:
 
 
 def with_device_numbers(instruction: Instruction, replicas: int, partitions: int) -> Instruction:
-    """Return the instruction with groups and pairs of device numbers, for a program with replicas and partitions.
-
-    Raises:
-        MalformedError: the groups have too many members.
-    """
+    """Return the instruction with groups and pairs of device numbers, for a program with replicas and partitions."""
     inner = tuple(with_device_numbers(i, replicas, partitions) for i in instruction.inner)
     has_global_form = instruction.opcode.removesuffix("-start") in ("all-gather", "all-reduce", "reduce-scatter")
 

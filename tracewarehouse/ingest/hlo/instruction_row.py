@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
 from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
-from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, collective_of
+from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
 from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
 from tracewarehouse.ingest.hlo.opcodes import OpClass, async_role, async_start_name, is_spread_step, op_class
 from tracewarehouse.ingest.hlo.replica_groups import Groups
@@ -96,7 +96,7 @@ class InstructionRow:
             return None
         if self.hlo is None:
             return self._by_kernel
-        stated = collective_of(self.hlo)
+        stated = find_collective(self.hlo)
         if stated is None and self.started:
             return replace(
                 self.started,
@@ -228,10 +228,6 @@ def operand_dtype(instruction: Instruction, category: str | None) -> str | None:
     The unit multiplies two operands in the wider of their types. The text of a fusion does not say which operands it
     multiplies. If two matrices have a narrow type, such as quantized activations and weights, they are taken as the
     operands, and wider matrices as ones that it adds. A single narrow one, such as quantized weights, is widened first.
-
-    Args:
-        instruction: the instruction, with its operands.
-        category: the profiler's category, which tells that a fusion or library call holds a product.
     """
     is_named = _NAMED.search(f"{category} {instruction.custom_call_target}") is not None
     if instruction.opcode not in _OPCODES and not (is_named and instruction.opcode in ("fusion", "custom-call")):
@@ -248,5 +244,4 @@ def operand_dtype(instruction: Instruction, category: str | None) -> str | None:
 
 
 def _is_matrix(shape: Shape) -> bool:
-    """True for an array of numbers with at least two dimensions whose size is not 1."""
     return shape.element != "pred" and sum(d != 1 for d in shape.dimensions) > 1

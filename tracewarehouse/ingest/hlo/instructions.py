@@ -44,7 +44,7 @@ class Instructions:
         self._by_identity: dict[int, tuple[EventMetadata, int]] = {}
         self._programs: dict[int, str] = {}
 
-    def of_metadata(self, plane: Plane, modules: HloModules) -> Int32:
+    def add_metadata(self, plane: Plane, modules: HloModules) -> Int32:
         """Return the instruction id of each row of a device plane's event metadata, and one for events without any."""
         for m in plane.event_metadata:
             if not m.stats:
@@ -52,7 +52,10 @@ class Instructions:
                 if program is not None:
                     self._programs.setdefault(program, module)
         seen, known = self._by_identity, len(self.rows)
-        ids = [numbered[1] if (numbered := seen.get(id(m))) else self._of(m, modules) for m in plane.event_metadata]
+        ids = [
+            numbered[1] if (numbered := seen.get(id(m))) else self._add_event_metadata(m, modules)
+            for m in plane.event_metadata
+        ]
         self._tell_dones(known)
         return np.array([*ids, self._add(("unnamed",), InstructionRow("(unnamed)"))], np.int32)
 
@@ -78,7 +81,7 @@ class Instructions:
                 del row.collective
                 self.facts[numbers[id(row)]] = row.facts
 
-    def of_op(
+    def add_op(
         self,
         modules: HloModules,
         op: str,
@@ -96,23 +99,23 @@ class Instructions:
         known = self._by_key.get(key)
         if known is not None:
             return known
-        return self._add(key, _row_of_op(compiled, op, module, program_id, event, hlo_text))
+        return self._add(key, _op_row(compiled, op, module, program_id, event, hlo_text))
 
-    def of_program(self, module: HloModule, names: Iterable[str], lines: Mapping[str, str]) -> dict[str, int]:
+    def add_program(self, module: HloModule, names: Iterable[str], lines: Mapping[str, str]) -> dict[str, int]:
         """Return the ids of a program's instructions by name; `lines` has their text, if the program is text."""
         return {
-            name: self._add(("program", module.digest, name), _row_of_instruction(module, name, lines.get(name)))
+            name: self._add(("program", module.digest, name), _program_row(module, name, lines.get(name)))
             for name in names
         }
 
-    def of_name(self, name: str) -> int:
+    def add_name(self, name: str) -> int:
         """Return the id of the row for a device event that is no instruction."""
         row = InstructionRow(name, kernel=name)
         row.category = _category_of_kernel(row)
         return self._add(("name", name), row)
 
-    def _of(self, metadata: EventMetadata, modules: HloModules) -> int:
-        row = _row_of_metadata(metadata, has_groups=self._members_left > 0)
+    def _add_event_metadata(self, metadata: EventMetadata, modules: HloModules) -> int:
+        row = _metadata_row(metadata, has_groups=self._members_left > 0)
         if row.hlo and _may_carry_collective(row.hlo, row.category):
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
             row.hlo = merged(row.hlo, module.instruction(row.name) if module else None)
@@ -182,7 +185,7 @@ def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
 
 
-def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
+def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
     """Return the row of a TPU plane's event metadata, whose name is HLO text and whose stats are facts."""
     stats = {s.name: s for s in metadata.stats}
     outline = text.parse_outline(metadata.name)
@@ -210,7 +213,7 @@ def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> Instructio
     return row
 
 
-def _row_of_op(
+def _op_row(
     module: HloModule | None,
     op: str,
     module_name: str | None,
@@ -229,7 +232,7 @@ def _row_of_op(
     return row
 
 
-def _row_of_instruction(module: HloModule, name: str, line: str | None) -> InstructionRow:
+def _program_row(module: HloModule, name: str, line: str | None) -> InstructionRow:
     hlo = module.instruction(name)
     row = InstructionRow(name, None, module.name, hlo=hlo._replace(text=line) if hlo else None)
     if hlo:

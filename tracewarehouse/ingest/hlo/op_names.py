@@ -147,13 +147,7 @@ _DATA_NAMES = ("xla__device_data", "prim__Constant")
 def inherited_names(
     module: Any, computations: Mapping[int, Any], instructions: Mapping[int, Any]
 ) -> dict[str, tuple[str, OpNameSource]]:
-    """Return the op_names of instructions that have none of their own, and the source of each, by instruction name.
-
-    Args:
-        module: the HloModule.
-        computations: its HloComputations by id.
-        instructions: its HloInstructions by id.
-    """
+    """Return the op_names of instructions that have none of their own, and the source of each, by instruction name."""
     inheritance = _Inheritance(computations, instructions)
     for computation in module.computations:
         inheritance.inherit(computation)
@@ -180,11 +174,11 @@ class _Inheritance:
         passive: set[int] = set()
         unsaid: set[int] = set()
         for proto in computation.instructions:
-            opcode = text_of(proto.opcode)
+            opcode = decoded(proto.opcode)
             if opcode in _PASSIVE or (opcode in _VIEWS and passive.issuperset(proto.operand_ids)):
                 passive.add(proto.id)
             if proto.metadata.op_name:
-                names[proto.id] = text_of(proto.metadata.op_name)
+                names[proto.id] = decoded(proto.metadata.op_name)
                 if names[proto.id].endswith(_DATA_NAMES):
                     passive.add(proto.id)
                 continue
@@ -199,7 +193,7 @@ class _Inheritance:
                     unsaid.add(proto.id)
             if name:
                 names[proto.id] = name
-                self.names[text_of(proto.name)] = name, source
+                self.names[decoded(proto.name)] = name, source
         if unsaid:
             self._inherit_from_users(computation, names, unsaid)
 
@@ -209,7 +203,7 @@ class _Inheritance:
             name = _shared(users[proto.id]) if proto.id in unsaid else None
             if name and not name.endswith(_DATA_NAMES):
                 names[proto.id] = name
-                self.names[text_of(proto.name)] = name, "user"
+                self.names[decoded(proto.name)] = name, "user"
             for operand in proto.operand_ids:
                 if operand in unsaid:
                     users[operand].add(names.get(proto.id))
@@ -223,10 +217,10 @@ class _Inheritance:
         return None
 
     def _op_name_of(self, computation: Any) -> str | None:
-        root = root_of(computation, self._instructions)
+        root = root_instruction(computation, self._instructions)
         for inner in chain([root] if root is not None else [], reversed(computation.instructions)):
-            if inner.metadata.op_name and text_of(inner.opcode) not in _PASSIVE:
-                return text_of(inner.metadata.op_name)
+            if inner.metadata.op_name and decoded(inner.opcode) not in _PASSIVE:
+                return decoded(inner.metadata.op_name)
         return None
 
 
@@ -256,18 +250,13 @@ def _shared_scope(names: list[str]) -> str:
     return prefix if is_whole else prefix.rpartition("/")[0]
 
 
-def text_of(value: bytes) -> str:
+def decoded(value: bytes) -> str:
     """Return the text of a field."""
     return value.decode("utf-8", "replace")
 
 
-def root_of(computation: Any, instructions: Mapping[int, Any]) -> Any | None:
-    """Return the instruction that computes a computation's result; None if the computation is empty.
-
-    Args:
-        computation: the HloComputation.
-        instructions: the HloInstructions of its module by id.
-    """
+def root_instruction(computation: Any, instructions: Mapping[int, Any]) -> Any | None:
+    """Return the instruction that computes a computation's result; None if the computation is empty."""
     root = instructions.get(computation.root_id)
     if root is not None:
         return root

@@ -17,27 +17,11 @@ _SPREAD = re.compile(r"async-collective-(start|done)((?:\.\d+|\.clone|\.remat\d*
 _SPREAD_FUSION = re.compile(r"async_collective_fusion(?:\.\d+|\.clone|\.remat\d*)*")
 _ASYNC_NAMES = re.compile(r"(?:(?:async|wrapped)_)+(?P<opcode>[a-z][a-z_]*?)(?:_computation)?")
 
-_WRAPPED = frozenset(
-    {
-        "all-gather",
-        "all-reduce",
-        "all-to-all",
-        "call",
-        "collective-broadcast",
-        "collective-permute",
-        "copy",
-        "custom-call",
-        "dynamic-slice",
-        "dynamic-update-slice",
-        "fusion",
-        "gather",
-        "ragged-all-to-all",
-        "reduce-scatter",
-        "scatter",
-        "slice",
-        "sort",
-    }
-)
+_WRAPPED = frozenset({
+    "all-gather", "all-reduce", "all-to-all", "call", "collective-broadcast", "collective-permute", "copy",
+    "custom-call", "dynamic-slice", "dynamic-update-slice", "fusion", "gather", "ragged-all-to-all",
+    "reduce-scatter", "scatter", "slice", "sort",
+})  # fmt: skip
 
 CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
 """Opcodes of instructions that stand for the instructions of the computations that they call."""
@@ -73,10 +57,6 @@ def op_class(opcode: str | None, *, is_collective: bool) -> OpClass:
     An async form is no container: the async-start of a call returns at once, and the called computation runs beside it.
     A fusion is none either: it is one kernel, and its instructions have no events. A transpose or a slice computes,
     because the device executes it as an op. An event that is no instruction counts as compute.
-
-    Args:
-        opcode: HLO opcode; None if the event is not an instruction.
-        is_collective: it is a collective or carries one, or is half of one.
     """
     for name, pattern in OP_CLASS_RULES:
         if is_collective if name == "communication" else re.fullmatch(pattern, opcode or ""):

@@ -33,9 +33,6 @@ class ModuleText:
     Attributes:
         lines: the text of each instruction, by its name.
         proto: the content of the text as a serialized HloProto.
-
-    Raises:
-        MalformedError: the text is no module, breaks off, or names devices that cannot be.
     """
 
     def __init__(self, text: str) -> None:
@@ -110,7 +107,6 @@ class ModuleText:
 
 
 def _fill_instruction(proto: Any, instruction: Instruction, line: str) -> None:
-    """Fill in the facts on the instruction's own line."""
     proto.name, proto.opcode = instruction.name.encode(), instruction.opcode.encode()
     _fill_shape(proto.shape, instruction.shape)
     proto.channel_id = instruction.channel_id or 0
@@ -212,11 +208,7 @@ class Program:
 
     @cached_property
     def names(self) -> list[str]:
-        """The instructions that a device executes, and those that hold such, in the order of their computations.
-
-        Raises:
-            MalformedError: computations call each other in a circle, or nest too deeply.
-        """
+        """The instructions that a device executes, and those that hold such, in the order of their computations."""
         reached: dict[int, None] = {}
         self._reach(self._entry, reached, 0)
         return [name for c in reached for name, _ in self._steps[c]]
@@ -242,11 +234,7 @@ class Program:
         return self._counts(is_kept)(self._entry, 0)
 
     def runs(self, is_kept: Callable[[str], bool]) -> Iterator[str]:
-        """Yield the names of these instructions in the order in which they run, each time that they do.
-
-        Raises:
-            MalformedError: computations call each other in a circle, or nest too deeply.
-        """
+        """Yield the names of these instructions in the order in which they run, each time that they do."""
         count = self._counts(is_kept)
 
         def run(computation: int, depth: int) -> Iterator[str]:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from google.protobuf import message
 
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction
-from tracewarehouse.ingest.hlo.op_names import inherited_names, root_of, text_of
+from tracewarehouse.ingest.hlo.op_names import decoded, inherited_names, root_instruction
 from tracewarehouse.ingest.hlo.opcodes import CARRIES_INNER
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.replica_groups import (
@@ -32,22 +33,7 @@ from tracewarehouse.ingest.hlo.shapes import (
     array_shape,
 )
 
-_COLLECTIVES = frozenset(
-    {
-        "all-gather",
-        "all-gather-start",
-        "all-reduce",
-        "all-reduce-start",
-        "all-to-all",
-        "collective-broadcast",
-        "collective-permute",
-        "collective-permute-start",
-        "ragged-all-to-all",
-        "recv",
-        "reduce-scatter",
-        "send",
-    }
-)
+_COLLECTIVES = KINDS | {"all-gather-start", "all-reduce-start", "collective-permute-start"}
 _UNBOUNDED = -(1 << 63)
 _MAX_INNER = 1000
 _MAX_COMPUTATIONS = 64
@@ -88,7 +74,7 @@ def read_module(data: bytes) -> Module:
     if not module.computations:
         raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes holds no HLO module")
     return Module(
-        name=text_of(module.name),
+        name=decoded(module.name),
         module_id=module.id,
         instructions=_Instructions(module, max(_MOST_MEMBERS, len(data))),
         device_assignment=tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices),
@@ -96,11 +82,7 @@ def read_module(data: bytes) -> Module:
 
 
 def device_counts(data: bytes) -> tuple[int, int]:
-    """Read the numbers of replicas and partitions from a serialized HloProto's device assignment; 1 if not stated.
-
-    Raises:
-        MalformedError: the bytes are no HloProto.
-    """
+    """Read the numbers of replicas and partitions from a serialized HloProto's device assignment; 1 if not stated."""
     proto = CLASSES["PlacedHloProto"]()
     try:
         proto.ParseFromString(data)
@@ -125,11 +107,11 @@ class _Instructions(Mapping[str, Instruction]):
         for computation in module.computations:
             self._computations[computation.id] = computation
             for proto in computation.instructions:
-                self._protos[text_of(proto.name)] = proto
+                self._protos[decoded(proto.name)] = proto
                 self._by_id[proto.id] = proto
         # names are unique in a legal module; otherwise the last instruction with the name counts
-        collectives = {name for name, proto in self._protos.items() if text_of(proto.opcode) in _COLLECTIVES}
-        self._inside = {c.id: _Inside.of(c, collectives) for c in module.computations}
+        collectives = {name for name, proto in self._protos.items() if decoded(proto.opcode) in _COLLECTIVES}
+        self._inside = {c.id: _Inside.read(c, collectives) for c in module.computations}
         self._inherited = inherited_names(module, self._computations, self._by_id)
         for name in collectives:
             self[name]
@@ -150,11 +132,7 @@ class _Instructions(Mapping[str, Instruction]):
         return name in self._protos
 
     def _counted(self, groups: Groups | None) -> Groups | None:
-        """Return the groups, unless the module gets too many: a few bytes can name very many devices.
-
-        Raises:
-            MalformedError: the module has too many group members.
-        """
+        """Return the groups, unless the module gets too many: a few bytes can name very many devices."""
         if groups and id(groups) not in self._groups:
             self._groups[id(groups)] = groups
             self._members_left -= sum(map(len, groups))
@@ -163,7 +141,7 @@ class _Instructions(Mapping[str, Instruction]):
         return groups
 
     def _make(self, name: str, proto: Any) -> Instruction:
-        opcode = text_of(proto.opcode)
+        opcode = decoded(proto.opcode)
         operands = [self._by_id.get(operand) for operand in proto.operand_ids]
         shapes = [self._operand_shape(operand) for operand in proto.operand_ids]
         called = [self._computations[called] for called in proto.called_computation_ids if called in self._computations]
@@ -171,13 +149,13 @@ class _Instructions(Mapping[str, Instruction]):
         inner = tuple(self._inner(started)) if opcode in CARRIES_INNER else ()
         op_name, op_name_source = self._inherited.get(name, (None, None))
         if proto.metadata.op_name:
-            op_name, op_name_source = text_of(proto.metadata.op_name), "own"
+            op_name, op_name_source = decoded(proto.metadata.op_name), "own"
         source_file, source_line = self._source(proto.metadata)
         return Instruction(
             name=name,
             opcode=opcode,
             shape=_shape(proto.shape),
-            operand_names=tuple(text_of(operand.name) if operand else "" for operand in operands),
+            operand_names=tuple(decoded(operand.name) if operand else "" for operand in operands),
             operand_shapes=tuple(shapes),
             channel_id=proto.channel_id if proto.channel_id > 0 else None,
             replica_groups=self._counted(_groups(proto, opcode)),
@@ -186,12 +164,12 @@ class _Instructions(Mapping[str, Instruction]):
             is_host_transfer=proto.is_host_transfer,
             op_name=op_name,
             op_name_source=op_name_source,
-            op_type=text_of(proto.metadata.op_type) or None,
+            op_type=decoded(proto.metadata.op_type) or None,
             source_file=source_file,
             source_line=source_line,
-            fusion_kind=text_of(proto.fusion_kind) or None,
-            called=tuple(text_of(computation.name) for computation in called),
-            custom_call_target=text_of(proto.custom_call_target) or None,
+            fusion_kind=decoded(proto.fusion_kind) or None,
+            called=tuple(decoded(computation.name) for computation in called),
+            custom_call_target=decoded(proto.custom_call_target) or None,
             async_opcode=self._async_opcode(started) if opcode.startswith("async-") else None,
             inner=inner,
         )
@@ -199,7 +177,7 @@ class _Instructions(Mapping[str, Instruction]):
     def _started(self, proto: Any) -> list[Any]:
         """Return the computations that the start of an async-update or -done runs; the latter need not repeat them."""
         seen: set[int] = set()
-        while proto is not None and proto.id not in seen and text_of(proto.opcode).startswith("async-"):
+        while proto is not None and proto.id not in seen and decoded(proto.opcode).startswith("async-"):
             if proto.called_computation_ids:
                 return [self._computations[c] for c in proto.called_computation_ids if c in self._computations]
             seen.add(proto.id)
@@ -235,21 +213,21 @@ class _Instructions(Mapping[str, Instruction]):
 
     def _async_opcode(self, called: list[Any]) -> str | None:
         for computation in called:
-            root = root_of(computation, self._by_id)
+            root = root_instruction(computation, self._by_id)
             if root is not None:
-                return text_of(root.opcode)
+                return decoded(root.opcode)
         return None
 
     def _source(self, metadata: Any) -> tuple[str | None, int | None]:
         """Return source file and line. Newer compilers leave them out and number a frame of the stack index."""
         if metadata.source_file:
-            return text_of(metadata.source_file), metadata.source_line or None
+            return decoded(metadata.source_file), metadata.source_line or None
         frame = _one_based(self._frames.stack_frames, metadata.stack_frame_id)
         location = _one_based(self._frames.file_locations, frame.file_location_id) if frame is not None else None
         file = _one_based(self._frames.file_names, location.file_name_id) if location is not None else None
         if location is None or file is None:
             return None, None
-        return text_of(file) or None, location.line or None
+        return decoded(file) or None, location.line or None
 
 
 class _Inside(NamedTuple):
@@ -259,13 +237,13 @@ class _Inside(NamedTuple):
     called: list[int]
 
     @classmethod
-    def of(cls, computation: Any, collectives: set[str]) -> _Inside:
+    def read(cls, computation: Any, collectives: set[str]) -> _Inside:
         """Return the content of a computation; each list is cut to the number that is read."""
-        names = (name for proto in computation.instructions if (name := text_of(proto.name)) in collectives)
+        names = (name for proto in computation.instructions if (name := decoded(proto.name)) in collectives)
         called = (
             called
             for proto in computation.instructions
-            if proto.called_computation_ids and text_of(proto.opcode) in ("fusion", "call")
+            if proto.called_computation_ids and decoded(proto.opcode) in ("fusion", "call")
             for called in proto.called_computation_ids
         )
         return cls(list(islice(names, _MAX_INNER)), list(islice(called, _MAX_COMPUTATIONS)))
@@ -293,9 +271,9 @@ def _groups(proto: Any, opcode: str) -> Groups | None:
     if proto.HasField("mesh_axes_replica_group_list"):
         groups = proto.mesh_axes_replica_group_list
         return mesh_groups(
-            [axis.size for axis in groups.mesh.axes],
-            [(axis.mesh_axis_index, axis.sub_axis_info.pre_size or 1, axis.sub_axis_info.size) for axis in groups.axes],
-            list(groups.mesh.device_ids),
+            tuple(axis.size for axis in groups.mesh.axes),
+            tuple((a.mesh_axis_index, a.sub_axis_info.pre_size or 1, a.sub_axis_info.size) for a in groups.axes),
+            tuple(groups.mesh.device_ids),
         )
     if proto.HasField("iota_collective_device_list"):
         return _iota(proto.iota_collective_device_list)
@@ -315,8 +293,8 @@ _PAIRWISE = frozenset({"collective-permute", "send", "recv"})
 def _iota(proto: Any) -> Groups:
     return iota_groups(
         (proto.num_replica_groups, proto.num_devices_per_group),
-        list(proto.iota_reshape_dims),
-        list(proto.iota_transpose_perm),
+        tuple(proto.iota_reshape_dims),
+        tuple(proto.iota_transpose_perm),
     )
 
 
@@ -326,5 +304,5 @@ def _pairs(proto: Any, opcode: str) -> Pairs | None:
     if opcode in ("send", "recv"):
         for attribute in proto.frontend_attributes.map:
             if attribute.key == b"_xla_send_recv_source_target_pairs":
-                return parse_pairs(text_of(attribute.value))
+                return parse_pairs(decoded(attribute.value))
     return () if opcode in ("collective-permute", "collective-permute-start") else None

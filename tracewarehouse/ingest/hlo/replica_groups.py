@@ -55,7 +55,7 @@ def parse_groups(text: str) -> Groups:
         match = _IOTA.fullmatch(text)
         if match is None:
             raise MalformedError(f"replica groups: {text[:60]!r} is not an iota list such as [4,2]<=[2,4]T(1,0)")
-        return iota_groups(_integers(match[1]), _integers(match[2]), _integers(match[3] or ""))
+        return iota_groups(*(tuple(_integers(match[i] or "")) for i in (1, 2, 3)))
     match = _MESH.fullmatch(text)
     if match is None:
         raise MalformedError(f"replica groups: {text[:60]!r} is none of the encodings of HLO")
@@ -63,20 +63,12 @@ def parse_groups(text: str) -> Groups:
 
 
 def parse_pairs(text: str) -> Pairs:
-    """Read source-target pairs from HLO text such as '{{0,1},{1,0}}'.
-
-    Raises:
-        MalformedError: the text is no list of pairs, or a device sends or receives twice.
-    """
+    """Read source-target pairs from HLO text such as '{{0,1},{1,0}}'."""
     return explicit_pairs(_parse_lists(text.strip(), "source-target pairs"))
 
 
 def explicit_groups(groups: Iterable[Sequence[int]]) -> Groups:
-    """Check groups: at most MAX_MEMBERS members, no negative device, none twice. A single empty group means '{}'.
-
-    Raises:
-        MalformedError: a check fails.
-    """
+    """Check groups: at most MAX_MEMBERS members, no negative device, none twice. A single empty group means '{}'."""
     result = tuple(tuple(group) for group in groups if group)
     members = [device for group in result for device in group]
     if len(members) > MAX_MEMBERS:
@@ -89,11 +81,7 @@ def explicit_groups(groups: Iterable[Sequence[int]]) -> Groups:
 
 
 def explicit_pairs(pairs: Iterable[Sequence[int]]) -> Pairs:
-    """Check source-target pairs.
-
-    Raises:
-        MalformedError: an item is no pair, or a device sends or receives twice.
-    """
+    """Check source-target pairs."""
     result: list[tuple[int, int]] = []
     for pair in pairs:
         if len(pair) != 2 or not all(0 <= device <= _MAX_DEVICE for device in pair):
@@ -105,23 +93,13 @@ def explicit_pairs(pairs: Iterable[Sequence[int]]) -> Pairs:
     return tuple(result)
 
 
-def iota_groups(dimensions: Sequence[int], reshape: Sequence[int], permutation: Sequence[int] = ()) -> Groups:
+@lru_cache(maxsize=32)  # a program has few distinct groups and many instructions, which share one object
+def iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutation: tuple[int, ...] = ()) -> Groups:
     """Expand the iota form `dimensions<=reshape T(permutation)` to groups.
 
-    Args:
-        dimensions: (number of groups, devices per group); a single number is one group.
-        reshape: shape given to 0, 1, 2, ... before the transpose.
-        permutation: the transpose; empty for none.
-
-    Raises:
-        MalformedError: the numbers do not fit one another, or there are over MAX_MEMBERS.
+    The dimensions are the number of groups and the devices per group; a single number is one group. The numbers 0, 1,
+    2, ... get the shape `reshape`, and are transposed if there is a permutation.
     """
-    return _iota_groups(tuple(dimensions), tuple(reshape), tuple(permutation))
-
-
-# A program has few distinct groups and many instructions, which share one object.
-@lru_cache(maxsize=32)
-def _iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutation: tuple[int, ...]) -> Groups:
     if not 1 <= len(dimensions) <= 2:
         raise MalformedError(f"replica groups: an iota list has two sizes, groups and devices; found {len(dimensions)}")
     devices = _iota(reshape, permutation)
@@ -138,19 +116,9 @@ def flattened(
     """Translate a collective's groups to device numbers, which are replica x partitions + partition.
 
     HLO's rule (collective_op_group_mode): without a channel the numbers are replicas, and each partition has its own
-    collective. With a channel they are partitions, and each replica has its own. If the opcode has a global form, they
-    are replicas with all their partitions, or with `use_global_device_ids` device numbers.
-
-    Args:
-        groups: as HLO states them; () is one group of all.
-        replicas: replicas of the program.
-        partitions: partitions of each.
-        has_channel: the collective has a channel.
-        is_global: it states use_global_device_ids.
-        has_global_form: its opcode can state that: all-gather, all-reduce and reduce-scatter.
-
-    Raises:
-        MalformedError: there are over MAX_MEMBERS members.
+    collective. With a channel they are partitions, and each replica has its own. If the opcode has a global form
+    (all-gather, all-reduce, reduce-scatter), they are replicas with all their partitions, or with
+    `use_global_device_ids` device numbers. () is one group of all.
     """
     if has_channel and is_global:
         return groups
@@ -166,24 +134,13 @@ def flattened(
     return tuple(tuple(r * partitions + p for r in group) for p in range(partitions) for group in stated)
 
 
-def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Sequence[int] = ()) -> Groups:
+@lru_cache(maxsize=32)
+def mesh_groups(sizes: tuple[int, ...], axes: tuple[SubAxis, ...], device_ids: tuple[int, ...] = ()) -> Groups:
     """Expand the mesh-axes form: a group is the devices that differ only on the named (sub-)axes, in their order.
 
-    A sub-axis with pre-size p and size s of an axis of size n is the middle dimension of [p, s, n / (p s)].
-
-    Args:
-        sizes: sizes of the mesh axes, row-major.
-        axes: the named axes.
-        device_ids: devices in mesh order; empty for 0, 1, 2, ...
-
-    Raises:
-        MalformedError: an axis does not exist or does not divide, axes overlap, or there are over MAX_MEMBERS.
+    A sub-axis with pre-size p and size s of an axis of size n is the middle dimension of [p, s, n / (p s)]. The mesh is
+    row-major; its devices are 0, 1, 2, ... without `device_ids`.
     """
-    return _mesh_groups(tuple(sizes), tuple(axes), tuple(device_ids))
-
-
-@lru_cache(maxsize=32)
-def _mesh_groups(sizes: tuple[int, ...], axes: tuple[SubAxis, ...], device_ids: tuple[int, ...]) -> Groups:
     if max(len(sizes), len(axes)) > _MAX_DIMENSIONS:
         raise MalformedError(f"replica groups: a mesh of {len(sizes)} axes has {len(axes)} names")
     total = _size(sizes)
@@ -233,7 +190,7 @@ def _parse_mesh(match: re.Match[str]) -> Groups:
             if permuted
             else _integers(match["ids"])
         )
-    return mesh_groups(sizes, named, ids)
+    return mesh_groups(tuple(sizes), tuple(named), tuple(ids))
 
 
 def _all(pattern: re.Pattern[str], text: str) -> list[tuple[str, ...]]:

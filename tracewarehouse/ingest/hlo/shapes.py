@@ -10,75 +10,19 @@ from math import prod
 from tracewarehouse.ingest.errors import MalformedError
 
 ELEMENT_BITS: dict[str, int] = {
-    "pred": 8,
-    "s1": 1,
-    "u1": 1,
-    "s2": 2,
-    "u2": 2,
-    "s4": 4,
-    "u4": 4,
-    "s8": 8,
-    "u8": 8,
-    "s16": 16,
-    "u16": 16,
-    "s32": 32,
-    "u32": 32,
-    "s64": 64,
-    "u64": 64,
-    "f4e2m1fn": 4,
-    "f8e3m4": 8,
-    "f8e4m3": 8,
-    "f8e4m3b11fnuz": 8,
-    "f8e4m3fn": 8,
-    "f8e4m3fnuz": 8,
-    "f8e5m2": 8,
-    "f8e5m2fnuz": 8,
-    "f8e8m0fnu": 8,
-    "f16": 16,
-    "bf16": 16,
-    "f32": 32,
-    "f64": 64,
-    "c64": 64,
-    "c128": 128,
-    "token": 0,
-    "opaque": 0,
-}
+    "pred": 8, "s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
+    "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f4e2m1fn": 4, "f8e3m4": 8, "f8e4m3": 8, "f8e4m3b11fnuz": 8,
+    "f8e4m3fn": 8, "f8e4m3fnuz": 8, "f8e5m2": 8, "f8e5m2fnuz": 8, "f8e8m0fnu": 8, "f16": 16, "bf16": 16, "f32": 32,
+    "f64": 64, "c64": 64, "c128": 128, "token": 0, "opaque": 0,
+}  # fmt: skip
 """Bits per element of every XLA primitive type; tokens and opaque values carry no data."""
 
 PRIMITIVE_TYPES: dict[int, str] = {
-    1: "pred",
-    2: "s8",
-    3: "s16",
-    4: "s32",
-    5: "s64",
-    6: "u8",
-    7: "u16",
-    8: "u32",
-    9: "u64",
-    10: "f16",
-    11: "f32",
-    12: "f64",
-    14: "opaque",
-    15: "c64",
-    16: "bf16",
-    17: "token",
-    18: "c128",
-    19: "f8e5m2",
-    20: "f8e4m3fn",
-    21: "s4",
-    22: "u4",
-    23: "f8e4m3b11fnuz",
-    24: "f8e5m2fnuz",
-    25: "f8e4m3fnuz",
-    26: "s2",
-    27: "u2",
-    28: "f8e4m3",
-    29: "f8e3m4",
-    30: "s1",
-    31: "u1",
-    32: "f4e2m1fn",
-    33: "f8e8m0fnu",
-}
+    1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64", 10: "f16", 11: "f32",
+    12: "f64", 14: "opaque", 15: "c64", 16: "bf16", 17: "token", 18: "c128", 19: "f8e5m2", 20: "f8e4m3fn", 21: "s4",
+    22: "u4", 23: "f8e4m3b11fnuz", 24: "f8e5m2fnuz", 25: "f8e4m3fnuz", 26: "s2", 27: "u2", 28: "f8e4m3",
+    29: "f8e3m4", 30: "s1", 31: "u1", 32: "f4e2m1fn", 33: "f8e8m0fnu",
+}  # fmt: skip
 """Names of the enum `PrimitiveType` in xla_data.proto, by number."""
 
 TUPLE_TYPE = 13
@@ -189,16 +133,7 @@ class Shape:
 
 
 def array_shape(element: str, dimensions: tuple[int | None, ...], dynamic: tuple[bool, ...] = ()) -> Shape:
-    """Make an array shape, and check it.
-
-    Args:
-        element: XLA's name of the element type; an unknown one has no byte size.
-        dimensions: sizes, None if unbounded.
-        dynamic: which dimensions are dynamic.
-
-    Raises:
-        MalformedError: a negative size.
-    """
+    """Make an array shape, and check it."""
     if any(size is not None and size < 0 for size in dimensions):
         raise MalformedError(f"a dimension of a {element} array is negative")
     unbounded = tuple(dimension is None for dimension in dimensions)
@@ -220,11 +155,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def scan_shape(text: str, start: int) -> tuple[Shape, int]:
-    """Return the shape that begins at `start`, and the position of its end; layouts and comments are skipped.
-
-    Raises:
-        MalformedError: no shape begins there, or it does not end.
-    """
+    """Return the shape that begins at `start`, and the position of its end; layouts and comments are skipped."""
     open_tuples: list[list[Shape]] = []
     wrappers: list[bool] = []
     position = start
@@ -281,9 +212,6 @@ def array_of_text(element: str, dimensions: str) -> Shape:
     """Return the array of an element type and its dimensions' text, such as '1024,5120'; equal ones share an object.
 
     Many instructions have few distinct shapes. A text that is too long for a real shape must not be kept.
-
-    Raises:
-        MalformedError: the text is no list of dimensions, or one is too large.
     """
     if not dimensions or _PLAIN.fullmatch(dimensions):  # as nearly all are
         return Shape(element, tuple(map(int, dimensions.split(","))) if dimensions else ())

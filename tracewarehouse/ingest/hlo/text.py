@@ -38,17 +38,9 @@ _MORE_OPERANDS = re.compile(r"\.\.\.(?:\(\+\d++\))?")
 
 # The order in which HLO numbers called computations, so that text and proto agree.
 _CALLS = (
-    "body",
-    "calls",
-    "to_apply",
-    "select",
-    "scatter",
-    "condition",
-    "true_computation",
-    "false_computation",
-    "branch_computations",
-    "called_computations",
-)
+    "body", "calls", "to_apply", "select", "scatter", "condition", "true_computation", "false_computation",
+    "branch_computations", "called_computations",
+)  # fmt: skip
 _NO_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id"})
 
 

@@ -15,7 +15,7 @@ from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_names import layer_and_part, stage_layer_and_tick
 from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, Pieces, find_pieces
-from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, kind_of
+from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, op_kind
 
 _BLOCKS = frozenset({"attn", "mlp", "moe"})
 _NORM = re.compile(r"rsqrt|aten::mean|variance|rms_?norm|layer_?norm|aten(?:__|::)pow", re.IGNORECASE)
@@ -132,10 +132,10 @@ def infer_layers(
         rows: the instructions by id; their texts have been read.
         with_parts: infer the parts too.
     """
-    of_program: defaultdict[Program, list[Execution]] = defaultdict(list)
+    by_program: defaultdict[Program, list[Execution]] = defaultdict(list)
     for e in executions:
-        of_program[e.module, e.program_id].append(e)
-    return [_of_program(p, of_executions, rows, with_parts) for p, of_executions in of_program.items()]
+        by_program[e.module, e.program_id].append(e)
+    return [_program_layers(p, its, rows, with_parts) for p, its in by_program.items()]
 
 
 def programs_with_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]) -> set[Program]:
@@ -159,7 +159,7 @@ class _Order:
     count: int = 1
 
 
-def _of_program(
+def _program_layers(
     program: Program, executions: Sequence[Execution], rows: Sequence[InstructionRow], with_parts: bool
 ) -> ProgramLayers:
     if _is_marked(executions, rows):
@@ -184,7 +184,6 @@ def _of_program(
 
 
 def _is_marked(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> bool:
-    """Return whether any instruction names a layer of the model or of a stage."""
     used = np.unique(np.concatenate([e.instruction_id for e in executions])).tolist()
     return any(
         layer_and_part(rows[i].op_name)[0] is not None or stage_layer_and_tick(rows[i].op_name) != (None, None)
@@ -205,8 +204,8 @@ class _Votes:
         ids = order.instruction_id.tolist()
         for i in ids:
             if i not in self._kinds:
-                self._kinds[i] = kind_of(self._rows[i])
-        sequence = OpSequence.of([self._kinds[i] for i in ids], order.time)
+                self._kinds[i] = op_kind(self._rows[i])
+        sequence = OpSequence.from_kinds([self._kinds[i] for i in ids], order.time)
         self._found.append((order, sequence, find_pieces(sequence)))
 
     @property

@@ -66,7 +66,7 @@ class Kind(NamedTuple):
     moves: bool
 
 
-def kind_of(row: InstructionRow) -> Kind:
+def op_kind(row: InstructionRow) -> Kind:
     """Return the kind of an instruction, from its facts; numbers in its names are not used."""
     shape = row.hlo.shape if row.hlo else None
     category = row.category or (row.hlo.opcode if row.hlo else "")
@@ -116,7 +116,7 @@ class OpSequence:
     moves: Flags
 
     @classmethod
-    def of(cls, kinds: Sequence[Kind], time: npt.NDArray[np.float64]) -> OpSequence:
+    def from_kinds(cls, kinds: Sequence[Kind], time: npt.NDArray[np.float64]) -> OpSequence:
         """Return the sequence of ops of these kinds, with times in ps, shape (n,)."""
         is_empty = time < _NO_TIME * time.sum()
         return cls(
@@ -131,6 +131,5 @@ class OpSequence:
 
 
 def _codes(values: Sequence[Any]) -> Int64:
-    """Number values from 0 in the order in which they first occur."""
     seen: dict[Any, int] = {}
     return np.array([seen.setdefault(v, len(seen)) for v in values], np.int64)

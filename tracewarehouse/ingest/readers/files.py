@@ -57,11 +57,7 @@ class CaptureFile:
 
     @cached_property
     def size(self) -> int:
-        """Uncompressed bytes.
-
-        Raises:
-            CaptureError: the file is missing, unreadable or empty.
-        """
+        """Uncompressed bytes."""
         size = self._stamp[0]
         if not size:
             raise CaptureError(f"{self.path}: the file is empty")
@@ -96,11 +92,7 @@ class CaptureFile:
         return bytes(out)
 
     def array(self, low: int, high: int, padding: int = 0) -> UInt8:
-        """The uncompressed bytes [low:high], shape (high - low + padding,), the last `padding` of them zero.
-
-        Raises:
-            CaptureError: the file changed since it was opened, or the disk fails.
-        """
+        """The uncompressed bytes [low:high], shape (high - low + padding,), the last `padding` of them zero."""
         out = np.empty(high - low + padding, np.uint8)
         out[high - low :] = 0
         if "_content" in self.__dict__:
@@ -110,11 +102,7 @@ class CaptureFile:
         return out
 
     def read_into(self, view: memoryview, low: int) -> None:
-        """Fill a buffer with the uncompressed bytes from `low` on.
-
-        Raises:
-            CaptureError: the file changed since it was opened, or the disk fails.
-        """
+        """Fill a buffer with the uncompressed bytes from `low` on."""
         done = 0
         try:
             while done < len(view) and (count := os.preadv(self._plain, [view[done:]], low + done)):
@@ -135,7 +123,6 @@ class CaptureFile:
 
     @cached_property
     def _opened(self) -> int:
-        """Descriptor of the file itself."""
         try:
             # opening a pipe without a writer would block
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -174,7 +161,7 @@ class CaptureFile:
         return status.st_size, status.st_mtime_ns
 
 
-def digest_of_file(_: None, file: CaptureFile) -> str:
+def capture_digest(_: None, file: CaptureFile) -> str:
     """The digest of a file, as a task for a helper process."""
     return file.digest
 
@@ -236,11 +223,6 @@ _RATIO_FREE = 64 << 20  # below this size the ratio does not matter
 
 def uncompressed(path: Path, descriptor: int, max_ratio: float) -> int:
     """Uncompress a gzip file into a temporary file without a name, and return its descriptor; the caller closes it.
-
-    Args:
-        path: the file, for errors.
-        descriptor: the open file.
-        max_ratio: highest ratio of uncompressed to compressed bytes.
 
     Raises:
         CaptureError: it is damaged, holds more, or there is no room for its content.

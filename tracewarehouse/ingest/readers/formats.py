@@ -1,14 +1,15 @@
-"""Lists the formats of captures: how each is recognised, opened, and read again to verify a run.
+"""Lists the formats of captures: how each is recognised, and the module that reads it.
 
-A reader is one entry here and one folder. Each entry imports its reader only when it is used.
+A reader is one entry here and one folder, and is imported only when a file of its format is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from tracewarehouse.ingest.capture_names import CHROME_SUFFIX, XPLANE_SUFFIX
 from tracewarehouse.ingest.errors import CaptureError
@@ -18,10 +19,25 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.columns.records import Trace
-    from tracewarehouse.ingest.readers.xplane.plain import PlainPlane
 
 Window = tuple[int, int]
 """Start and stop of a profile in Unix nanoseconds."""
+
+
+class Reader(Protocol):
+    """What the module of a format has."""
+
+    def open_file(self, file: CaptureFile) -> Trace:
+        """Open a file.
+
+        Raises:
+            CaptureError: it is damaged.
+        """
+        ...
+
+    def profile_window(self, path: Path) -> Window | None:
+        """Return the window of a file, or None if it states none; asked of formats that `has_window`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -31,26 +47,29 @@ class Format:
     Attributes:
         name: its name in main.runs.
         suffix: end of the names of its files; gzipped ones have `.gz` after it.
+        module: the module that reads it, a `Reader`.
         begins: whether a file that begins with these bytes is of the format; None for the one format without a mark, to
             which a file belongs that no other format claims.
-        open: opens a file.
-        plain_planes: decodes a file by other means than `open`, to verify what `open` read; slow.
-        profile_window: returns the window of a file, or None if it states none; None for a format without windows.
+        has_window: whether a file may state the window of its profile.
         is_export: whether it is a lossy export of another format; it is left out beside that, and ends at some number
             of events.
         is_program: whether it is a compiled program, which has no events; folders are not searched for such files.
-        part_reader: module that reads parts of a file in processes of their own; None if a file is not divided.
+        is_divisible: whether several processes may read parts of one file.
     """
 
     name: str
     suffix: str
+    module: str
     begins: Callable[[bytes], bool] | None
-    open: Callable[[CaptureFile], Trace]
-    plain_planes: Callable[[CaptureFile], Iterator[PlainPlane]]
-    profile_window: Callable[[Path], Window | None] | None = None
+    has_window: bool = False
     is_export: bool = False
     is_program: bool = False
-    part_reader: str | None = None
+    is_divisible: bool = False
+
+    @property
+    def reader(self) -> Reader:
+        """The imported module."""
+        return cast(Reader, import_module(self.module))
 
     @property
     def suffixes(self) -> tuple[str, str]:
@@ -78,87 +97,11 @@ def _begins_as_hlo_proto(head: bytes) -> bool:
     return head[:1] == b"\x0a" and head[length + 1 : length + 2] == b"\x0a"
 
 
-def _open_hlo_text(file: CaptureFile) -> Trace:
-    from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
-
-    return HloProgramTrace(file, "hlo_text")
-
-
-def _open_hlo_proto(file: CaptureFile) -> Trace:
-    from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
-
-    return HloProgramTrace(file, "hlo_proto")
-
-
-def _plain_hlo(file: CaptureFile) -> Iterator[PlainPlane]:
-    from tracewarehouse.ingest.readers.hlo_program.plain import plain_planes
-
-    return plain_planes(file)
-
-
-def _open_chrome(file: CaptureFile) -> Trace:
-    from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
-
-    return ChromeTrace(file)
-
-
-def _plain_chrome(file: CaptureFile) -> Iterator[PlainPlane]:
-    from tracewarehouse.ingest.readers.chrome.plain import plain_planes
-
-    return plain_planes(file)
-
-
-def _open_xplane(file: CaptureFile) -> Trace:
-    from tracewarehouse.ingest.readers.xplane.reader import read_xplane
-
-    return read_xplane(file)
-
-
-def _plain_xplane(file: CaptureFile) -> Iterator[PlainPlane]:
-    from tracewarehouse.ingest.readers.xplane.plain import plain_planes
-
-    return plain_planes(file)
-
-
-def _xplane_window(path: Path) -> Window | None:
-    from tracewarehouse.ingest.readers.xplane.reader import profile_window
-
-    return profile_window(path)
-
-
-XPLANE = Format(
-    name="xplane",
-    suffix=XPLANE_SUFFIX,
-    begins=None,  # protobuf has none
-    open=_open_xplane,
-    plain_planes=_plain_xplane,
-    profile_window=_xplane_window,
-    part_reader="tracewarehouse.ingest.readers.xplane.reader",
-)
-CHROME = Format(
-    name="chrome",
-    suffix=CHROME_SUFFIX,
-    begins=_begins_as_json,
-    open=_open_chrome,
-    plain_planes=_plain_chrome,
-    is_export=True,
-)
-HLO_PROTO = Format(
-    name="hlo_proto",
-    suffix=".hlo.pb",
-    begins=_begins_as_hlo_proto,
-    open=_open_hlo_proto,
-    plain_planes=_plain_hlo,
-    is_program=True,
-)
-HLO_TEXT = Format(
-    name="hlo_text",
-    suffix=".hlo.txt",
-    begins=_begins_as_hlo_text,
-    open=_open_hlo_text,
-    plain_planes=_plain_hlo,
-    is_program=True,
-)
+_READERS = "tracewarehouse.ingest.readers"
+XPLANE = Format("xplane", XPLANE_SUFFIX, f"{_READERS}.xplane.reader", None, has_window=True, is_divisible=True)
+CHROME = Format("chrome", CHROME_SUFFIX, f"{_READERS}.chrome.reader", _begins_as_json, is_export=True)
+HLO_PROTO = Format("hlo_proto", ".hlo.pb", f"{_READERS}.hlo_program", _begins_as_hlo_proto, is_program=True)
+HLO_TEXT = Format("hlo_text", ".hlo.txt", f"{_READERS}.hlo_program", _begins_as_hlo_text, is_program=True)
 FORMATS = (XPLANE, CHROME, HLO_PROTO, HLO_TEXT)
 """All formats."""
 
@@ -169,7 +112,7 @@ LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in _SEARCHED)
 """The names of captures for which folders are searched, for a sentence."""
 
 
-def format_of(file: CaptureFile) -> Format:
+def file_format(file: CaptureFile) -> Format:
     """Return the format of a file, by its content.
 
     Raises:
@@ -201,22 +144,10 @@ def open_trace(file: CaptureFile) -> Trace:
         CaptureError: it has no known format, or is damaged.
     """
     keep_freed_memory(MOST)
-    return format_of(file).open(file)
-
-
-def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    """Yield the planes of a capture as its independent decoder reads them, in file order.
-
-    Raises:
-        CaptureError: the file cannot be read, or is not a capture.
-    """
-    try:
-        yield from format_of(file).plain_planes(file)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CaptureError(f"{file.path}: the independent decoder cannot read it: {error}") from None
+    return file_format(file).reader.open_file(file)
 
 
 def profile_window(path: Path) -> Window | None:
     """Return the profile window of a file in the format of its name; None if format or file state none."""
     by_name = format_by_file_name(path.name)
-    return by_name.profile_window(path) if by_name and by_name.profile_window else None
+    return by_name.reader.profile_window(path) if by_name and by_name.has_window else None

@@ -52,7 +52,7 @@ def _host_lines(survey: RunSurvey, surveyed: HostSurvey) -> Iterator[PlaneLines]
             events = DeviceEvents(
                 core.device.device_id if core else None,
                 core.timeline if core else Timeline(),
-                survey.instructions.of_metadata(plane, surveyed.modules),
+                survey.instructions.add_metadata(plane, surveyed.modules),
                 _OP_LINES if core and not core.is_sparse_core else frozenset(),
             )
         yield PlaneLines(host.index, host.name, host.clock_offset_ps, position, plane, plane.lines, events)

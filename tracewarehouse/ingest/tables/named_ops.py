@@ -79,19 +79,13 @@ class NamedOpWriter:
         for line in lines.lines:
             is_op_line = line.name.startswith(STREAM_PREFIX)
             line_times = next(times) if is_op_line else None
-            place = DeviceLine(lines.host, lines.plane.name, line.name, device_id, first_event_id, is_op_line)
+            place = DeviceLine(
+                lines.host, lines.plane.name, line.name, device_id, first_event_id, is_op_line, lines.clock_offset_ps
+            )
             extent = LineExtent()
             for first, batch in chunks(extent.watch(trace, lines.plane, line, lines.clock_offset_ps)):
                 instruction, stats = self._name_instructions(host.modules, lines.plane, batch)
-                start = batch.start_ps + lines.clock_offset_ps
-                execution = timeline.executions_at(start)
-                step, phase = timeline.steps_at(start)
-                rows = np.arange(first, first + len(batch))
-                times_then = line_times[first : first + len(batch)] if line_times else None
-                self._tables.ops.write(
-                    place,
-                    OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats, times_then),
-                )
+                self._tables.ops.write_chunk(place, first, batch, instruction, stats, timeline, line_times)
             self._tables.written.extents.append(extent)
             first_event_id += extent.count
         return first_event_id
@@ -179,11 +173,11 @@ class NamedOpWriter:
         for m, o, h, p, has in zip(*(c[first].tolist() for c in columns), strict=True):
             event, hlo_text = _named(plane.event_metadata[m]) if m >= 0 else ("(unnamed)", None)
             if o < 0:
-                ids.append(self._instructions.of_name(event))
+                ids.append(self._instructions.add_name(event))
             else:
                 name = modules[h] if h >= 0 else None
                 number = p % (1 << 64) if has else None
-                ids.append(self._instructions.of_op(hlo_modules, ops[o], name, number, event, hlo_text))
+                ids.append(self._instructions.add_op(hlo_modules, ops[o], name, number, event, hlo_text))
         said = {"hlo_op": op >= 0, "hlo_module": (op >= 0) & (module >= 0), "program_id": (op >= 0) & has_program}
         left = [unheld(s, said[s.name][s.rows]) if s.name in said else s for s in batch.stats]
         return np.array(ids, np.int32)[inverse], left

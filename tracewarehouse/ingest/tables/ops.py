@@ -60,14 +60,7 @@ class OpColumns:
 
 
 class OpWriter:
-    """Writes device lines one after the other, and passes on the events from which collectives and copies are built.
-
-    Attributes:
-        programs: module and program of instructions that name none, from the first execution in which they run.
-        sampled: some executions of each device whose timeline has any, by device id.
-        time_ps: self time of the ops of each instruction on all devices, by instruction id.
-        leaf_ops: number of leaf ops, by device id and whether an execution holds them.
-    """
+    """Writes device lines one after the other, and passes on the events from which collectives and copies are built."""
 
     def __init__(
         self, writers: Mapping[str, TableWriter], facts: Sequence[OpFacts], executions: CollectiveExecutions
@@ -79,9 +72,13 @@ class OpWriter:
         self._executions = executions
         self._copies = CopyWriter(writers["copies"])
         self.programs: dict[int, tuple[str, int | None]] = {}
+        """Module and program of instructions that name none, from the first execution in which they run."""
         self.sampled: dict[int, SampledExecutions] = {}
+        """Some executions of each device whose timeline has any, by device id."""
         self.time_ps: npt.NDArray[np.float64] = np.zeros(0)
+        """Self time of the ops of each instruction on all devices, by instruction id."""
         self.leaf_ops: Counter[tuple[int, bool]] = Counter()
+        """Number of leaf ops, by device id and whether an execution holds them."""
         self._order = LeafOrder()
 
     def write_line(
@@ -94,12 +91,8 @@ class OpWriter:
     ) -> None:
         """Write a whole line whose instructions are known from event metadata.
 
-        Args:
-            line: the line.
-            batches: its events.
-            row_instruction: instruction id by row of the plane's event metadata.
-            timeline: the device's executions and steps.
-            leaf_times: the leaf-op columns of all its events, if it is not the device's only op line.
+        `row_instruction` is the instruction id by row of that metadata. `leaf_times` are the leaf-op columns of all
+        events, if this is not the device's only op line.
         """
         self._order = LeafOrder()
         if line.is_op_line and line.device_id is not None and line.device_id not in self.sampled:
@@ -107,18 +100,32 @@ class OpWriter:
         is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = self._homeless(row_instruction) if line.is_op_line else []
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
-            start = batch.start_ps + line.clock_offset_ps
-            execution = timeline.executions_at(start)
-            step, phase = timeline.steps_at(start)
             instruction = row_instruction[batch.metadata]
+            execution = self.write_chunk(line, first, batch, instruction, list(batch.stats), timeline, leaf_times)
             if homeless:
                 self._assign_programs(homeless, instruction, execution, timeline)
             if is_counters:
                 self._write_counters(line, first, batch, instruction)
-            at = np.arange(first, first + len(batch))
-            times = leaf_times[first : first + len(batch)] if leaf_times else None
-            stats = list(batch.stats)
-            self.write(line, OpColumns(at, instruction, start, batch.duration_ps, execution, step, phase, stats, times))
+
+    def write_chunk(
+        self,
+        line: DeviceLine,
+        first: int,
+        batch: EventBatch,
+        instruction: Int32,
+        stats: list[StatColumn],
+        timeline: Timeline,
+        leaf_times: LeafTimes | None,
+    ) -> Int32:
+        """Write the events of a line from number `first` on, with those stats; return the execution of each."""
+        start = batch.start_ps + line.clock_offset_ps
+        execution = timeline.executions_at(start)
+        step, phase = timeline.steps_at(start)
+        end = first + len(batch)
+        times = leaf_times[first:end] if leaf_times else None
+        rows = np.arange(first, end)
+        self.write(line, OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats, times))
+        return execution
 
     def write(self, line: DeviceLine, events: OpColumns) -> None:
         """Write events of a line that nest among themselves."""

@@ -21,7 +21,7 @@ from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.processes.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
 from tracewarehouse.ingest.processes.pool import Processes, Work, start_helpers
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.readers.formats import format_of
+from tracewarehouse.ingest.readers.formats import file_format
 from tracewarehouse.ingest.tables.lines import LinesWritten, LineTables, PlaneLines
 from tracewarehouse.ingest.tables.staging import RunFolder, Staging
 
@@ -52,10 +52,9 @@ class Shared:
 def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
     """Start at most `jobs` processes, including this one, for captures that may be divided."""
     size = sum(f.size for f in files)
-    readers = {format_of(f).part_reader for f in files} if size >= DIVIDED else {None}
-    modules = [r for r in readers if r]
-    count = min(jobs, size // _SMALLEST) - 1 if len(modules) == len(readers) else 0
-    return start_helpers(count, [f.descriptor for f in files], [__name__, *modules])
+    formats = {file_format(f) for f in files} if size >= DIVIDED else set()
+    count = min(jobs, size // _SMALLEST) - 1 if formats and all(f.is_divisible for f in formats) else 0
+    return start_helpers(count, [f.descriptor for f in files], [__name__, *(f.module for f in formats)])
 
 
 _Counted = list[tuple[int, object]]

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tracewarehouse.ingest.readers.chrome.times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
+from tracewarehouse.ingest.readers.chrome.values import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
 
 _DIGITS = st.text("0123456789", max_size=24)
 NUMBERS = st.builds(

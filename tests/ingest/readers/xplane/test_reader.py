@@ -24,13 +24,13 @@ from xplane_builder import (
     integer,
     varint,
 )
-from xplane_reference import decoded, reference
+from xplane_reference import decoded, read_xplane, reference
 
 from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.readers.xplane import wire
-from tracewarehouse.ingest.readers.xplane.reader import profile_window, read_xplane
+from tracewarehouse.ingest.readers.xplane.reader import profile_window
 
 INT64_MAX = (1 << 63) - 1
 
@@ -167,13 +167,11 @@ def tail_of_line(space: Space) -> None:
     space.planes[0].lines[0].extra = integer(9, 3) + integer(10, 4) + content(11, b"shown")
 
 
-def metadata_first(space: Space) -> None:
-    space.planes[0].metadata_first = True
-    space.planes[0].extra = b""
-
-
 def several_lines(space: Space) -> None:
+    """The line twice in a plane, after its metadata and with fields after its events, and the plane twice."""
     first = space.planes[0]
+    first.metadata_first = True
+    tail_of_line(space)
     other = first.line("XLA Ops", 9)
     other.events = first.lines[0].events
     space.planes.append(first)
@@ -188,10 +186,7 @@ def line_at_the_end(space: Space) -> None:
 
 
 PLACEMENTS: dict[str, Callable[[Space], None]] = {
-    "as written": lambda _: None,
-    "fields after the events": tail_of_line,
-    "metadata first": metadata_first,
-    "twice in a plane, planes twice": several_lines,
+    "several lines": several_lines,
     "at the end of the file": line_at_the_end,
 }
 
@@ -214,7 +209,7 @@ def space_with(events: list[bytes]) -> Space:
     return space
 
 
-@pytest.fixture(autouse=True, params=(1 << 8, wire.FEW_BYTES), ids=("by walkers", "one by one"))
+@pytest.fixture(params=(1 << 8, wire.FEW_BYTES), ids=("by walkers", "one by one"))
 def _how_events_are_found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "FEW_BYTES", request.param)
 
@@ -224,6 +219,7 @@ def check(space: Space, folder: Path) -> None:
     assert decoded(read_xplane(path)) == reference(path.read_bytes())
 
 
+@pytest.mark.usefixtures("_how_events_are_found")
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("oddity", ODDITIES)
 def test_rows_equal_protobufs(oddity: str, placement: str, tmp_path: Path) -> None:
@@ -241,6 +237,7 @@ def test_rows_do_not_depend_on_windows_and_blocks(oddity: str, tmp_path: Path, m
     check(space, tmp_path)
 
 
+@pytest.mark.usefixtures("_how_events_are_found")
 @pytest.mark.parametrize("window", [*range(64, 100), 4100, 4101, 4102])
 def test_events_at_every_cut_of_a_window(window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "WINDOW", window)
@@ -438,6 +435,7 @@ class TestRefused:
         ids=lambda d: d[0],
     )
     @pytest.mark.parametrize("count", [0, 3000])
+    @pytest.mark.usefixtures("_how_events_are_found")
     def test_damage(self, damage: tuple[str, bytes], count: int, tmp_path: Path) -> None:
         space = space_with([*PLAIN[:count], damage[1]])
         self.refusal(space, tmp_path)

@@ -6,9 +6,9 @@ import gzip
 from pathlib import Path
 
 import pytest
-from xplane_reference import decoded, reference
+from xplane_reference import decoded, read_xplane, reference
 
-from tracewarehouse.ingest.readers.xplane.reader import profile_window, read_xplane
+from tracewarehouse.ingest.readers.xplane.reader import profile_window
 
 EVENTS = {
     "tpu-v6e-4chip-host-offload": 26_723,

@@ -5,17 +5,14 @@ begins with an event: a closing bracket makes whole JSON only outside of strings
 piece is no array, its strings and brackets are walked one by one. The text before and after the events is parsed as a
 document with an empty array in their place.
 
-Events are parsed strictly and fast if possible, otherwise tolerantly. The tolerant parser accepts invalid UTF-8 and
-halves of surrogate pairs (replaced by U+FFFD), control characters inside strings, NaN and Infinity (taken as strings)
-and fields of an unusual type (taken as their JSON text).
+Events are JSON to the letter, with fields of the types of `Event`; anything else is refused. The array may lack its
+end, as in the trace of a program that was stopped.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -33,9 +30,6 @@ _EVENTS = re.compile(rb"%b:%b\[" % (_SPACE, _SPACE))
 _FIRST = re.compile(rb"%b(\{(?:%b\"[^\"\\]*+\")?)" % (_SPACE, _SPACE))
 _COMMA = re.compile(rb"\}%b(,)%b\Z" % (_SPACE, _SPACE))
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|["\[\]{},]', re.DOTALL)
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2}|(u[dD][89a-fA-F]%b{2})|.)" % ((b"[0-9a-fA-F]",) * 3), re.DOTALL
-)
 _READ = b"[ ]"
 """Takes the place of the array of events when the rest is parsed."""
 _NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -81,15 +75,10 @@ class Document:
 
     Attributes:
         is_ended: the array of events is closed; a program that was stopped leaves it open.
-        has_replaced: bytes of events that are not UTF-8 were replaced.
     """
 
     def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
-        """Find the events; `chunk` is CHUNK unless it is given.
-
-        Raises:
-            MalformedError: there are none.
-        """
+        """Find the events; `chunk` is CHUNK unless it is given."""
         self._file, self._chunk = file, chunk or CHUNK
         bom = 3 if file.read(0, min(3, file.size)) == b"\xef\xbb\xbf" else 0
         size = _HEAD
@@ -108,15 +97,10 @@ class Document:
             size *= 4
         self._start = self._low = bom + start  # start of the array, after its bracket, and of the next events
         self._head = text[: start - 1]
-        self.is_ended = self.has_replaced = False
+        self.is_ended = False
 
     def pieces(self) -> Iterator[list[Event]]:
-        """Yield the events in file order; they can be read only once.
-
-        Raises:
-            MalformedError: the bytes are not events.
-            CaptureError: the file changed.
-        """
+        """Yield the events in file order; they can be read only once."""
         size, mark = self._chunk, b","
         while mark == b",":
             low, is_last = self._low, self._low + size >= self._file.size
@@ -144,36 +128,36 @@ class Document:
         self.is_ended = mark == b"]"
 
     def _parsed(self, text: bytes, stop: int) -> tuple[list[Event], bytes]:
-        """Return the events of a text up to the comma or bracket at `stop`, or to its end, and that comma or bracket.
-
-        Raises:
-            ValueError: they are none.
-        """
+        """Return the events of a text up to the comma or bracket at `stop`, and that mark; at the text's end none."""
         mark = text[stop : stop + 1]
         if stop < 0 or mark not in (b",", b"]", b""):
             raise ValueError(repr(mark.decode("latin-1")))
         array = b"[%b]" % text[:stop]
-        whole = array if array.isascii() else array.decode("utf-8", "replace").encode()
-        events = _events(whole)
+        if not array.isascii():
+            array.decode()  # the parser does not look into values that it skips
+        try:
+            events = _decode(array)
+        except msgspec.MsgspecError as error:
+            raise ValueError(str(error)) from None
+        except RecursionError:
+            raise ValueError("values nested too deeply") from None
         if not events and mark and not (mark == b"]" and self._low == self._start):
             raise ValueError("none")
-        self.has_replaced |= whole != array
         self._low += stop + len(mark)
         return events, mark
 
     def members(self) -> Members:
-        """Return the members beside the events, once these have been read.
-
-        Raises:
-            MalformedError: the members are no JSON, or name events again.
-        """
+        """Return the members beside the events, once these have been read."""
         text = self._file.read(self._low, self._file.size)
         if self._is_list and text.strip(_BLANK):
             raise MalformedError(
                 f"not one JSON text: looked for the end of the file, found {text.strip(_BLANK)[:20]!r}"
             )
+        rest = self._head + _READ + text
         try:
-            members = Members() if self._is_list else _members(self._head + _READ + text)
+            if not rest.isascii():
+                rest.decode()
+            members = Members() if self._is_list else _members(rest)
         except _NO_JSON as error:
             found = f"{text[:20]!r} and an error: {error}" if text.strip() else "the end of the file; copy it again"
             raise MalformedError(
@@ -184,48 +168,7 @@ class Document:
         return members
 
 
-def _events(array: bytes) -> list[Event]:
-    """Return the events of a JSON array.
-
-    Raises:
-        ValueError: the text is not an array of JSON objects.
-    """
-    try:
-        return _decode(array)
-    except (msgspec.MsgspecError, RecursionError):
-        pass
-    array = _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], array)
-    try:
-        elements = json.loads(
-            array, strict=False, parse_float=verbatim, parse_int=verbatim, parse_constant=lambda name: name
-        )
-        return _decode(msgspec.json.encode([_usual(e) for e in elements]))
-    except RecursionError:
-        raise ValueError("values nested too deeply") from None
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
-
-
-def verbatim(number: str) -> msgspec.Raw:
-    """Return a JSON number that is written again as it was read."""
-    return msgspec.Raw(number.encode())
-
-
-def _usual(event: Any) -> dict[str, Any]:
-    """Return an event whose fields have the types of `Event`."""
-    if not isinstance(event, dict):
-        raise ValueError("an element that is not an event (a JSON object)")  # noqa: TRY004  a file is no argument
-    for field, kind in (("ph", str), ("name", str), ("cat", str), ("pid", Id), ("tid", Id), ("id", Id)):
-        text = msgspec.json.encode(event.get(field, ""))
-        try:
-            msgspec.json.decode(text, type=kind)
-        except msgspec.MsgspecError:  # true, an array, a float without end
-            event[field] = "" if text == b"null" else text.decode()
-    return event
-
-
 def _without_events(text: bytes) -> MalformedError:
-    """Return the error about a document that has no array of events."""
     try:
         members = _names(text)
     except _NO_JSON as error:

@@ -39,11 +39,17 @@ import numpy as np
 from tracewarehouse.ingest.columns.batches import part
 from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.profiler_names import COUNTER_LINE, DEVICE_PREFIX, PROFILE_START, TASK_PLANE
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Line, Plane, Stat, StatKind
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Line, Plane, Stat, StatKind, Trace
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
-from tracewarehouse.ingest.readers.chrome.args import Arguments, merged
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Document, Event, Id
-from tracewarehouse.ingest.readers.chrome.times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
+from tracewarehouse.ingest.readers.chrome.values import (
+    INT64_MAX,
+    PS_PER_US,
+    Arguments,
+    exact_picoseconds,
+    merged,
+    picoseconds,
+)
 from tracewarehouse.ingest.readers.files import CaptureFile
 
 KINETO = (
@@ -62,7 +68,7 @@ _UNREADABLE = "event(s) without a readable time, left out"
 _NUMBER = (1 << 32) - 1
 
 
-class ChromeTrace:
+class ChromeTrace(Trace):
     """One Chrome trace, read in one pass; its events stay in a temporary file as long as this object lives.
 
     Raises:
@@ -71,12 +77,10 @@ class ChromeTrace:
     """
 
     format = "chrome"
-    origin_ns = None
 
     def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
         self._file = file
         self.size = file.size
-        self.errors: Sequence[str] = ()
         self._codes: dict[_Key, int] = {}  # number of each line, in the order of their first events
         self._arguments = Arguments()
         self._process_names: dict[Id, str] = {}
@@ -93,12 +97,16 @@ class ChromeTrace:
             members = document.members()
         except MalformedError as error:
             raise MalformedError(f"{file.path}: {error}") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            found = "values nested too deeply" if isinstance(error, RecursionError) else error
+            raise MalformedError(
+                f"{file.path}: no Chrome trace: looked for a JSON object as args of each event, found {found}"
+            ) from None
         places = np.concatenate([places for places, _ in self._added], axis=1)
         self._places = places[:, np.argsort(places[0], kind="stable")]
         used = _distinct([used for _, used in self._added])
         del self._added
         self._used: dict[int, Int32] = {}  # numbers of the event metadata of each line's plane, ascending
-        self.hostnames: list[str] = []
         self.planes: list[Plane] = self._planes(used)
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
@@ -124,12 +132,7 @@ class ChromeTrace:
         return self._places[1:, a:z].T
 
     def _gather(self, document: Document) -> None:
-        """Put the events into a temporary file, by line.
-
-        Raises:
-            MalformedError: it is no trace.
-            CaptureError: the file changed, or there is no room on disk.
-        """
+        """Put the events into a temporary file, by line."""
         try:
             self._events: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
             weakref.finalize(self, self._events.close)
@@ -144,7 +147,6 @@ class ChromeTrace:
             ) from None
 
     def _add_all(self, events: Sequence[Event]) -> None:
-        """Add each event according to its phase."""
         spans: list[Event] = []
         codes: list[int] = []
         durations: dict[int, int] = {}
@@ -186,7 +188,6 @@ class ChromeTrace:
             self._add(spans, codes, durations)
 
     def _add_unended(self) -> None:
-        """Add the events that began and never ended."""
         rest = [event for stack in self._begun.values() for event in stack]
         if rest:
             self._counted["begin event(s) without an end, kept with duration 0"] += len(rest)
@@ -194,7 +195,6 @@ class ChromeTrace:
             self._add(rest, codes, dict.fromkeys(range(len(rest)), 0))
 
     def _paired(self, key: _Key, end: Event) -> tuple[Event, int] | None:
-        """Return the event that `end` ends and its duration, if there is one."""
         stack = self._begun.get(key)
         if not stack:
             self._counted["end event(s) without a begin, left out"] += 1
@@ -299,8 +299,6 @@ class ChromeTrace:
         if self._left_out:
             phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(self._left_out.items())[:20])
             warnings.append(f"{self._left_out.total()} events that are not spans or counters were left out: {phases}")
-        if document.has_replaced:
-            warnings.append("names or arguments hold bytes that are not UTF-8; they were replaced by U+FFFD")
         if not document.is_ended:
             warnings.append("the array of events has no end; the trace may be truncated")
         if len(self.hostnames) > 1:
@@ -311,15 +309,18 @@ class ChromeTrace:
         return warnings
 
 
+def open_file(file: CaptureFile) -> ChromeTrace:
+    """Open a Chrome trace; see `ChromeTrace` for its errors."""
+    return ChromeTrace(file)
+
+
 def _number(value: Id) -> int | None:
-    """Return a pid or tid as an integer, if it is one."""
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return int(value) if abs(value) <= INT64_MAX else None
     return None
 
 
 def _distinct(parts: Sequence[Int64]) -> Int64:
-    """Return the distinct values, ascending."""
     values = np.concatenate([np.zeros(0, np.int64), *parts])
     values.sort()
     return values[is_new(values)]

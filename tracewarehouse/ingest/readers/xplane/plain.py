@@ -1,4 +1,8 @@
-"""Reads an xplane.pb in the plain way: with protobuf's own parser, one event at a time."""
+"""Reads an xplane.pb a second time: with protobuf's own parser, one event at a time.
+
+This is slow, and separate from the reader: the proof of a run from its capture's bytes must not share its mistakes.
+They share only the file itself, uncompressed and digested.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,10 @@ from google.protobuf.message import DecodeError
 
 from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, TASK_PLANE
 from tracewarehouse.ingest.columns.records import StatKind
+from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.protobuf import Field, message_classes
 from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.formats import XPLANE, file_format
 
 PlainStat = tuple[str, StatKind, int | float | bytes]
 """Name, kind and value; text as bytes, references resolved."""
@@ -56,7 +62,7 @@ class PlainPlane:
     descriptions: list[tuple[int, str, str]] = field(default_factory=list)
 
 
-def bits_of(value: float) -> int:
+def double_bits(value: float) -> int:
     """Return the 64 bits of a double."""
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])
 
@@ -137,20 +143,20 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
     """Yield the planes of a file, in file order.
 
     Raises:
-        ValueError: it is no XSpace.
+        CaptureError: it is no xplane.pb, or cannot be read.
     """
+    if (found := file_format(file)) is not XPLANE:
+        raise CaptureError(
+            f"{file.path}: only an xplane.pb can be decoded a second time, found {found.name}; give the profiler's file"
+        )
     try:
         yield from xplane_planes(file.read(0, file.size))
-    except DecodeError as error:
-        raise ValueError(str(error)) from None
+    except (DecodeError, KeyError) as error:
+        raise CaptureError(f"{file.path}: the independent decoder cannot read it: {error}") from None
 
 
 def xplane_planes(data: bytes) -> Iterator[PlainPlane]:
-    """Yield the planes in the bytes of an XSpace, in file order.
-
-    Raises:
-        google.protobuf.message.DecodeError: it is not an XSpace; also while the events of a line are read.
-    """
+    """Yield the planes in the bytes of an XSpace, in file order."""
     planes = [_MESSAGES["XPlane"].FromString(raw) for raw in _MESSAGES["XSpace"].FromString(data).planes]
     lines = [[_MESSAGES["XLine"].FromString(raw) for raw in p.lines] for p in planes]
     zero_ns = _zero(planes, [n for of_plane in lines for n in of_plane])

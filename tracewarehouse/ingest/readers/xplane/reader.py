@@ -19,6 +19,7 @@ import numpy as np
 
 from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import (
+    DivisibleTrace,
     EventBatch,
     EventMetadata,
     Int32,
@@ -104,32 +105,37 @@ class _RowOfId:
         return np.where(self._ids[at] == ids, self._rows[at], np.int32(-1))
 
 
-class XPlaneTrace:
-    """An opened xplane.pb: planes and metadata are read, events are still in the file."""
+class XPlaneTrace(DivisibleTrace):
+    """An opened xplane.pb: planes and metadata are read, events are still in the file.
+
+    Raises:
+        CaptureError: the file is missing, empty or not readable.
+        MalformedError: it is not a complete XSpace.
+    """
 
     format = "xplane"
-    foreign = None
 
     def __init__(self, file: CaptureFile) -> None:
         self.size = file.size
         self._file = file
         self._path = file.path
-        self.planes: list[Plane] = []
+        planes: list[Plane] = []
         texts: dict[int, list[str]] = {_ERROR: [], _WARNING: [], _HOSTNAME: []}
         data = file.contents()
         metadata = _SharedMetadata()
         try:
             for tag, _, payload, stop in wire.fields(data, 0, self.size):
                 if tag == _PLANE:
-                    self.planes.append(_read_plane(data, payload, stop, metadata))
+                    planes.append(_read_plane(data, payload, stop, metadata))
                 elif tag in texts:
                     texts[tag].append(_text(data[payload:stop]))
         except MalformedError as error:
             raise MalformedError(f"{self._path}: not a complete xplane.pb: {error}") from None
         self.errors, self.warnings, self.hostnames = texts[_ERROR], texts[_WARNING], texts[_HOSTNAME]
-        if not self.planes:
+        self.planes = planes
+        if not planes:
             raise MalformedError(f"{self._path}: an xplane.pb without planes; nothing was profiled")
-        self.origin_ns = _origin(self.planes)
+        self.origin_ns = _origin(planes)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state that another process needs to read lines of planes that it is given."""
@@ -192,20 +198,15 @@ class XPlaneTrace:
         _describe(line, others)
 
 
-def read_xplane(path: Path | CaptureFile) -> XPlaneTrace:
-    """Open an xplane.pb or xplane.pb.gz.
-
-    Raises:
-        CaptureError: the file is missing, empty or not readable.
-        MalformedError: it is not a complete XSpace.
-    """
-    return XPlaneTrace(path if isinstance(path, CaptureFile) else CaptureFile(path))
+def open_file(file: CaptureFile) -> XPlaneTrace:
+    """Open an xplane.pb; see `XPlaneTrace` for its errors."""
+    return XPlaneTrace(file)
 
 
-def profile_window(path: Path | CaptureFile) -> tuple[int, int] | None:
+def profile_window(path: Path) -> tuple[int, int] | None:
     """Read start and stop of the profile in Unix nanoseconds; None if the capture does not state them or is damaged."""
     try:
-        file = path if isinstance(path, CaptureFile) else CaptureFile(path)
+        file = CaptureFile(path)
         data = FileBytes(file)
         for tag, _, payload, stop in wire.fields(data, 0, file.size):
             if tag == _PLANE and _plane_name(data, payload, stop) == TASK_PLANE.encode():
@@ -261,11 +262,7 @@ def _batch(source: wire.Words, plane: _XPlane, line_ps: int, block: wire.EventBl
 
 
 def _starts(line_ps: int, offset: Int64, duration: Int64) -> Int64:
-    """Return the starts of events on the trace's clock.
-
-    Raises:
-        MalformedError: a start or an end does not fit int64; no real time comes near that.
-    """
+    """Return the starts of events on the trace's clock."""
     first, last = line_ps + int(offset.min()), line_ps + int(offset.max())
     if _INT64.min <= min(first, line_ps) and max(last, line_ps) <= _INT64.max:
         start = offset + np.int64(line_ps)
@@ -515,7 +512,6 @@ def _entry(entry: bytes) -> tuple[int, bytes]:
 
 
 def _stat_metadata(raw: bytes) -> tuple[bytes, bytes]:
-    """Read name and description of an XStatMetadata."""
     name = description = b""
     for tag, _, payload, stop in wire.fields(raw, 0, len(raw)):
         if tag == _METADATA_NAME:
@@ -619,6 +615,3 @@ def _read_line(data: bytes | FileBytes, start: int, end: int) -> Line:
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
-
-
-__all__ = ["BLOCK", "CaptureError", "XPlaneTrace", "read_xplane"]

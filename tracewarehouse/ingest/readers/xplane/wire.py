@@ -35,11 +35,7 @@ _SHORT_TEXT = 64
 
 
 def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Return the varint at `position` and the position after it.
-
-    Raises:
-        MalformedError: it does not end before `end`, or has more than ten bytes.
-    """
+    """Return the varint at `position` and the position after it."""
     value = shift = 0
     while True:
         if position >= end or shift > 63:
@@ -57,9 +53,6 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
 
     The tag combines the field's number and wire type, so a known field of an unexpected type is an unknown one, as the
     format demands. `payload` is the value of a varint, or the start of the content of any other field.
-
-    Raises:
-        MalformedError: a field does not fit the message, or has a form that no proto3 writer emits.
     """
     while position < end:
         start = position
@@ -134,9 +127,6 @@ def event_windows(
 
     `read(low, high, padding)` gives bytes. A window exceeds `window` bytes only if one field does. The fields between
     and after the events go into `others`.
-
-    Raises:
-        MalformedError: the fields do not fit the line.
     """
     scan = _LineScan(others if others is not None else {})
     low, size = start, window
@@ -357,11 +347,7 @@ class _Chain:
 
 
 def varints(source: Words, at: Int64) -> tuple[UInt64, Int64]:
-    """Read the varints at positions `at`, and the positions after them, without a loop over their bytes.
-
-    Raises:
-        MalformedError: one has more than ten bytes.
-    """
+    """Read the varints at positions `at`, and the positions after them, without a loop over their bytes."""
     value = source.words[at]
     own = ~value
     own &= U(0x8080808080808080)  # set in a varint's last byte and in the bytes after it
@@ -389,11 +375,7 @@ def varints(source: Words, at: Int64) -> tuple[UInt64, Int64]:
 
 
 def lengths(source: Words, at: Int64) -> tuple[Int64, Int64]:
-    """Read lengths, which nearly always have one byte, as int64 values capped far above any file size.
-
-    Raises:
-        MalformedError: one has more bytes than any parser takes.
-    """
+    """Read lengths, which nearly always have one byte, as int64 values capped far above any file size."""
     value = source.data[at]
     if value.max(initial=0) < 0x80:
         return value.astype(np.int64), at + 1
@@ -437,12 +419,7 @@ class EventBlock:
 
 
 def decode_events(source: Words, starts: Int64) -> EventBlock:
-    """Decode the events whose tags are at `starts`.
-
-    Raises:
-        MalformedError: a field or stat does not fit its event.
-        IndexError: a position lies outside the bytes.
-    """
+    """Decode the events whose tags are at `starts`."""
     n = len(starts)
     columns = np.zeros((4, n), np.uint64)
     block = EventBlock(columns[0].view(np.int64), columns[1].view(np.int64), columns[2].view(np.int64), columns[3])
@@ -582,11 +559,7 @@ def signed(value: int) -> int:
 
 
 def distinct_texts(source: Words, prefixes: Int64) -> tuple[Int64, list[bytes]]:
-    """Read the length-prefixed bytes at `prefixes`: a code per position, and the distinct texts.
-
-    Raises:
-        IndexError: a text lies outside the bytes.
-    """
+    """Read the length-prefixed bytes at `prefixes`: a code per position, and the distinct texts."""
     size, at = lengths(source, prefixes)
     if len(at) and int((at + size).max()) > source.data.size:
         raise IndexError("a text runs past the end of the bytes")

@@ -1,0 +1,37 @@
+/*---
+model: collective_parts
+description: >
+  The time of a step's collectives by kind and axis, in parts: the transfer, waiting for late ranks, and the rest of their
+  windows; beside these, the part of the windows in which the op line computes nothing. Times are means over the devices.
+---*/
+WITH steps AS (
+  SELECT run_id, phase, SUM(steps) AS steps
+  FROM models.phase_steps
+  GROUP BY run_id, phase
+),
+
+parts AS (
+  SELECT run_id, phase, kind, axis, 'transfer' AS part, 0 AS position, transfer_ps AS time_ps
+  FROM models.collective_time
+  UNION ALL
+  SELECT run_id, phase, kind, axis, 'waiting' AS part, 1 AS position, wait_ps AS time_ps
+  FROM models.collective_time
+  UNION ALL
+  SELECT run_id, phase, kind, axis, 'rest of the window' AS part, 2 AS position, rest_ps AS time_ps
+  FROM models.collective_time
+  UNION ALL
+  SELECT run_id, phase, kind, axis, 'exposed' AS part, 3 AS position, exposed_ps AS time_ps
+  FROM models.collective_time
+)
+
+SELECT
+  p.run_id, -- The run.
+  p.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
+  p.kind, -- Kind of collective.
+  p.axis, -- Mesh axes of its groups.
+  p.part, -- transfer, waiting, rest of the window, or exposed.
+  p.position, -- Position of the part, from 0.
+  SUM(p.time_ps) / (COALESCE(MIN(s.steps), 1) * 1e9) AS mean_ms -- Time per step; outside of steps, in all.
+FROM parts AS p
+LEFT JOIN steps AS s ON p.run_id = s.run_id AND p.phase IS NOT DISTINCT FROM s.phase
+GROUP BY p.run_id, p.phase, p.kind, p.axis, p.part, p.position

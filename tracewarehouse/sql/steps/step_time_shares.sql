@@ -1,0 +1,43 @@
+/*---
+model: step_time_shares
+description: >
+  How the times of steps are distributed in each phase, and the times per output token on each clock: at most two hundred
+  points, each with the share of the steps that take at most so long. A step's time is that of its slowest device or host.
+---*/
+WITH clocks AS (
+  SELECT run_id, MIN(clock) AS clock
+  FROM models.steps
+  GROUP BY run_id
+),
+
+timed AS (
+  SELECT run_id, 'step_time' AS metric, s.phase AS part, MAX(s.step_ps) AS time_ps
+  FROM models.steps AS s
+  INNER JOIN clocks USING (run_id, clock)
+  WHERE NOT s.is_last
+  GROUP BY run_id, s.phase, s.step
+  UNION ALL
+  SELECT run_id, 'tpot' AS metric, clock AS part, MAX(step_ps) AS time_ps
+  FROM models.steps
+  WHERE phase = 'decode' AND NOT is_last_of_phase
+  GROUP BY run_id, clock, step
+),
+
+ranked AS (
+  SELECT
+    run_id,
+    metric,
+    part,
+    time_ps,
+    CUME_DIST() OVER (PARTITION BY run_id, metric, part ORDER BY time_ps) AS share
+  FROM timed
+)
+
+SELECT
+  run_id, -- The run.
+  metric, -- step_time, or tpot for decode steps alone.
+  part, -- The phase, NULL for steps without one; for tpot, the clock.
+  MAX(share) AS share, -- Share of the steps that take at most time_ms.
+  MAX(time_ps) / 1e9 AS time_ms -- Time of a step.
+FROM ranked
+GROUP BY run_id, metric, part, FLOOR(-200 * share)
