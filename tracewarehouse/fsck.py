@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import duckdb
 
-from tracewarehouse.database.compacted import damaged
-from tracewarehouse.database.database_file import DatabaseFile
-from tracewarehouse.database.file_sources import run_sources
-from tracewarehouse.database.garbage import leftovers
-from tracewarehouse.database.lens import create_lens
+from tracewarehouse.database.catalogue import Catalogue
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.definition import View
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.fsck import Problem
 from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
-from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS
-from tracewarehouse.ingest.lake.garbage import leftovers as leftovers_of_lake
+from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion
 
 
-def fsck(lake: Lake, database: DatabaseFile, definitions: Definitions) -> list[Problem]:
+def fsck(lake: Lake, catalogue: Catalogue, definitions: Definitions) -> list[Problem]:
     """Check the lake, the metric values, the audits and warehouse.duckdb, and look for leftovers.
 
     Args:
         lake: the runs of the warehouse.
-        database: its warehouse.duckdb, which may not be there.
+        catalogue: its warehouse.duckdb, which may not be there.
         definitions: the models, metrics and audits.
 
     Raises:
@@ -47,8 +42,7 @@ def fsck(lake: Lake, database: DatabaseFile, definitions: Definitions) -> list[P
             sentence = "its metric values come from other definitions than today's"
             problems.append(Problem(run.run_id, run.name, None, sentence, "`tw metrics refresh`"))
     problems += _audits(lake, definitions, whole)
-    problems += _packs(lake)
-    return problems + list(_database(database, whole)) + list(_leftovers(lake, database))
+    return problems + list(_catalogue(catalogue)) + list(_leftovers(lake, catalogue))
 
 
 _RUNS_AT_ONCE, _OPS_AT_ONCE = 100, 1_000_000
@@ -100,31 +94,25 @@ def _audits_of(lake: Lake, definitions: Definitions, run: RunVersion, audits: li
         yield Problem(run.run_id, run.name, None, sentence, f"`tw audit {run.run_id}` lists the rows")
 
 
-def _packs(lake: Lake) -> Iterator[Problem]:
-    for file in damaged(lake):
-        name = str(file.relative_to(lake.warehouse.resolve()))
-        sentence = "its bytes are not those that were written; the runs' own files have all rows"
-        yield Problem(None, None, name, sentence, f"remove the folder {Path(name).parent}, then `tw compact`")
-
-
-def _database(database: DatabaseFile, runs: list[RunVersion]) -> Iterator[Problem]:
-    if not database.path.exists():
+def _catalogue(catalogue: Catalogue) -> Iterator[Problem]:
+    if not catalogue.path.exists():
         return
     try:
-        if database.holds(runs):
+        catalogue.check()
+        if catalogue.is_current:
             return
         sentence = "was built from older runs or definitions"
     except WarehouseError as error:
-        sentence = str(error).removeprefix(f"{database.path}: ").partition("; ")[0]
+        sentence = str(error).removeprefix(f"{catalogue.path}: ").partition("; ")[0]
     yield Problem(None, None, DATABASE, sentence, "`tw build`")
 
 
-def _leftovers(lake: Lake, database: DatabaseFile) -> Iterator[Problem]:
+def _leftovers(lake: Lake, catalogue: Catalogue) -> Iterator[Problem]:
     try:
-        left = leftovers(lake, database, GRACE_SECONDS)
-    except WarehouseError:  # warehouse.duckdb cannot be read; that is reported as a problem of its own
-        left = leftovers_of_lake(lake)
-    for leftover in left:
+        in_use = catalogue.replaced_files()
+    except WarehouseError:  # it cannot be read; that is reported as a problem of its own
+        in_use = set()
+    for leftover in leftovers(lake, in_use=in_use):
         file = str(leftover.path.relative_to(lake.warehouse))
         sentence = f"{leftover.what}, {leftover.bytes:,} bytes"
         yield Problem(None, None, file, sentence, "`tw gc`", is_error=False)

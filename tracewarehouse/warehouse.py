@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -14,15 +14,14 @@ from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS, Leftover
-from tracewarehouse.ingest.lake.lake import DATABASE, Lake
+from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, UnreadRun
 from tracewarehouse.warehouse_folder import check_folder
 
 if TYPE_CHECKING:
     import duckdb
 
-    from tracewarehouse.database.compacted import Pack
-    from tracewarehouse.database.database_file import DatabaseFile
+    from tracewarehouse.database.catalogue import Catalogue
     from tracewarehouse.database.session import Session
     from tracewarehouse.database.sessions import Sessions
     from tracewarehouse.definitions.reading import Definitions
@@ -87,6 +86,7 @@ class Warehouse:
         self.sql = Path(sql) if sql is not None else None
         self._has_evaluated = False
         self._limits: Limits | None = None
+        self.lake.catalogue = lambda: self._catalogue.runs()
 
     def __enter__(self) -> Warehouse:
         return self
@@ -154,7 +154,13 @@ class Warehouse:
     def _sessions(self) -> Sessions:
         from tracewarehouse.database.sessions import Sessions
 
-        return Sessions(self.lake, lambda: self.definitions)
+        return Sessions(self.lake, self._catalogue, lambda: self.definitions)
+
+    @cached_property
+    def _catalogue(self) -> Catalogue:
+        from tracewarehouse.database.catalogue import Catalogue
+
+        return Catalogue(self.lake, self.sql, lambda: self.definitions)
 
     def _session_for(self, sql: str, read_only: bool) -> Session:
         return self._sessions.for_query(sql) if read_only else self._sessions.unrestricted()
@@ -220,7 +226,6 @@ class Warehouse:
     def files(self, table: str) -> list[str]:
         """The Parquet files that hold a table of all runs now, for other readers: absolute paths, or URIs.
 
-        Files of many runs that `compact` has joined are among them, if all of these runs are still as they were.
         A pattern such as `lake/*/*/ops*.parquet` also finds versions of runs that were replaced in the last day, whose
         rows it would count twice.
 
@@ -229,7 +234,6 @@ class Warehouse:
         """
         from difflib import get_close_matches
 
-        from tracewarehouse.database import compacted
         from tracewarehouse.ingest.lake.schema import TABLES
 
         if table not in TABLES:
@@ -237,7 +241,7 @@ class Warehouse:
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(TABLES)}"
             raise WarehouseError(f"no table {table!r}; {hint}")
         self.lake.sync()
-        return compacted.files(self.lake, self.lake.runs(), table)
+        return [f"{self.lake.root}/{file}" for run in self.lake.runs() for file in run.files.get(table, ())]
 
     def unread_runs(self) -> list[UnreadRun]:
         """List the runs that are missing from every answer, with the reason.
@@ -495,22 +499,23 @@ class Warehouse:
         Raises:
             WarehouseError: the file cannot be written, or a file of a run is missing.
         """
-        return self._database_file("build").build()
+        self._folder("build")
+        return self._catalogue.build()
 
     def is_database_current(self) -> bool:
         """Whether warehouse.duckdb holds the current runs and definitions; True if there is no such file."""
         # a remote warehouse has no such file: commands that build one need a folder
-        return not isinstance(self.path, Path) or self._database_file("build").is_current
+        return not isinstance(self.path, Path) or self._catalogue.is_current
 
     def update_database(self) -> bool:
-        """Build warehouse.duckdb anew if there is one and it is older than the runs; returns whether it was built.
+        """Bring warehouse.duckdb up to date if there is one and it is older than the runs; returns whether it was.
 
         Ingest, `remove` and `refresh_metrics` end with this, so the file never answers from old runs.
 
         Raises:
             WarehouseError: the file is older and cannot be built, or it holds metrics that are not defined here.
         """
-        return isinstance(self.path, Path) and self._database_file("build").update()
+        return isinstance(self.path, Path) and self._catalogue.update()
 
     def database(self) -> Path:
         """The path of warehouse.duckdb, built now if it is missing or older than the runs.
@@ -518,37 +523,33 @@ class Warehouse:
         Raises:
             WarehouseError: it cannot be built.
         """
-        file = self._database_file("build a database")
-        if not file.path.exists():
-            return file.build()
-        file.update()
-        return file.path
+        self._folder("build a database")
+        if not self._catalogue.path.exists():
+            return self._catalogue.build()
+        self._catalogue.update()
+        return self._catalogue.path
 
     @contextmanager
     def followed_by_database(self) -> Iterator[None]:
-        """Update warehouse.duckdb, if there is one, after a change of the runs in this context.
+        """Update warehouse.duckdb after a change of the runs in this context, if it exists or there are many runs.
 
         It is updated even if the change fails half-way; the first error is raised.
 
         Raises:
             WarehouseError: as `update_database`.
         """
-        if not (isinstance(self.path, Path) and (self.path / DATABASE).exists()):
+        before = self.lake.changed_ns()
+        try:
             yield
-            return
-        with self._database_file("build").following_runs():
-            yield
+        except Exception:
+            with suppress(WarehouseError):
+                self._follow(before)
+            raise
+        self._follow(before)
 
-    def _database_file(self, verb: str) -> DatabaseFile:
-        """The file warehouse.duckdb, which may not be there.
-
-        Raises:
-            WarehouseError: the warehouse is remote.
-        """
-        from tracewarehouse.database.database_file import DatabaseFile
-
-        self._folder(verb)
-        return DatabaseFile(self.lake, lambda: self.definitions)
+    def _follow(self, before: int) -> None:
+        if isinstance(self.path, Path) and self.lake.changed_ns() != before and self.lake.wants_catalogue():
+            self._catalogue.write()
 
     def fsck(self) -> list[Problem]:
         """Verify every byte of the warehouse, and that its parts agree; returns an empty list if all is well.
@@ -558,7 +559,8 @@ class Warehouse:
         """
         from tracewarehouse.fsck import fsck
 
-        return fsck(self.lake, self._database_file("verify"), self.definitions)
+        self._folder("verify")
+        return fsck(self.lake, self._catalogue, self.definitions)
 
     def against(self, capture: Capture) -> CaptureComparison:
         """Compare a capture, decoded by a second parser, with its run, to prove that no event or stat is missing.
@@ -595,38 +597,24 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be listed, or its database cannot be read.
         """
-        from tracewarehouse.database.garbage import leftovers
+        from tracewarehouse.ingest.lake.garbage import leftovers
 
-        return leftovers(self.lake, self._database_file("gc"), grace_seconds)
+        self._folder("gc")
+        return leftovers(self.lake, grace_seconds, self._catalogue.replaced_files())
 
     def collect_garbage(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
         """Remove unused files, and return them: files of dead writers, and of versions replaced before the grace time.
 
-        Files that warehouse.duckdb names are kept until `build` has rewritten it.
+        Files that warehouse.duckdb names are kept until it is brought up to date.
 
         Raises:
             WarehouseError: the warehouse cannot be written, or its database cannot be read.
         """
-        from tracewarehouse.database.garbage import collect_garbage
+        from tracewarehouse.ingest.lake.garbage import collect_garbage
 
         if not (self._folder("gc") / "manifests").is_dir():
             return []
-        return collect_garbage(self.lake, self._database_file("gc"), grace_seconds)
-
-    def compact(self) -> Iterator[Pack]:
-        """Join the files of many small runs into packs, which queries over all runs then open instead.
-
-        Yields each pack once it is written. No row changes, and the runs' own files stay: queries of single runs open
-        them, and so does every query of a run that was replaced afterwards. Packs whose runs were replaced or removed
-        are written anew, and packs of few runs are joined; `collect_garbage` removes the old ones after the grace time.
-
-        Raises:
-            WarehouseError: the warehouse is remote or cannot be written, or a file of a run is damaged.
-        """
-        from tracewarehouse.database.compacted import compact
-
-        self._folder("compact")
-        yield from compact(self.lake)
+        return collect_garbage(self.lake, grace_seconds, self._catalogue.replaced_files())
 
     def _folder(self, verb: str) -> Path:
         """The folder of the warehouse, for writing.

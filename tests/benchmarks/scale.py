@@ -5,7 +5,7 @@
     python tests/benchmarks/scale.py --clock WAREHOUSE --write-table
 
 Every question is a `tw` process of its own; CPU seconds are user and system time of the process and its children, which
-say more than the clock on a machine that does other work. The caches of the warehouse are warm: each question is asked
+say more than the clock on a machine that does other work. The warehouses have their catalogue; each question is asked
 once before it is measured. `--clock` asks some questions by the clock, from Python too, and takes the least of twelve;
 run it on a machine that does nothing else. See `many_runs.py` for the runs.
 """
@@ -102,8 +102,8 @@ def size(folder: Path) -> tuple[int, int]:
     return count, total
 
 
-def of_runs(folder: Path, counts: list[int], compacted: int, rounds: int) -> list[str]:
-    """The tables of questions to warehouses of so many runs; the one of `compacted` runs is compacted in the end."""
+def of_runs(folder: Path, counts: list[int], rounds: int) -> list[str]:
+    """The tables of questions to warehouses of so many runs."""
     costs, sizes, whole, once = [], [], [], []
     empty = folder / "empty"
     shutil.rmtree(empty, ignore_errors=True)
@@ -122,7 +122,7 @@ def of_runs(folder: Path, counts: list[int], compacted: int, rounds: int) -> lis
                 str(count),
             ]
             subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
-        shutil.rmtree(warehouse / "cache" / "packs", ignore_errors=True)
+            subprocess.run([TW, "-w", warehouse, "build"], check=True, stdout=subprocess.DEVNULL)
         _, told = measured(TW, "-w", warehouse, "query", "SELECT count(*) FROM ops", "--format", "csv")
         ops = int(told.split()[-1])
         name = f"{count:,} runs"
@@ -130,21 +130,15 @@ def of_runs(folder: Path, counts: list[int], compacted: int, rounds: int) -> lis
         _, manifests = size(warehouse / "manifests")
         costs += [line(what, name, cost) for what, cost in rows(warehouse, rounds)]
         costs.append(line("`tw ingest` of a new small capture", name, ingested(warehouse, rounds)))
-        index = (warehouse / "cache" / "manifests.index").stat().st_size if count >= 64 else 0
+        catalogue = (warehouse / "warehouse.duckdb").stat().st_size
         sizes.append(
-            f"| {count:,} | {ops:,} | {files:,} | {parquet / 1e6:,.0f} | {manifests / 1e6:,.1f} | {index / 1e6:,.1f} |"
+            f"| {count:,} | {ops:,} | {files:,} | {parquet / 1e6:,.0f} | {manifests / 1e6:,.1f} | "
+            f"{catalogue / 1e6:,.1f} |"
         )
         of_ops = ["query", "SELECT count(*), sum(duration_ps) FROM ops"]
         whole.append(line("sum over all ops", f"{name}, {ops:,} ops", asked(warehouse, of_ops, 1)))
         live = ["query", ONE_METRIC]
         whole.append(line(f"`{ONE_METRIC}`", f"{name}, {ops:,} ops", asked(warehouse, live, 1)))
-        if count == compacted:
-            packed = measured(TW, "-w", warehouse, "compact")[0]
-            found, of_packs = size(warehouse / "cache" / "packs")
-            after = f"{name}, compacted: {found:,} files, {of_packs / 1e6:,.0f} MB"
-            whole.append(line("`tw compact`", name, packed))
-            whole.append(line("sum over all ops", after, asked(warehouse, of_ops, 1)))
-            whole.append(line(f"`{ONE_METRIC}`", after, asked(warehouse, live, 1)))
         once += first_times(warehouse, name)
         # some made captures have more operations than a chip can do in their time, which an audit finds
         once.append(line("`tw fsck`", name, measured(TW, "-w", warehouse, "fsck", codes=(0, 1))[0]))
@@ -152,7 +146,7 @@ def of_runs(folder: Path, counts: list[int], compacted: int, rounds: int) -> lis
         *HEADER,
         *costs,
         "",
-        "| runs | ops | files | MB of Parquet | MB of manifests | MB of the index |",
+        "| runs | ops | files | MB of Parquet | MB of manifests | MB of the catalogue |",
         "| --- | --- | --- | --- | --- | --- |",
         *sizes,
         "",
@@ -161,7 +155,7 @@ def of_runs(folder: Path, counts: list[int], compacted: int, rounds: int) -> lis
         *HEADER,
         *whole,
         "",
-        "What is paid once, without the folder `cache`, and what verifies every byte:",
+        "What is paid once, and what verifies every byte:",
         "",
         *HEADER,
         *once,
@@ -169,14 +163,13 @@ def of_runs(folder: Path, counts: list[int], compacted: int, rounds: int) -> lis
 
 
 def first_times(warehouse: Path, name: str) -> Iterator[str]:
-    """What is paid once: the caches that questions about all runs make, the database file, and a catalogue."""
-    shutil.rmtree(warehouse / "cache", ignore_errors=True)
-    for what in ("stored values of all runs", "the runs: `SELECT count(*) FROM runs`", RUNS):
-        yield line(f"{what}, for the first time", name, measured(TW, "-w", warehouse, *questions("")[what])[0])
-    cost = measured(TW, "-w", warehouse, "build")[0]
+    """What is paid once: questions without the catalogue, making it, and an export."""
     database = warehouse / "warehouse.duckdb"
-    yield line(f"`tw build`, {database.stat().st_size / 1e6:,.0f} MB", name, cost)
     database.unlink()
+    for what in ("stored values of all runs", "the runs: `SELECT count(*) FROM runs`", RUNS):
+        yield line(f"{what}, without the catalogue", name, measured(TW, "-w", warehouse, *questions("")[what])[0])
+    cost = measured(TW, "-w", warehouse, "build")[0]
+    yield line(f"`tw build`, {database.stat().st_size / 1e6:,.0f} MB", name, cost)
     with tempfile.TemporaryDirectory() as folder:
         for what in ("", " again, nothing changed"):
             cost = measured(TW, "-w", warehouse, "export", "iceberg", "-o", folder)[0]
@@ -238,7 +231,6 @@ def main() -> None:
     """Measure, and print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, nargs="+", default=[])
-    parser.add_argument("--compact", type=int, default=1000, help="compact the warehouse of so many runs")
     parser.add_argument("--captures", type=int, default=0)
     parser.add_argument("--clock", type=Path, metavar="WAREHOUSE", help="ask this warehouse by the clock")
     parser.add_argument("--rounds", type=int, default=3)
@@ -246,7 +238,7 @@ def main() -> None:
     parser.add_argument("--write-table", action="store_true", help="write the tables into docs/scale.md")
     options = parser.parse_args()
     if options.runs:
-        put("runs", of_runs(options.folder, options.runs, options.compact, options.rounds), options.write_table)
+        put("runs", of_runs(options.folder, options.runs, options.rounds), options.write_table)
     if options.clock:
         put("clock", by_the_clock(options.clock.resolve()), options.write_table)
     if options.captures:

@@ -170,8 +170,8 @@ def test_slices_that_overlap_get_tracks_of_the_same_name(tmp_path: Path) -> None
         )
     space.write(tmp_path / "run.xplane.pb")
     trace = exported(ingested(tmp_path, tmp_path / "run.xplane.pb"), tmp_path / "out.pftrace")
-    tracks = [[s.name for s in t.slices] for t in trace.tracks.values() if t.name == "Async XLA Ops"]
-    assert tracks == [["copy-start.0", "copy-start.2"], ["copy-start.1"]]
+    tracks = [[(s.name, s.start) for s in t.slices] for t in trace.tracks.values() if t.name == "Async XLA Ops"]
+    assert tracks == [[("copy-start.0", 1_000), ("copy-start.2", 5_000)], [("copy-start.1", 2_000)]]
 
 
 def test_windows_that_overlap_are_on_child_tracks_of_one_name(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_kills_at_some_of_the_steps_of_ingest(tiny: list[Path]) -> None:
     assert int(run("kill_points.py", "tables", tiny[0], "--steps", "--stride", "7").split()[1]) >= 3
 
 
-def test_kills_at_some_of_the_steps_of_compaction(tiny: list[Path]) -> None:
-    assert int(run("kill_points.py", "compact", *tiny, "--steps", "--stride", "4").split()[1]) >= 3
+def test_kills_at_the_steps_of_an_update_of_the_catalogue(tiny: list[Path]) -> None:
+    assert int(run("kill_points.py", "build", *tiny, "--steps", "--stride", "2").split()[1]) >= 3
 
 
 def test_several_writers_and_readers_at_once(tiny: list[Path]) -> None:

@@ -222,16 +222,6 @@ class TestCpu:
         assert shared_tables(twice, run) == [(0,)]
 
     @pytest.mark.parametrize("name", CPU_OPS)
-    def test_no_event_is_lost(self, name: str, shared_runs: Runs, shared_tables: Query) -> None:
-        run = shared_runs[name].run_id
-        sql = """SELECT (SELECT count(*) FROM ops WHERE run_id = $1)
-                        + (SELECT count(*) FROM host_events WHERE run_id = $1),
-                        (SELECT sum(event_count) FROM lines WHERE run_id = $1),
-                        (SELECT event_count FROM runs WHERE run_id = $1)"""
-        [(rows, lines, events)] = shared_tables(sql, run)
-        assert rows == lines == events == shared_runs[name].event_count
-
-    @pytest.mark.parametrize("name", CPU_OPS)
     def test_ranks_of_an_instance_meet(self, name: str, shared_runs: Runs, shared_tables: Query) -> None:
         """No rank can leave a collective before the last one has entered: paired rightly, windows intersect."""
         sql = """SELECT count(*) FILTER (last_start > first_end),

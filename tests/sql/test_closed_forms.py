@@ -22,8 +22,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tracewarehouse.database.file_sources import run_sources
-from tracewarehouse.database.lens import create_lens
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.run_options import RunOptions

@@ -14,23 +14,22 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
-from tracewarehouse.database.database_file import MARK, write_database
-from tracewarehouse.database.file_sources import run_sources
-from tracewarehouse.database.lens import comment_on_tables, create_lens
+from tracewarehouse.database.catalogue import MARK, Catalogue
+from tracewarehouse.database.lens import comment_on_tables, create_lens, run_sources
 from tracewarehouse.definitions.derived import MISSING
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks
 from tracewarehouse.evaluation.values import evaluate
-from tracewarehouse.ingest.lake.lake import DATABASE
-from tracewarehouse.ingest.lake.manifest import RunVersion
+from tracewarehouse.ingest.lake.durable_files import file_digest
+from tracewarehouse.ingest.lake.lake import DATABASE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 
 DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]
 NEED_MORE = {
     "models.ccl_copies",
-    "models.ccl_instruction_stats",
     "models.ccl_steps",  # host events
     "metrics.ccl_average_memory_bandwidth_v1",
     "metrics.ccl_bandwidth_utilization_v1",
@@ -165,13 +164,23 @@ def write_run(warehouse: Path, run_id: str) -> RunVersion:
             rows = connection.sql(f"SELECT * REPLACE ('{run_id}' AS run_id) FROM given.{table}")
             rows.to_parquet(str(warehouse / path))
             files[table] = [str(path)]
-    return RunVersion(run_id, "1", run_id, SCHEMA_VERSION, "0", "digest", files)
+    digests = {f: file_digest(warehouse / f) for named in files.values() for f in named}
+    run = RunVersion(run_id, "1", run_id, SCHEMA_VERSION, "0", "digest", files, digests=digests)
+    (warehouse / "manifests").mkdir(exist_ok=True)
+    (warehouse / "manifests" / f"{run_id}.json").write_text(manifest_text(run))
+    return run
+
+
+def build(warehouse: Path) -> Path:
+    return Catalogue(Lake(warehouse), None, lambda: DEFINITIONS).build()
 
 
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("it's a warehouse")
-    write_database(folder, [write_run(folder, "a"), write_run(folder, "2")], DEFINITIONS)
+    write_run(folder, "a")
+    write_run(folder, "2")
+    build(folder)
     return folder
 
 
@@ -204,11 +213,13 @@ def test_columns_are_those_of_the_front_matter_and_integers_stay_integers(wareho
 
 def test_a_run_reads_its_own_files_only(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
+        reading = 0
         for view in (MISSING, *(v for v in VIEWS if v not in NEED_MORE)):
             plan = connection.execute(f"EXPLAIN (FORMAT json) SELECT * FROM {view} WHERE run_id = 'a'").fetchall()[0][1]
             read = re.findall(r'"Scanning Files":\s*"(\d+/\d+)', plan)
-            assert read, view
+            reading += bool(read)
             assert set(read) <= {"1/2", "1/1"}, (view, read)  # DuckDB 1.5 says so of a list that it has cut before
+        assert reading > 30  # the others read only tables that the catalogue holds
 
 
 def test_everything_has_a_comment(warehouse: Path) -> None:
@@ -320,10 +331,11 @@ def test_no_model_is_kept_longer_than_it_is_read(warehouse: Path, monkeypatch: p
 
 
 def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:
-    first = write_run(tmp_path, "a")
-    path = write_database(tmp_path, [first], DEFINITIONS)
+    write_run(tmp_path, "a")
+    path = build(tmp_path)
     with duckdb.connect(str(path), read_only=True) as reader:
-        write_database(tmp_path, [first, write_run(tmp_path, "b")], DEFINITIONS)
+        write_run(tmp_path, "b")
+        build(tmp_path)
         assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (1,)
     with duckdb.connect(str(path), read_only=True) as reader:
         assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (2,)
@@ -331,7 +343,7 @@ def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:
 
 
 def test_an_empty_warehouse_has_every_table_and_no_rows(tmp_path: Path) -> None:
-    with duckdb.connect(str(write_database(tmp_path, [], DEFINITIONS)), read_only=True) as connection:
+    with duckdb.connect(str(build(tmp_path)), read_only=True) as connection:
         for name in (*VIEWS, *(f"main.{t}" for t in TABLES)):
             assert connection.execute(f"SELECT * FROM {name}").fetchall() == []
         for table in TABLES.values():

@@ -13,8 +13,7 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
-from tracewarehouse.database.file_sources import run_sources
-from tracewarehouse.database.lens import create_lens
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one

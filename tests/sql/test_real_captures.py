@@ -11,8 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tracewarehouse.database.file_sources import run_sources
-from tracewarehouse.database.lens import create_lens
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation.audits import run_audits
 from tracewarehouse.evaluation.values import evaluate

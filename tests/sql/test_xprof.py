@@ -19,8 +19,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tracewarehouse.database.file_sources import run_sources
-from tracewarehouse.database.lens import create_lens
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one

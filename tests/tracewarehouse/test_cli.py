@@ -42,7 +42,6 @@ COMMANDS = [
     "audit",
     "fsck",
     "remove",
-    "compact",
     "gc",
 ]
 METRICS = ["list", "show", "values", "refresh"]

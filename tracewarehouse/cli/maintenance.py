@@ -1,4 +1,4 @@
-"""`tw build`, `tw audit`, `tw fsck`, `tw remove`, `tw compact` and `tw gc`."""
+"""`tw build`, `tw audit`, `tw fsck`, `tw remove` and `tw gc`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracewarehouse.cli.options import FormatOption, OutputOption, RunsArgument
-from tracewarehouse.cli.output import put, status
+from tracewarehouse.cli.output import put
 
 if TYPE_CHECKING:
     from tracewarehouse.queries.result import QueryResult
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def build(context: typer.Context) -> None:
     """Write warehouse.duckdb, which any DuckDB opens: tables, metrics, comments and the catalogue.
 
-    It holds views of the runs that are there now. Only other tools need it; the commands of tw do without it.
+    It holds the manifests and small tables of all runs, and views of the other tables. Ingest keeps it up to date, and
+    makes it once there are 64 runs: then it answers questions about all runs. It can be deleted at any time.
     """
     with context.obj.open() as warehouse:
         typer.echo(warehouse.build())
@@ -115,24 +116,6 @@ def remove(
     with context.obj.open() as warehouse:
         for removed in warehouse.remove(run):
             typer.echo(f"{removed.run_id}\t{removed.name}\tremoved")
-
-
-def compact(context: typer.Context) -> None:
-    """Join the files of many small runs into packs, so that queries over all runs open fewer files.
-
-    No row changes, and the runs' own files stay. Run it again after runs were added or replaced: it packs the new ones,
-    and `tw gc` removes packs that are out of date. Prints one line per pack: folder, number of runs, size.
-    """
-    count = 0
-    with context.obj.open() as warehouse, status() as update:
-        update("compacting")
-        for pack in warehouse.compact():
-            count += 1
-            update("")
-            typer.echo(f"{pack.path}\t{len(pack.contents.runs)} runs\t{pack.bytes} bytes")
-            update(f"compacting: {count} packs")
-    if not count:
-        typer.echo("nothing to compact", err=True)
 
 
 def gc(

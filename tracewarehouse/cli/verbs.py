@@ -40,7 +40,6 @@ VERBS = {
     "audit": "maintenance:audit",
     "fsck": "maintenance:fsck",
     "remove": "maintenance:remove",
-    "compact": "maintenance:compact",
     "gc": "maintenance:gc",
 }
 """By verb, a module of this package and a function in it, or an app with verbs of its own; help has this order."""

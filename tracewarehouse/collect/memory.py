@@ -27,6 +27,8 @@ USABLE = 0.95
 
 _SMALLER = "spread it over more chips (tp, ep, pp), use fewer layers, a smaller batch or shorter lengths"
 
+CGROUP = Path("/sys/fs/cgroup")
+
 
 @dataclass(frozen=True)
 class MemoryNeed:
@@ -167,9 +169,6 @@ def chip_memory(kind: str) -> int:
     if "hbm_gb" not in entry:
         raise CollectError(f"the memory of {kind!r} is not known; known are {', '.join(known_chips())}")
     return int(entry["hbm_gb"] * 1e9)
-
-
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from tracewarehouse.database.file_sources import run_sources
-from tracewarehouse.database.lens import add_tables, add_views, begin_lens
+from tracewarehouse.database.lens import add_tables, add_views, begin_lens, run_sources
 from tracewarehouse.database.session import COMPARED, behind
 from tracewarehouse.definitions.derived import CATALOG
 from tracewarehouse.ingest.errors import WarehouseError

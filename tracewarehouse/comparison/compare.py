@@ -265,14 +265,12 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
     """The fields of the workload that are known for some runs only; all fields, if none is known for any run."""
     unlike: list[str] = []
     unknown: list[str] = []
-    is_any_known = False
     both = literal((*runs, *baselines))
     sql = f"SELECT run_id, {', '.join(WORKLOAD)} FROM main.runs WHERE list_contains({both}, run_id)"
     rows = query(sql).dicts()
     for column in WORKLOAD:
         ours, theirs = ({row[column] for row in rows if row["run_id"] in side} for side in (runs, baselines))
         known = (ours | theirs) - {None}
-        is_any_known = is_any_known or bool(known)
         if known and None in ours | theirs:
             unknown.append(column)
         if len(known) > 1:
@@ -282,6 +280,7 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
             f"the runs differ in workload ({'; '.join(unlike)}), so their numbers cannot be compared; --force "
             "compares them anyway"
         )
+    is_any_known = any(row[column] is not None for row in rows for column in WORKLOAD)
     return unknown if is_any_known else list(WORKLOAD)
 
 

@@ -1,18 +1,29 @@
 """The lens: views for a warehouse's tables, models and metrics, and its macros, each with a comment.
 
 A view names tables by schema only, never by database, so it works under any name that the database is attached as.
+
+DuckDB binds a view when it is created, and with it every view beneath: for all of sql/ this takes a second. Views that
+are copied from a database are not bound again. So a file in the user's cache folder keeps the bound views of the
+definitions in use.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse.database.kept_views import copy_views
 from tracewarehouse.definitions.derived import DERIVED
+from tracewarehouse.ingest.capture.locations import cache_folder
 from tracewarehouse.ingest.errors import MetricError
+from tracewarehouse.ingest.lake.durable_files import placed_whole
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.queries.read_only import literal
 
@@ -23,8 +34,39 @@ if TYPE_CHECKING:
 OWN_VIEWS = {name: view.sql for name, view in reversed(DERIVED.items())}
 """The views of a lens that are not files of sql/, each with the function that writes its SELECT."""
 
+STORAGE_VERSION = "v1.2.0"
+"""Storage format of DuckDB files that are written: DuckDB 1.2 and later open it."""
+
 _SCHEMAS = ("models", "preconditions", "metrics", "macros")
 _BEGIN = "; ".join(f"CREATE SCHEMA {s}" for s in _SCHEMAS)
+_MOST_FILES = 8
+"""The most files of bound views to keep, of 1 MB each: one for each set of definitions that is in use."""
+
+
+def table_source(root: str, runs: Iterable[RunVersion], table: str) -> str | None:
+    """SQL that reads a table from the files of runs; None if they have none.
+
+    The SQL states that every row's run_id is the folder of its file. If a query names one run, DuckDB can therefore
+    skip the files of all other runs; opening a file takes 0.1 ms even if no row of it is wanted. If a query lists
+    several runs, DuckDB opens all files, and skips the row groups of other runs by their statistics; so a session
+    answers such a query with a lens over only these runs.
+
+    Args:
+        root: folder or URI that the runs' file names are relative to, as `Lake.root`.
+        runs: the current versions of the runs.
+        table: name of the table.
+    """
+    quoted = ", ".join(literal(f"{root}/{n}") for r in runs for n in r.files.get(table, ()))
+    if not quoted:
+        return None
+    read = f"read_parquet([{quoted}], filename = true, hive_partitioning = false)"
+    return f"(SELECT * FROM {read} WHERE run_id = split_part(filename, '/', -3))"  # noqa: S608  literals
+
+
+def run_sources(root: str, runs: Iterable[RunVersion]) -> dict[str, str | None]:
+    """The source of every table over the files of runs; see `table_source`."""
+    listed = list(runs)
+    return {t: table_source(root, listed, t) for t in TABLES}
 
 
 def create_lens(
@@ -90,29 +132,33 @@ def add_views(
 def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
     """Create all views and macros, with their comments, in place of those that the lens has; it may lack tables.
 
+    Other cursors see either the old views or the new ones.
+
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
     """
-    statements = [
-        _BEGIN,
-        *_views(definitions, definitions.ordered),
-        *_own_views(definitions, OWN_VIEWS),
-        *_macros(definitions.macros),
-        *_comments_on_views(definitions),
-    ]
-    without_tables = [f"DROP VIEW main.{t}" for t in TABLES]
-    try:
-        copy_views(connection, [*_tables({}), *statements, *without_tables], _SCHEMAS)
-    except duckdb.InterruptException:
-        raise
-    except (OSError, RuntimeError, duckdb.Error):  # no folder for the copy, or a definition that DuckDB refuses
-        pass
-    else:
-        return
+    statements = list(_all_views(definitions))
+    drops = [f"DROP SCHEMA IF EXISTS {s} CASCADE" for s in _SCHEMAS]
+    if file := _bound(statements):
+        [(target,)] = connection.execute("SELECT current_database()").fetchall()
+        try:
+            connection.execute(f"ATTACH {literal(str(file))} AS bound_views (READ_ONLY)")
+            try:
+                copy = f'COPY FROM DATABASE bound_views TO "{target}" (SCHEMA)'
+                connection.execute(";\n".join(("BEGIN", *drops, copy, "COMMIT")))
+            finally:
+                with suppress(duckdb.TransactionException):
+                    connection.execute("ROLLBACK")
+                connection.execute("DETACH bound_views")
+        except duckdb.InterruptException:
+            raise
+        except duckdb.Error:
+            file.unlink(missing_ok=True)
+        else:
+            return
     in_main = "table_catalog = current_database() AND table_schema = 'main'"
     had = connection.execute(f"SELECT table_name FROM information_schema.tables WHERE {in_main}").fetchall()  # noqa: S608
     add_tables(connection, {t: None for t in TABLES if (t,) not in had})
-    drops = [f"DROP SCHEMA IF EXISTS {s} CASCADE" for s in _SCHEMAS]
     try:
         # 1,500 transactions, one per comment, would take longer than the comments
         connection.execute(";\n".join(("BEGIN", *drops, *statements, "COMMIT")))
@@ -123,20 +169,89 @@ def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definition
         raise
 
 
-def comment_on_tables(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str | None] | None = None) -> None:
-    """Write the comments on every table and its columns.
+def new_lens_file(path: Path, definitions: Definitions) -> duckdb.DuckDBPyConnection:
+    """Create a database file with all views and macros, and without the tables, and return it open.
 
-    A transaction holds a copy of a view for each comment on it, and the view of a table names the files of all runs: in
-    one transaction, the copies take a gigabyte for 10,000 runs. So each table has its own.
+    Raises:
+        MetricError: DuckDB refuses a definition; the message names its file.
+        OSError: the file cannot be written.
+    """
+    if file := _bound(list(_all_views(definitions))):
+        shutil.copyfile(file, path)
+        return duckdb.connect(str(path))
+    connection = new_file(path)
+    add_all_views(connection, definitions)
+    return connection
+
+
+def new_file(path: Path) -> duckdb.DuckDBPyConnection:
+    """Create an empty database file in the format of `STORAGE_VERSION`."""
+    return duckdb.connect(str(path), config={"storage_compatibility_version": STORAGE_VERSION})
+
+
+def bound_views_folder() -> Path:
+    """The folder of the files of bound views, as an absolute path without links.
+
+    Raises:
+        RuntimeError: the user has no home folder.
+    """
+    return (cache_folder() / "views").resolve()
+
+
+def _bound(statements: Sequence[str]) -> Path | None:
+    """The file that has what these statements create, made now if it is missing; None if it cannot be made."""
+    try:
+        made_by = "\n".join((duckdb.__version__, STORAGE_VERSION, *statements))
+        file = bound_views_folder() / f"{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.duckdb"
+        if file.exists():
+            with suppress(OSError):  # it may belong to another user
+                os.utime(file)
+            return file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        without_tables = [f"DROP VIEW main.{t}" for t in TABLES]
+        made = (*_tables({}), *statements, *without_tables)
+        with placed_whole(file) as part, new_file(part) as connection:
+            connection.execute(";\n".join(("BEGIN", *made, "COMMIT")))
+        by_last_use = sorted(file.parent.glob("*.duckdb"), key=lambda f: f.stat().st_mtime, reverse=True)
+        for old in by_last_use[_MOST_FILES:]:
+            old.unlink(missing_ok=True)
+    except duckdb.InterruptException:
+        raise
+    except (OSError, RuntimeError, duckdb.Error):  # no folder for it, or a definition that DuckDB refuses
+        return None
+    return file
+
+
+def _all_views(definitions: Definitions) -> Iterator[str]:
+    yield _BEGIN
+    yield from _views(definitions, definitions.ordered)
+    yield from _own_views(definitions, OWN_VIEWS)
+    yield from _macros(definitions.macros)
+    yield from _comments_on_views(definitions)
+
+
+def comment_on_tables(
+    connection: duckdb.DuckDBPyConnection,
+    sources: Mapping[str, str | None] | None = None,
+    tables: Iterable[Table] = TABLES.values(),
+    schema: str = "main",
+) -> None:
+    """Write the comments on tables and their columns.
+
+    A transaction holds a copy of a view for each comment on it, and the view of a table may name the files of all runs:
+    in one transaction, the copies take a gigabyte for 10,000 runs. So each table has its own.
 
     Args:
-        connection: a database that has all tables.
-        tables: their sources, as for `create_lens`, if some are tables rather than views.
+        connection: a database that has the tables.
+        sources: their sources, as for `create_lens`, if some are tables rather than views.
+        tables: the tables.
+        schema: their schema.
     """
-    for statements in _comments_on_tables(tables or {}):
-        connection.begin()
-        connection.execute(";\n".join(statements))
-        connection.commit()
+    for table in tables:
+        name = f"{schema}.{table.name}"
+        kind = "TABLE" if (sources or {}).get(table.name) == name else "VIEW"
+        columns = {c.name: f"{c.doc} [{c.unit}]" if c.unit else c.doc for c in table.columns}
+        connection.execute(";\n".join(("BEGIN", *_comment(kind, name, table.doc, columns), "COMMIT")))
 
 
 def _name_refused(connection: duckdb.DuckDBPyConnection, views: Iterable[View], macros: Sequence[View]) -> None:
@@ -191,14 +306,6 @@ def _macros(macros: Iterable[View]) -> Iterator[str]:
     for view in macros:
         parameters = ", ".join(view.header.signature) if isinstance(view.header, MacroHeader) else ""
         yield f"CREATE MACRO {view.qualified}({parameters}) AS TABLE {view.sql}"
-
-
-def _comments_on_tables(tables: Mapping[str, str | None]) -> Iterator[Iterator[str]]:
-    """The comments of each table."""
-    for table in TABLES.values():
-        kind = "TABLE" if tables.get(table.name) == f"main.{table.name}" else "VIEW"
-        columns = {c.name: f"{c.doc} [{c.unit}]" if c.unit else c.doc for c in table.columns}
-        yield _comment(kind, f"main.{table.name}", table.doc, columns)
 
 
 def _comments_on_views(definitions: Definitions) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -11,21 +9,22 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse.database import compacted, consolidated, kept_views
-from tracewarehouse.database.file_sources import table_source
+from tracewarehouse.database.catalogue import KEPT, Catalogue, files_error, kept_source
 from tracewarehouse.database.lens import (
     OWN_VIEWS,
     add_all_views,
     add_tables,
     add_views,
     begin_lens,
+    bound_views_folder,
     comment_on_tables,
+    table_source,
 )
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions.derived import CATALOG, DERIVED
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, State
-from tracewarehouse.ingest.lake.manifest import RunVersion, unread_sentence
+from tracewarehouse.ingest.lake.lake import DATABASE, KnownRuns, Lake, State
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.memory_limit import set_memory_limit
 from tracewarehouse.queries.read_only import ROW_FUNCTIONS, literal, restrict
@@ -56,6 +55,7 @@ class Session:
         definitions: gives the models and metrics. It is called when a query needs any, as reading them all takes
             longer than many queries of tables.
         is_restricted: restrict the database to queries that only read.
+        catalogue: gives what it has of many runs, if the session is of all runs.
 
     Attributes:
         only: the ids of the runs that it holds; None for all. It may be set until the runs are first needed:
@@ -73,8 +73,11 @@ class Session:
         *,
         is_restricted: bool,
         only: Collection[str] | None = None,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self.only = only
+        self._catalogue = catalogue
+        self._kept: KnownRuns = {}
         self._lake = lake
         self._read_definitions = definitions
         self._created = set[str]()
@@ -87,10 +90,11 @@ class Session:
             begin_lens(self.connection)
             self._spill = TemporaryFolder()
             if is_restricted:
-                folders = [lake.folder, *consolidated.folders(lake)]
+                folders = [lake.folder]
                 with suppress(RuntimeError):
-                    folders.append(str(kept_views.folder()))
-                restrict(self.connection, folders, self._spill.path)
+                    folders.append(str(bound_views_folder()))
+                files = catalogue.readable_paths if catalogue else []
+                restrict(self.connection, folders, self._spill.path, files)
             else:
                 self.connection.execute(f"SET temp_directory = {literal(str(self._spill.path))}")
         except duckdb.Error as error:
@@ -106,11 +110,14 @@ class Session:
 
     @cached_property
     def _state_and_runs(self) -> tuple[State, list[RunVersion]]:
-        if self.only is None:
-            runs = self._lake.runs()
-            return self._lake.listed_state, runs
         self._lake.sync()
-        return self._lake.state_of(self.only), self._lake.runs_of(self.only)
+        if self.only is not None:
+            return self._lake.state_of(self.only), self._lake.runs_of(self.only)
+        state = self._lake.state()
+        if self._catalogue and self._lake.is_large():
+            self._kept = self._catalogue.attach(self.connection)
+            self._lake.catalogue = lambda: self._kept
+        return state, self._lake.readable(*self._lake.listing(state))
 
     @property
     def runs(self) -> list[RunVersion]:
@@ -217,10 +224,10 @@ class Session:
         self._created |= wanted
 
     def _source(self, table: str) -> str | None:
-        if self.only is not None:
-            return table_source(self._lake.root, self.runs, table)
-        of_all = consolidated.source(self._lake, self.runs, table)
-        return of_all or compacted.source(self._lake, self.runs, table)
+        state, runs = self._state_and_runs
+        if self._kept and table in KEPT:
+            return kept_source(self._lake, runs, self._kept, state, table)
+        return table_source(self._lake.root, runs, table)
 
     def close(self) -> None:
         """Close the database and delete what it spilled."""
@@ -269,16 +276,6 @@ def reads_values(definitions: Definitions, sql: str) -> bool:
     return not read.is_known or "main.metric_values" in behind(definitions, names)
 
 
-def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str:
-    """The message for an error of DuckDB with the files of runs: which run it concerns, and what to do."""
-    said = str(error).partition("\n")[0]
-    if os.strerror(errno.ENOSPC) in said:
-        return f"{lake.root}: the disk is full; free some space and try again ({said})"
-    lost = lake.lacking(runs)
-    what = unread_sentence(lost) if lost else f"{said}; `tw fsck` says which run is damaged and what to do"
-    return f"{lake.root}: {what}"
-
-
 @contextmanager
 def naming_lost_files(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
     """Tell an unreadable file of a run from a fault of the statement, if a statement over runs fails.
@@ -289,6 +286,10 @@ def naming_lost_files(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
     try:
         yield
     except (QueryError, MetricError) as error:
+        if f"/{DATABASE}" in str(error):
+            raise WarehouseError(
+                f"{lake.warehouse / DATABASE}: is damaged ({error}); `tw build` writes it anew"
+            ) from None
         if any(path in str(error) for run in runs for path in run.paths):
             raise WarehouseError(files_error(lake, runs, error)) from None
         raise

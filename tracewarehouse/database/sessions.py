@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from tracewarehouse.database.catalogue import Catalogue
 from tracewarehouse.database.session import Session
 from tracewarehouse.ingest.lake.lake import Lake
 
@@ -17,11 +18,13 @@ class Sessions:
 
     Args:
         lake: the runs.
+        catalogue: what is kept of many runs; see `Session`.
         definitions: gives the models and metrics; see `Session`.
     """
 
-    def __init__(self, lake: Lake, definitions: Callable[[], Definitions]) -> None:
+    def __init__(self, lake: Lake, catalogue: Catalogue, definitions: Callable[[], Definitions]) -> None:
         self._lake = lake
+        self._catalogue = catalogue
         self._definitions = definitions
         self._of_all: Session | None = None
         self._of_some: Session | None = None
@@ -53,12 +56,14 @@ class Sessions:
 
     def unrestricted(self) -> Session:
         """The session that accepts any statement; kept unchanged until `close`, with everything that its user made."""
-        self._unrestricted = self._unrestricted or Session(self._lake, self._definitions, is_restricted=False)
+        self._unrestricted = self._unrestricted or Session(
+            self._lake, self._definitions, is_restricted=False, catalogue=self._catalogue
+        )
         return self._unrestricted
 
     def of(self, run_ids: Collection[str] | None) -> Session:
         """A new session of some runs alone, or of all for None; the caller closes it."""
-        return Session(self._lake, self._definitions, is_restricted=True, only=run_ids)
+        return Session(self._lake, self._definitions, is_restricted=True, only=run_ids, catalogue=self._catalogue)
 
     def close(self) -> None:
         """Close the databases that are kept."""

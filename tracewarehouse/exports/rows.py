@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse.database.database_file import STORAGE_VERSION
-from tracewarehouse.database.file_sources import table_source
-from tracewarehouse.database.lens import comment_on_tables, create_lens
-from tracewarehouse.database.session import files_error
+from tracewarehouse.database.catalogue import files_error
+from tracewarehouse.database.lens import comment_on_tables, create_lens, new_file, table_source
 from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import placed_whole
@@ -80,7 +78,7 @@ def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path
 
 
 def _write(warehouse: Warehouse, runs: Sequence[RunVersion], part: Path) -> None:
-    with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
+    with new_file(part) as connection:
         set_memory_limit(connection)
         if warehouse.lake.filesystem is not None:
             connection.register_filesystem(warehouse.lake.filesystem)

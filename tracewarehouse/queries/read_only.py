@@ -81,7 +81,9 @@ LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
 """The end of the message of a refused query: how to run it anyway."""
 
 
-def restrict(connection: duckdb.DuckDBPyConnection, folders: Sequence[str], spill: Path) -> None:
+def restrict(
+    connection: duckdb.DuckDBPyConnection, folders: Sequence[str], spill: Path, files: Sequence[str] = ()
+) -> None:
     """Restrict a connection: from now on it can read only files in these folders, and its settings cannot change.
 
     Args:
@@ -89,6 +91,7 @@ def restrict(connection: duckdb.DuckDBPyConnection, folders: Sequence[str], spil
         folders: the only folders whose files can be read, as absolute paths without links, or as URIs; a link that
             leads out of them is refused.
         spill: folder for rows that do not fit in memory.
+        files: further files that can be read.
     """
     for setting, value in {
         "autoinstall_known_extensions": "false",
@@ -97,6 +100,7 @@ def restrict(connection: duckdb.DuckDBPyConnection, folders: Sequence[str], spil
         "python_enable_replacements": "false",
         "temp_directory": literal(str(spill.resolve())),
         "allowed_directories": f"[{', '.join(literal(f + '/') for f in folders)}]",
+        "allowed_paths": literal(list(files)) if files else "[]",
         "enable_external_access": "false",
         "lock_configuration": "true",
     }.items():

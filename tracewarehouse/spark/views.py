@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tracewarehouse.database import compacted
 from tracewarehouse.database.lens import OWN_VIEWS
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions.definition import ModelHeader
@@ -118,7 +117,7 @@ class SparkViews:
 
     def _table(self, table: Table) -> None:
         columns = ", ".join(f"`{c.name}` {_TYPES[c.type]}" for c in table.columns)
-        files = [_uri(f) for f in compacted.files(self._lake, self._runs, table.name)]
+        files = [_uri(f"{self._lake.root}/{f}") for r in self._runs for f in r.files.get(table.name, ())]
         rows = self._spark.read.schema(columns).parquet(*files) if files else self._spark.createDataFrame([], columns)
         rows.createOrReplaceTempView(view_name(f"main.{table.name}"))
 

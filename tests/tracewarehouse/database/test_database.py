@@ -74,7 +74,7 @@ class TestDatabase:
         assert "second" in names(folder)
 
     def test_metrics_of_a_users_own_are_not_lost(self, folder: Path, other: Path, tmp_path: Path) -> None:
-        """Without --sql ingest cannot build them, and says that the file is older."""
+        """Without --sql ingest extends the rows and keeps them; nothing else may be built in their place."""
         own = tmp_path / "own"
         (own / "metrics").mkdir(parents=True)
         packaged = ROOT / "tracewarehouse" / "sql" / "serving" / "ttft_v1.sql"
@@ -83,18 +83,24 @@ class TestDatabase:
         (own / "metrics" / "my_ttft_v1.sql").write_text(mine, encoding="utf-8")
         with tw.open(folder, sql=own) as wh:
             wh.build()
-        with tw.open(folder) as wh, pytest.raises(tw.WarehouseError, match=r"my_ttft.*--sql if they are your own"):
+        with tw.open(folder) as wh:
             wh.ingest(other, name="second")
-        assert names(folder) == ["tiny-tp2"]
+        assert names(folder) == ["second", "tiny-tp2"]
+        with duckdb.connect(str(folder / "warehouse.duckdb")) as connection:
+            assert connection.execute("SELECT count(*) > 0 FROM metrics.my_ttft").fetchall() == [(True,)]
+            connection.execute("UPDATE store.made SET definitions = 'older'")
+        with tw.open(folder) as wh, pytest.raises(tw.WarehouseError, match=r"my_ttft.*--sql if they are your own"):
+            wh.remove("second")
         with tw.open(folder, sql=own) as wh:
             assert wh.update_database()
-        assert names(folder) == ["second", "tiny-tp2"]
+        assert names(folder) == ["tiny-tp2"]
 
     def test_a_moved_warehouse_answers_or_says_what_to_do(self, folder: Path, tmp_path: Path) -> None:
         with tw.open(folder) as wh:
             wh.build()
         moved = folder.rename(tmp_path / "elsewhere")
-        for table in ("runs", "metrics.tpot", "models.leaf_ops"):
+        assert names(moved) == ["tiny-tp2"]  # a small table, which is in the file itself
+        for table in ("ops", "metrics.tpot", "models.leaf_ops"):
             with (
                 duckdb.connect(str(moved / "warehouse.duckdb"), read_only=True) as connection,
                 pytest.raises(duckdb.IOException, match="run-tw-build"),

@@ -15,6 +15,10 @@ from tracewarehouse.collect.harness.backend import DeviceModel, Profiler, Stack
 from tracewarehouse.ingest.capture.manifest import PhaseMark
 from tracewarehouse.ingest.capture_names import xplane_files
 
+MAX_WARMUPS = 4
+PROFILED_PAIRS = 5
+"""Generations with the profiler off, and as many with it on; host times are medians over them."""
+
 
 @dataclass(frozen=True)
 class HostTimes:
@@ -109,11 +113,6 @@ def dropped_on_host(stack: Stack, generation: Generation) -> Any:
     import torch
 
     return torch.stack([stack.on_host(s).sum(0) for s in generation.dropped], 1) if generation.dropped else None
-
-
-MAX_WARMUPS = 4
-PROFILED_PAIRS = 5
-"""Generations with the profiler off, and as many with it on; host times are medians over them."""
 
 
 @dataclass(frozen=True)

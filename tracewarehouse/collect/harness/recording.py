@@ -42,6 +42,8 @@ from tracewarehouse.ingest.capture.card import dump_card
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
+PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
+
 
 def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
     """Run one configuration and write its capture directory.
@@ -106,9 +108,6 @@ def run_manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         git_commit=git_commit(),
         **extra,
     )
-
-
-PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
 
 
 def versions() -> dict[str, str]:

@@ -23,6 +23,15 @@ FIRST_LAYERS_STEPS = 4
 
 Kind = Literal["full", "first_layers", "finite_logits"]
 
+TOKENIZER = "tokenizer.json"
+TEXT = (
+    "A program for several chips spends part of its time computing and part of it waiting for numbers that another "
+    "chip has. The profiler writes down both, and it is for the reader to find out which of the two was the longer."
+)
+"""The prompt of runs that give none; written for this purpose."""
+FIRST_ORDINARY = 3
+"""The first token id that is ordinary in the tiny models; those below are special."""
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -156,16 +165,6 @@ def reference_layers(spec: RunSpec, available: int) -> int:
         if reference_bytes(model, spec, layers) <= USABLE * available:
             return layers
     return 0
-
-
-TOKENIZER = "tokenizer.json"
-TEXT = (
-    "A program for several chips spends part of its time computing and part of it waiting for numbers that another "
-    "chip has. The profiler writes down both, and it is for the reader to find out which of the two was the longer."
-)
-"""The prompt of runs that give none; written for this purpose."""
-FIRST_ORDINARY = 3
-"""The first token id that is ordinary in the tiny models; those below are special."""
 
 
 @dataclass(frozen=True)

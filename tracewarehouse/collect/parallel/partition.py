@@ -30,6 +30,9 @@ WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
     (r"\.experts\.down_proj$", ("ep", None, "tp")),
 )
 
+LEAST_PLACES = 4
+"""Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
+
 
 def weight_partition(name: str, dimensions: int) -> Partition:
     """Return the partition of a model's parameter by its name; without a rule every device has a copy."""
@@ -56,10 +59,6 @@ def device_slices(
         block = math.ceil(length / parts)
         slices.append(slice(min(place * block, length), min((place + 1) * block, length)))
     return tuple(slices)
-
-
-LEAST_PLACES = 4
-"""Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
 
 
 @dataclass(frozen=True)

@@ -19,42 +19,45 @@ import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, shown
-from tracewarehouse.ingest.lake import manifest_index
 from tracewarehouse.ingest.lake.durable_files import Settling, file_digest, locked, placed_whole, settled, sync_to_disk
 from tracewarehouse.ingest.lake.manifest import (
     RUN_ID,
     RunVersion,
     UnreadRun,
     checked,
-    for_index,
-    from_index,
     manifest_text,
     outdated,
     read_manifest,
     unread_error,
     unread_sentence,
 )
-from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 
 DATABASE = "warehouse.duckdb"
 """The database file in the folder of a warehouse."""
-CACHE = "cache"
-"""The folder of files that are derived from the runs, in the folder of a warehouse."""
 STAGING = re.compile(r"\.staging-(\d+)-[0-9a-f]{8}")
 """The folder in which a writer prepares a version; the number is the id of its process."""
 
-State = dict[str, manifest_index.Stamp]
+Stamp = tuple[int, int, int, int]
+"""A manifest file: its inode, size, and times of the last changes of content and of inode, in ns."""
+State = dict[str, Stamp]
 """The manifest files by run id."""
+KnownRuns = dict[str, tuple[Stamp, RunVersion | UnreadRun]]
+"""What manifests held when they were read, by run id."""
+_LARGE = 64
+"""The fewest runs for which a catalogue pays; reading the manifests and files of fewer takes some milliseconds."""
+_MAY_LAG = 1000
+"""With more runs than this, the catalogue may lack one in a hundred: a copy takes longer than to read those runs."""
 
 
 class Lake:
@@ -72,7 +75,10 @@ class Lake:
         """The path or URI to which the runs' file names are relative."""
         self.folder = str(self.runs_folder.resolve())
         """`runs_folder`, resolved; it differs from `lake` below `root` only if that is a link."""
+        self.catalogue: Callable[[], KnownRuns] = dict
+        """Gives runs that were read before; asked once, if there are many."""
         self._warned: set[UnreadRun] = set()
+        self._known: KnownRuns | None = None
         self._listed: tuple[State, list[RunVersion], list[UnreadRun]] | None = None
 
     def sync(self) -> None:
@@ -101,23 +107,23 @@ class Lake:
             warnings.warn(f"left out: {unread_sentence(new)}", UnreadRunWarning, stacklevel=2)
         return runs
 
-    def listing(self) -> tuple[list[RunVersion], list[UnreadRun]]:
+    def listing(self, state: State | None = None) -> tuple[list[RunVersion], list[UnreadRun]]:
         """Return the current versions of all runs, and the runs that cannot be read, each sorted by run id.
+
+        Args:
+            state: the result of `state`, if the caller has just asked for it.
 
         Raises:
             WarehouseError: the runs cannot be listed.
         """
-        state = self.state()
+        state = self.state() if state is None else state
         if self._listed is None or self._listed[0] != state:
             with without_cycle_search():  # for ten thousand runs the search would take as long again
-                self._listed = state, *self._read_all(state)
+                found = self._read(state)
+            runs = [r for r in found if isinstance(r, RunVersion)]
+            self._listed = state, runs, [r for r in found if isinstance(r, UnreadRun)]
         _, runs, unread = self._listed
         return list(runs), list(unread)
-
-    @property
-    def listed_state(self) -> State:
-        """The `state` of the runs that were last listed; empty if none were."""
-        return self._listed[0] if self._listed else {}
 
     def state(self) -> State:
         """Return the manifest files by run id, which change whenever a run is published, replaced or removed.
@@ -127,11 +133,36 @@ class Lake:
         """
         stamps = {}
         for entry in self._manifest_files():
-            try:
-                stamps[entry.name.removesuffix(".json")] = manifest_index.stamp_of(entry.stat())
-            except FileNotFoundError:  # removed meanwhile
-                continue
+            with suppress(FileNotFoundError):  # removed meanwhile
+                stamps[entry.name.removesuffix(".json")] = _stamp(entry)
         return stamps
+
+    def changed_ns(self) -> int:
+        """Return when the folder of manifests changed last; 0 if there is none."""
+        with suppress(OSError):
+            return self.manifests_folder.stat().st_mtime_ns
+        return 0
+
+    def is_large(self) -> bool:
+        """Return whether there are so many runs that a catalogue pays.
+
+        Raises:
+            WarehouseError: the runs cannot be listed.
+        """
+        return next(islice(self._manifest_files(), _LARGE - 1, None), None) is not None
+
+    def wants_catalogue(self) -> bool:
+        """Return whether a change of the runs is a reason to extend the catalogue, or to begin one.
+
+        Raises:
+            WarehouseError: the runs cannot be listed.
+        """
+        try:
+            made_ns = (self.warehouse / DATABASE).stat().st_mtime_ns
+        except OSError:
+            return self.is_large()
+        later = [stamp[3] > made_ns for stamp in self.state().values()]
+        return len(later) <= _MAY_LAG or sum(later) > len(later) // 100
 
     def _manifest_files(self) -> Iterator[os.DirEntry[str]]:
         try:
@@ -142,33 +173,19 @@ class Lake:
         except OSError as error:
             raise WarehouseError(f"{self.manifests_folder}: cannot list the runs: {error.strerror or error}") from None
 
-    def _read_all(self, state: State) -> tuple[list[RunVersion], list[UnreadRun]]:
-        """Return the runs of these manifests, read from the index or the manifests, and those that cannot be read."""
-        folder = self.warehouse / CACHE
-        is_indexed = len(state) >= manifest_index.FEWEST and not folder.is_symlink()
-        index = manifest_index.read(folder) if is_indexed else {}
-        runs: list[RunVersion] = []
-        unread: list[UnreadRun] = []
-        entries = {}
-        read = 0
+    def _read(self, state: State) -> list[RunVersion | UnreadRun]:
+        """Return the runs of these manifests, sorted; only those are read that have changed since they were read."""
+        if self._known is None:
+            self._known = dict(self.catalogue()) if len(state) >= _LARGE else {}
+        found = []
         for run_id in sorted(state):
-            entry = index.get(run_id)
-            if entry and entry.stamp == state[run_id] and entry.schema_version == SCHEMA_VERSION:
-                runs.append(from_index(run_id, entry))
-            else:
-                run = self._listed_run(run_id)
-                if isinstance(run, UnreadRun):
-                    unread.append(run)
-                if not isinstance(run, RunVersion):
+            known = self._known.get(run_id)
+            if known is None or known[0] != state[run_id]:
+                if (run := self.read(run_id)) is None:
                     continue
-                runs.append(run)
-                entry = for_index(run, state[run_id])
-                read += 1
-            if entry:
-                entries[run_id] = entry
-        if is_indexed and read >= manifest_index.FEWEST:
-            manifest_index.write(folder, entries)
-        return runs, unread
+                known = self._known[run_id] = state[run_id], run
+            found.append(known[1])
+        return found
 
     def runs_of(self, run_ids: Collection[str]) -> list[RunVersion]:
         """Return the current versions of those of these runs that exist; read no manifest of another run.
@@ -180,7 +197,7 @@ class Lake:
         """
         runs, unread = [], []
         for run_id in sorted(run_ids):
-            run = self._listed_run(run_id) if RUN_ID.fullmatch(run_id) else None
+            run = self.read(run_id) if RUN_ID.fullmatch(run_id) else None
             if isinstance(run, RunVersion):
                 runs.append(run)
             elif run:
@@ -192,10 +209,11 @@ class Lake:
         stamps = {}
         for run_id in run_ids:
             with suppress(OSError, WarehouseError):
-                stamps[run_id] = manifest_index.stamp_of(self._manifest(checked(run_id)).stat())
+                stamps[run_id] = _stamp(self._manifest(checked(run_id)))
         return stamps
 
-    def _listed_run(self, run_id: str) -> RunVersion | UnreadRun | None:
+    def read(self, run_id: str) -> RunVersion | UnreadRun | None:
+        """Return the current version of a run, or why it cannot be read; None if there is no such run."""
         try:
             run = read_manifest(self._manifest(run_id))
         except WarehouseError as error:
@@ -434,3 +452,16 @@ class Lake:
         for path in before.paths.difference(kept) if before else ():
             with suppress(FileNotFoundError):
                 os.utime(self.warehouse / path)
+
+
+def _stamp(manifest: Path | os.DirEntry[str]) -> Stamp:
+    """Return the stamp of a manifest; of a link that leads nowhere, the link's own.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        found = manifest.stat()
+    except OSError:
+        found = manifest.stat(follow_symlinks=False)
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

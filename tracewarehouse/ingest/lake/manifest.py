@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from typing import Any
 import msgspec
 
 from tracewarehouse.ingest.errors import WarehouseError, shown
-from tracewarehouse.ingest.lake import manifest_index
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 
 RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
@@ -61,18 +61,6 @@ class RunVersion(msgspec.Struct, frozen=True):
     """Names of the run's quality flags, so that every answer can name them without reading a file."""
     digests: Mapping[str, str] = msgspec.field(default_factory=dict)
     """SHA-256 of each file, in hex, by its path."""
-
-    def digests_of(self, table: str) -> bytes:
-        """Return the SHA-256 of each file of a table, one after the other."""
-        if isinstance(self.digests, manifest_index.IndexedDigests) and table in manifest_index.DIGESTED:
-            return self.digests.of_table(table)
-        return bytes.fromhex("".join(self.digests.get(f, "") for f in self.files.get(table, ())))
-
-    def packed_digest(self) -> bytes:
-        """Digest of the digests of all files except those of `manifest_index.DIGESTED`."""
-        if isinstance(self.digests, manifest_index.IndexedDigests):
-            return self.digests.packed
-        return manifest_index.packed_digest(self.files, self.digests)
 
     @property
     def paths(self) -> set[str]:
@@ -145,6 +133,8 @@ def read_manifest(path: Path) -> RunVersion | None:
         WarehouseError: it cannot be read, is damaged, belongs to another run, or names files outside the run's folder.
     """
     try:
+        if not path.is_file() and os.path.lexists(path):  # a pipe would never answer
+            raise ValueError("it is not a file")  # noqa: TRY301
         content = json.loads(path.read_bytes())
         is_sealed = content.pop("checksum", None) == _checksum(content)
         run = RunVersion(**content)
@@ -167,45 +157,6 @@ def read_manifest(path: Path) -> RunVersion | None:
         else:
             return run
     raise WarehouseError(f"{path}: not a run manifest ({why}); ingest the capture again, or remove the file")
-
-
-def from_index(run_id: str, entry: manifest_index.Entry) -> RunVersion:
-    """Return the run of an entry of the index."""
-    lists = manifest_index.IndexedLists(run_id, entry)
-    return RunVersion(
-        run_id,
-        entry.version,
-        entry.name,
-        entry.schema_version,
-        entry.ingest_version,
-        entry.source_digest,
-        manifest_index.IndexedFiles(lists),
-        manifest_index.IndexedRows(lists),
-        entry.metrics_fingerprint,
-        entry.flags,
-        manifest_index.IndexedDigests(lists),
-    )
-
-
-def for_index(run: RunVersion, stamp: manifest_index.Stamp) -> manifest_index.Entry | None:
-    """Return the entry of a run whose manifest has this stamp; None if the index cannot hold the run."""
-    encoded = manifest_index.encoded(run.run_id, run.files, run.rows, run.digests)
-    if not encoded:
-        return None
-    digests, lists = encoded
-    return manifest_index.Entry(
-        stamp,
-        run.name,
-        run.version,
-        run.schema_version,
-        run.ingest_version,
-        run.source_digest,
-        run.metrics_fingerprint,
-        run.flags,
-        digests,
-        run.packed_digest(),
-        lists,
-    )
 
 
 def _is_in_lake(file: str, run_id: str) -> bool:
