@@ -8,10 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import vl_convert
 
 from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
-from tracewarehouse.dashboards.writing import text_of, with_code, write_pictures, write_text
+from tracewarehouse.dashboards.writing import text_of, vega_script, with_code, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 
@@ -42,6 +43,16 @@ def test_words_have_the_numbers(warehouse: Warehouse) -> None:
         "matrix units 918 TFLOP/s, memory 1.64 TB/s, links 400 GB/s (capture and hardware table)",
     ) in section.facts
     assert any(label == "Captured" and "2023-11-14" in text for label, text in section.facts)
+
+
+def test_only_the_charts_that_are_asked_for_are_drawn(warehouse: Warehouse, recorded: Warehouse) -> None:
+    [section] = run_report(warehouse, ["tiny-tp2"], ["traffic", "steps", "what-if"]).sections
+    assert [f.name for f in section.figures] == ["steps", "traffic"]
+    assert [name for name, _ in section.absent] == ["what-if"]
+    [study] = study_report(recorded, "SELECT run_id FROM main.runs", ["pareto"]).sections
+    assert [f.name for f in study.figures] == ["pareto"]
+    with pytest.raises(WarehouseError, match="no chart pareto here; there are timeline, steps, "):
+        run_report(warehouse, ["tiny-tp2"], ["pareto"])
 
 
 def test_a_chart_without_data_says_why(both: Report) -> None:
@@ -151,3 +162,26 @@ def test_a_study_needs_runs(recorded: Warehouse) -> None:
         study_report(recorded, "SELECT run_id FROM main.runs WHERE false")
     with pytest.raises(QueryError):
         study_report(recorded, "DROP TABLE x")
+
+
+def test_the_script_of_vega_is_kept_and_made_anew_if_it_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    bundled = vl_convert.javascript_bundle()
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda: made.append(1) or bundled)
+
+    def script(cache: str) -> str:
+        monkeypatch.setenv("TRACEWAREHOUSE_CACHE", cache)
+        vega_script.cache_clear()
+        return vega_script()
+
+    assert script(str(tmp_path)) == script(str(tmp_path)) == bundled
+    assert len(made) == 1
+    [kept] = tmp_path.iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert script(str(tmp_path)) == script(str(tmp_path)) == bundled
+    assert len(made) == 2
+    assert script("/dev/null/nowhere") == bundled
+    assert len(made) == 3
+    vega_script.cache_clear()

@@ -30,7 +30,6 @@ DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]
 NEED_MORE = {
     "models.ccl_copies",
-    "models.ccl_instruction_stats",
     "models.ccl_steps",  # host events
     "metrics.ccl_average_memory_bandwidth_v1",
     "metrics.ccl_bandwidth_utilization_v1",

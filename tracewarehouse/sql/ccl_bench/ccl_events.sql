@@ -5,7 +5,17 @@ description: >
   every line, on devices and on the host, so programs, steps and containers count in addition to the ops in them.
   Asynchronous ops and counter samples are other kinds of events there. Their order in the file is that of event_id.
 ---*/
-WITH exported AS (
+WITH instruction_stats AS (
+  SELECT
+    run_id, instruction_id,
+    MAX(string_value) FILTER (WHERE name IN ('display_name', 'event_name')) AS event_name,
+    MAX(int_value) FILTER (WHERE name = 'raw_bytes_accessed') AS raw_bytes_accessed
+  FROM main.instruction_stats
+  WHERE name IN ('display_name', 'event_name', 'raw_bytes_accessed')
+  GROUP BY run_id, instruction_id
+),
+
+exported AS (
   SELECT
     run_id, o.event_id, o.host, o.plane,
     CASE WHEN o.plane LIKE '/device:%' THEN o.device_id END AS device_id,
@@ -16,7 +26,7 @@ WITH exported AS (
     i.bytes_accessed, i.model_flops
   FROM main.ops AS o
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-  LEFT JOIN models.ccl_instruction_stats AS s USING (run_id, instruction_id)
+  LEFT JOIN instruction_stats AS s USING (run_id, instruction_id)
   WHERE
     o.line <> 'Async XLA Ops'
     AND (o.duration_ps <> 0 OR (o.line <> '_counters_' AND o.line NOT LIKE 'counters_%'))

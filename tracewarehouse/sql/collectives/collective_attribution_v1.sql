@@ -9,11 +9,10 @@ value: bound_share
 ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], overlap_share: [0, 1]}
 needs: [whole_collectives, lasting_collectives]
 description: >
-  What the time of collectives goes to, and so what would shorten it. The windows of all ranks divide into three parts
-  that add up to them: overlap, in which the device runs other ops and the collective is hidden; of the rest arrival, which is
-  waiting for the last to arrive, as sync_wait has it; and transfer, what is left. The largest part is what the collectives are bound by (of equal ones transfer before arrival before
-  overlap): a faster link helps the first, balance the second, and the third costs nothing. Executions of which ranks are
-  missing from the capture are left out, as the shortest time over the ranks is not known.
+  What the time of collectives goes to, and so what would shorten it. The windows of all ranks divide into three
+  parts. In overlap the device runs other ops, which hides the collective. Arrival is waiting for the last rank, as in
+  sync_wait. Transfer is the rest. The collectives are bound by the largest part: a faster link shortens transfer,
+  better balance shortens arrival, and overlap costs nothing. Executions with ranks outside the capture are left out.
 changed: First version.
 ---*/
 WITH peaks AS (

@@ -9,10 +9,8 @@ value: executions_per_ms
 needs: [recorded, collectives_in_steps]
 description: >
   Executions of collectives on a device per millisecond of the phase, over all kinds of an axis and the devices that
-  take part. The time of a phase is the time of its steps, including the gaps between them. A last step, which no other
-  one follows, is left out with its collectives; only in a phase without other steps does it count, with its own
-  duration, and the value is an upper bound (models.timed_spans). In a capture without steps, the time is from a device's first op to the end of its last,
-  and phase is NULL.
+  take part. The time of a phase is the time of its steps, including the gaps between them. The last step counts only
+  in a phase that has no other (models.timed_spans).
 changed: First version.
 ---*/
 WITH executed AS (

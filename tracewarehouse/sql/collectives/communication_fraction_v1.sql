@@ -10,11 +10,9 @@ ranges: {fraction: [0, 1], max_fraction: [0, 1]}
 needs: [recorded, any_collective]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
-  phase's steps, each from its start to the start of the next. A last step, which no other one follows, is left out
-  with its communication; only in a phase without other steps does it count, with its own duration, and the value is an
-  upper bound (models.timed_spans). The value is the mean over devices, each of which counts the same; a device without communication counts with 0. In a
-  capture without steps, the time is from a device's first op to the end of its last. The share of each device is
-  computed to one part in 10^15.
+  phase's steps, each from its start to the start of the next. The last step counts only in a phase that has no other
+  (models.timed_spans). The value is the mean over devices, each of which counts the same; a device without
+  communication counts with 0. The share of each device is computed to one part in 10^15.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/

@@ -15,9 +15,20 @@ description: >
   the ranks at hand alone.
 changed: First version.
 ---*/
-WITH chosen AS (
-  SELECT run_id, phase, axis, instance, device_id, is_partial, is_last, lateness_ps, lead_ps, caused_wait_ps
-  FROM models.collective_arrivals
+WITH ranks AS (
+  SELECT
+    run_id, c.device_id, i.phase, i.axis, i.is_partial, i.wait_ps, c.start_ps,
+    c.start_ps - i.first_start_ps AS lateness_ps,
+    LAG(c.start_ps) OVER (PARTITION BY run_id, instance ORDER BY c.start_ps, c.device_id DESC) AS previous_start_ps,
+    ROW_NUMBER() OVER (PARTITION BY run_id, instance ORDER BY c.start_ps DESC, c.device_id) = 1 AS is_last
+  FROM main.collectives AS c
+  INNER JOIN models.collective_instances AS i USING (run_id, instance)
+  WHERE i.ranks > 1
+),
+
+chosen AS (
+  SELECT *
+  FROM ranks
   QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, axis) -- whole executions, if there are any
 ),
 
@@ -27,8 +38,8 @@ summed AS (
     COUNT(*) AS executions,
     COUNT(*) FILTER (WHERE is_last) AS last_executions,
     COUNT(*) FILTER (WHERE is_partial) AS partial_executions,
-    COALESCE(SUM(caused_wait_ps), 0) AS caused_wait_ps,
-    COALESCE(SUM(lead_ps), 0) AS lead_ps,
+    COALESCE(SUM(wait_ps) FILTER (WHERE is_last), 0) AS caused_wait_ps,
+    COALESCE(SUM(start_ps - previous_start_ps) FILTER (WHERE is_last), 0) AS lead_ps,
     SUM(lateness_ps) AS lateness_ps
   FROM chosen
   GROUP BY run_id, phase, axis, device_id

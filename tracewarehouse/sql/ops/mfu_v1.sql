@@ -11,16 +11,14 @@ needs: [matrix_peak, known_phases, model_shape, batch_size, lengths]
 description: >
   Model FLOPs utilization: the floating-point operations that the model needs for a phase's tokens, over what all
   devices of the run (missing ones included) could do at their peak in the time of its steps. A step lasts from its
-  start to the next one's on the slowest device. A last step, which no other one follows, is left out with its tokens,
-  because its time is not known; if a phase has no other, its own duration counts, and the value is an upper bound. A
-  token and forward pass takes 2 x active parameters, without the embedding tables and the output head, and for
-  attention 4 x layers x width x context. The width is that of all query heads (of the residual stream if heads are not
-  known). The output head, vocabulary x residual stream, runs on one token of each sequence, in prefill too; if the
-  vocabulary is not known, the head counts as large as the embedding table. Prefill has batch x input tokens, the i-th
-  with a context of i. A decode step has batch tokens with a context of input + step, where prefill is step 0. Steps of
-  several prefills, whose tokens are not known, have no value. The peak is that of the type in which most of the time of
-  the phase's matrix products multiplies; if the capture does not show it, that of the run's dtype. Source: Chowdhery et
-  al., PaLM (2022), appendix B, with a third of its training cost for the forward pass, and causal contexts.
+  start to the next one's on the slowest device. The last step counts only in a phase that has no other. A token takes
+  2 x active parameters, without the embedding tables and the output head, and for attention 4 x layers x width x
+  context (models.model_shapes). The output head runs on one token of each sequence, in prefill too. Prefill has batch
+  x input tokens, the i-th with a context of i. A decode step has batch tokens with a context of input + step, where
+  prefill is step 0. Steps of several prefills, whose tokens are not known, have no value. The peak is that of the
+  type in which most of the time of the phase's matrix products multiplies; if the capture does not show it, that of
+  the run's dtype. Source: Chowdhery et al., PaLM (2022), appendix B, with a third of its training cost for the
+  forward pass, and causal contexts.
 changed: First version.
 ccl_bench: mfu
 ---*/
@@ -32,6 +30,7 @@ WITH products AS (
   GROUP BY run_id, t.phase, c.product_type
 ),
 
+-- the type that takes most of it
 multiplied AS (
   SELECT run_id, phase, product_type
   FROM products
@@ -44,6 +43,7 @@ peaks AS (
   GROUP BY run_id, product_type
 ),
 
+-- what the ops of the steps computed
 worked AS (
   SELECT
     run_id, e.phase,
@@ -56,6 +56,7 @@ worked AS (
   GROUP BY run_id, e.phase
 ),
 
+-- the steps whose time is known
 phases AS (
   SELECT
     run_id, phase,
@@ -69,35 +70,7 @@ phases AS (
   GROUP BY run_id, phase
 ),
 
-sizes AS (
-  SELECT
-    run_id,
-    num_params_active AS params,
-    has_tied_embeddings,
-    COALESCE(num_params_embedding, CAST(vocab_size AS BIGINT) * hidden_size) AS embedding_params,
-    COALESCE(CAST(vocab_size AS BIGINT) * hidden_size, num_params_embedding) AS head_params,
-    CAST(num_layers AS BIGINT) * COALESCE(CAST(num_heads AS BIGINT) * head_dim, hidden_size) AS layers_width,
-    CAST(batch_size AS BIGINT) AS sequences,
-    CAST(input_length AS BIGINT) AS input_length,
-    device_count + COALESCE(missing_devices, 0) AS devices,
-    CASE
-      WHEN LOWER(dtype) LIKE '%int8%' THEN 'int8'
-      WHEN LOWER(dtype) LIKE '%fp8%' OR LOWER(dtype) LIKE '%float8%' OR LOWER(dtype) LIKE 'f8%' THEN 'fp8'
-      ELSE 'bf16'
-    END AS product_type
-  FROM main.runs
-),
-
-shapes AS (
-  SELECT
-    run_id,
-    -- the parameters include a head of its own, unless it counts as one of the tables
-    params - embedding_params
-    - CASE WHEN has_tied_embeddings OR embedding_params >= 2 * head_params THEN 0 ELSE head_params END AS body_params,
-    head_params, layers_width, sequences, input_length, devices, product_type
-  FROM sizes
-),
-
+-- tokens of these steps and the contexts that they attend to
 counted AS (
   SELECT
     run_id, p.phase, p.steps, p.time_ps, p.last_steps, h.devices, h.body_params, h.head_params,
@@ -113,10 +86,11 @@ counted AS (
       WHEN p.all_steps = 1 THEN h.sequences * ((h.input_length * (h.input_length + 1)) // 2)
     END AS contexts
   FROM phases AS p
-  INNER JOIN shapes AS h USING (run_id)
+  INNER JOIN models.model_shapes AS h USING (run_id)
   LEFT JOIN multiplied AS m USING (run_id, phase)
 ),
 
+-- operations of these tokens, and the peak of their type
 needed AS (
   SELECT
     run_id, phase, c.steps, c.time_ps, c.last_steps, c.devices, c.tokens,

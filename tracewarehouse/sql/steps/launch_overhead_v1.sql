@@ -8,12 +8,12 @@ grain: [run_id, phase, device_id]
 value: gap_us
 needs: [repeated_launches]
 description: >
-  Time on a device from the end of one execution of a program to the start of the next, as the mean over the executions
-  of a phase, with percentiles by nearest rank. The phase is that of the next execution. An execution that starts before
-  the end of those before it follows at 0. Two more times are given. The dispatch time is from the start of the host's
-  dispatch of an execution to its start on the device, including queueing behind earlier executions. The undispatched
-  part of a gap is the time in which the host had not begun to dispatch; the rest of the gap is the device's own. A
-  phase has no row if its executions follow none and their dispatch is not known.
+  Time on a device from the end of one execution of a program to the start of the next, as the mean over the
+  executions of a phase, with percentiles by nearest rank. The phase is that of the next execution. An execution that
+  starts before the end of those before it follows at 0. Two more times are given. The dispatch time is from the start
+  of the host's dispatch of an execution to its start on the device, including queueing behind earlier executions. The
+  undispatched part of a gap is the time in which the host had not begun to dispatch; the rest of the gap is the
+  device's own. A phase has no row if none of its executions follows another and no dispatch is known.
 changed: First version.
 ---*/
 WITH executions AS (
@@ -37,70 +37,6 @@ phase_of_execution AS (
   GROUP BY run_id, device_id, execution
 ),
 
-launched AS (
-  SELECT
-    run_id, o.device_id, o.execution,
-    COALESCE(CAST(s.int_value AS VARCHAR), s.string_value) AS launch
-  FROM main.ops AS o
-  INNER JOIN main.event_stats AS s USING (run_id, event_id)
-  WHERE o.line = 'XLA Modules' AND o.execution IS NOT NULL AND s.name = 'run_id'
-),
-
--- on TPUs the runtime's DoEnqueueProgram and the execution share a run_id, and the former has its device's ordinal
-enqueued AS (
-  SELECT
-    run_id, h.host,
-    COALESCE(CAST(l.int_value AS VARCHAR), l.string_value) AS launch,
-    COALESCE(CAST(n.int_value AS VARCHAR), n.string_value) AS ordinal,
-    MIN(h.start_ps) AS dispatch_ps
-  FROM main.host_events AS h
-  INNER JOIN main.event_stats AS l USING (run_id, event_id)
-  INNER JOIN main.event_stats AS n USING (run_id, event_id)
-  WHERE h.name = 'DoEnqueueProgram' AND l.name = 'run_id' AND n.name = 'device_ordinal'
-  GROUP BY run_id, h.host, launch, ordinal
-),
-
--- on virtual CPU devices the executions of a host are numbered as these events are
-called AS (
-  SELECT
-    run_id, host,
-    start_ps AS dispatch_ps,
-    ROW_NUMBER() OVER (PARTITION BY run_id, host ORDER BY start_ps, event_id) - 1 AS execution,
-    COUNT(*) OVER (PARTITION BY run_id, host) AS calls
-  FROM main.host_events
-  WHERE name = 'PjRtCpuExecutable::Execute'
-),
-
-placed AS (
-  SELECT
-    run_id, device_id, e.execution, e.start_ps, d.host, d.backend,
-    CAST(d.local_ordinal AS VARCHAR) AS ordinal,
-    w.launch
-  FROM executions AS e
-  INNER JOIN main.devices AS d USING (run_id, device_id)
-  LEFT JOIN launched AS w USING (run_id, device_id, execution)
-),
-
-counted AS (
-  SELECT run_id, host, COUNT(DISTINCT execution) AS executions
-  FROM placed
-  GROUP BY run_id, host
-),
-
--- if one begins after its execution, the clocks or the pairing are wrong
-dispatches AS (
-  SELECT run_id, p.device_id, p.execution, q.dispatch_ps
-  FROM placed AS p
-  INNER JOIN enqueued AS q USING (run_id, host, launch, ordinal)
-  WHERE q.dispatch_ps <= p.start_ps
-  UNION ALL
-  SELECT run_id, p.device_id, execution, c.dispatch_ps
-  FROM placed AS p
-  INNER JOIN called AS c USING (run_id, host, execution)
-  INNER JOIN counted AS n USING (run_id, host)
-  WHERE p.backend = 'cpu' AND c.calls = n.executions AND c.dispatch_ps <= p.start_ps
-),
-
 timed AS (
   SELECT
     run_id, device_id, f.phase, execution,
@@ -112,7 +48,7 @@ timed AS (
     END AS late_ps
   FROM executions AS e
   LEFT JOIN phase_of_execution AS f USING (run_id, device_id, execution)
-  LEFT JOIN dispatches AS d USING (run_id, device_id, execution)
+  LEFT JOIN models.dispatches AS d USING (run_id, device_id, execution)
   WHERE e.last_end_ps IS NOT NULL OR d.dispatch_ps IS NOT NULL
 ),
 

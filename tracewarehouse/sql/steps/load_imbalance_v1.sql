@@ -15,10 +15,11 @@ changed: First version.
 ccl_bench: load_imbalance_ratio
 ---*/
 WITH experts AS (
-  SELECT run_id, phase, device_id, SUM(compute_ps) AS moe_ps
-  FROM models.part_time
-  WHERE part = 'moe'
-  GROUP BY run_id, phase, device_id
+  SELECT run_id, t.phase, t.device_id, SUM(t.self_ps) AS moe_ps
+  FROM models.instruction_time AS t
+  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  WHERE i.part = 'moe' AND t.op_class = 'compute'
+  GROUP BY run_id, t.phase, t.device_id
 ),
 
 ranks AS (

@@ -2,9 +2,8 @@
 model: step_parts
 description: >
   Where the time of each step goes on the devices that ran it, with one row per step and part: ops that are not
-  communication, exposed communication, and no op. Steps last from start to start, so waiting for the host is idle time,
-  and as in models.timed_spans a last step, after which none starts, counts only in a phase without others; the wait
-  after it is missing from its idle time.
+  communication, exposed communication, and no op. Steps last from start to start, so waiting for the host is idle
+  time. The last step counts as in models.timed_spans.
 ---*/
 WITH exposed AS (
   SELECT run_id, device_id, step, SUM(exposed_added_ps) AS exposed_communication_ps

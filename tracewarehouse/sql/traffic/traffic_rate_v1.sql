@@ -8,11 +8,9 @@ grain: [run_id, phase, kind, axis]
 value: message_bytes_per_ms
 needs: [recorded, collectives_in_steps, message_bytes]
 description: >
-  Message bytes of collectives on a device per millisecond of the phase, over the devices that take part. The time of a
-  phase is the time of its steps, including the gaps between them. A last step, which no other one follows, is left out
-  with its bytes; only in a phase without other steps does it count, with its own duration, and the value is an upper
-  bound (models.timed_spans). In a capture without steps, the time is from a device's first op to the end of its last,
-  and phase is NULL. Message and sent bytes are counted as in traffic_volume.
+  Message bytes of collectives on a device per millisecond of the phase, over the devices that take part. The time of
+  a phase is the time of its steps, including the gaps between them. The last step counts only in a phase that has no
+  other (models.timed_spans). Message and sent bytes are counted as in traffic_volume.
 changed: First version.
 ---*/
 WITH moved AS (
