@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tracewarehouse.ingest.columns.records import Line, Plane, StatKind, Trace
+from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
 from tracewarehouse.ingest.readers.chrome.values import DOUBLES, METADATA_KEYS
 from tracewarehouse.ingest.readers.files import CaptureFile
@@ -81,7 +82,11 @@ class Number(str):
 
 def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
     """The planes of a file as records with which `against` verifies a run."""
-    for name, lines in reference(file.read(0, file.size)):
+    try:
+        planes = reference(file.read(0, file.size))
+    except (ValueError, RecursionError) as error:
+        raise CaptureError(f"{file.path}: Python's json cannot read it: {error}") from None
+    for name, lines in planes:
         yield PlainPlane(name, lines=[_line(*line) for line in lines])
 
 

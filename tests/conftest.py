@@ -6,9 +6,9 @@ import hashlib
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -16,10 +16,8 @@ import pytest
 from tracewarehouse.queries.memory_limit import VARIABLE
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tracewarehouse.database.session import Session
-    from tracewarehouse.evaluation.findings import Finding
+    from tracewarehouse.evaluation.audits import Finding
     from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.warehouse import Warehouse
 
@@ -52,44 +50,25 @@ def pytest_configure() -> None:
             signal.signal(number, action)
 
 
-class EvaluatedOnce:
-    """Stands for the process that evaluates a run at ingest: remembers what came of the same files.
-
-    Hundreds of tests ingest the same few captures, and each would start such a process and evaluate all metrics.
-    """
-
-    known: ClassVar[dict[str, tuple[pa.Table, list[Finding], dict[str, str]]]] = {}
-
-    def __init__(self) -> None:
-        from tracewarehouse.executors.executor import prepared_evaluator
-
-        self._evaluator = prepared_evaluator(None, 1)
-        self.fingerprint = self._evaluator.fingerprint
-        self.findings: list[Finding] = []
-        self.beyond_range: dict[str, str] = {}
-
-    def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
-        digests = {t: [hashlib.sha256(p.read_bytes()).hexdigest() for p in paths] for t, paths in files.items()}
-        key = repr((self.fingerprint, run_id, sorted(digests.items())))
-        if key not in self.known:
-            values = self._evaluator(files, run_id)
-            self.known[key] = values, self._evaluator.findings, self._evaluator.beyond_range
-        values, self.findings, self.beyond_range = self.known[key]
-        return values
-
-
 @pytest.fixture(autouse=True, scope="session")
 def evaluated_once() -> Iterator[None]:
-    """Evaluate a run once that several tests of this process ingest, but with definitions of their own."""
-    from tracewarehouse.warehouse import Warehouse
+    """Evaluate a run once by the same definitions: hundreds of tests of this process ingest the same few captures."""
+    from tracewarehouse.evaluation.evaluator import Evaluator
 
-    evaluator = Warehouse._evaluator
+    evaluate = Evaluator.__call__
+    known: dict[str, tuple[Mapping[str, list[Any]], list[Finding], dict[str, str]]] = {}
 
-    def shared(warehouse: Warehouse, jobs: int | None) -> AbstractContextManager[Any]:
-        return evaluator(warehouse, jobs) if warehouse.sql else nullcontext(EvaluatedOnce())
+    def remembered(self: Evaluator, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
+        digests = {t: [hashlib.sha256(p.read_bytes()).hexdigest() for p in paths] for t, paths in files.items()}
+        key = repr((self.fingerprint, run_id, sorted(digests.items())))
+        if key not in known:
+            values = evaluate(self, files, run_id)
+            known[key] = values, self.findings, self.beyond_range
+        values, self.findings, self.beyond_range = known[key]
+        return values
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Warehouse, "_evaluator", shared)
+        patch.setattr(Evaluator, "__call__", remembered)
         yield
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from tracewarehouse.database.session import Session
     from tracewarehouse.database.sessions import Sessions
     from tracewarehouse.definitions.reading import Definitions
-    from tracewarehouse.evaluation.evaluator import Evaluator
-    from tracewarehouse.evaluation.findings import Finding
-    from tracewarehouse.evaluation.forked import ForkedEvaluator
+    from tracewarehouse.evaluation.audits import Finding
     from tracewarehouse.executors.executor import Executor, Outcome
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
@@ -84,7 +82,6 @@ class Warehouse:
             self.lake = Lake(Path(path))
         self.path = os.fspath(path) if is_remote(path) else Path(path)
         self.sql = Path(sql) if sql is not None else None
-        self._has_evaluated = False
         self._limits: Limits | None = None
         self.lake.catalogue = lambda: self._catalogue.runs()
 
@@ -436,11 +433,11 @@ class Warehouse:
             evaluate: store the metric values with the run.
             jobs: number of processes that may read a large capture in parallel; None for one per core.
         """
+        from tracewarehouse.evaluation.evaluator import Evaluator
         from tracewarehouse.executors.executor import IngestTask, run_task
 
         task = IngestTask(0, capture, self._folder("ingest"), self.sql, options)
-        with self._evaluator(jobs) if evaluate else nullcontext() as evaluator:
-            return run_task(task, evaluator, jobs)
+        return run_task(task, Evaluator(lambda: self.definitions) if evaluate else None, jobs)
 
     def audit(self, run: str | Sequence[str] | None = None, limit: int = 20) -> list[Finding]:
         """Run the audits, and return the rows that must never occur; empty if all is well.
@@ -477,7 +474,7 @@ class Warehouse:
         from tracewarehouse.evaluation.evaluator import Evaluator, refresh
 
         self._folder("refresh")
-        evaluator = Evaluator(self.definitions)
+        evaluator = Evaluator(lambda: self.definitions)
         with self.followed_by_database():
             return [fresh for r in self.stale_runs() if (fresh := refresh(self.lake, r, evaluator))]
 
@@ -625,16 +622,3 @@ class Warehouse:
         if isinstance(self.path, Path):
             return self.path
         raise WarehouseError(f"{self.path}: a remote warehouse can only be read; copy it to a folder to {verb} there")
-
-    def _evaluator(self, jobs: int | None) -> AbstractContextManager[Evaluator | ForkedEvaluator]:
-        """The metric evaluator for ingest; the first one is a separate process, to keep its imports out of this one."""
-        from tracewarehouse.ingest.processes.pool import forked
-
-        if self._has_evaluated or jobs == 1 or (helper := forked()) is None:
-            from tracewarehouse.evaluation.evaluator import Evaluator
-
-            return nullcontext(Evaluator(self.definitions))
-        from tracewarehouse.evaluation.forked import ForkedEvaluator
-
-        self._has_evaluated = True
-        return ForkedEvaluator(helper, self.sql)

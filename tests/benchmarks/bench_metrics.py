@@ -41,11 +41,12 @@ EVALUATE = """
 import sys
 from tracewarehouse.ingest.lake.lake import Lake
 from pathlib import Path
+from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation.evaluator import Evaluator
 lake = Lake(Path(sys.argv[1]))
 [run] = lake.runs()
-values = Evaluator()({t: lake.paths(run, t) for t in run.files if t != "metric_values"}, run.run_id)
-assert len(values) > 100, len(values)
+values = Evaluator(load_definitions)({t: lake.paths(run, t) for t in run.files if t != "metric_values"}, run.run_id)
+assert len(values["metric"]) > 100, len(values["metric"])
 """
 REFRESH = """
 import sys

@@ -112,7 +112,7 @@ def _patterns(folder: Path, stretched: Sequence[int], *, is_generating: bool) ->
             maker = [sys.executable, str(HERE / "tpu_captures.py"), str(capture), "--megabytes", str(megabytes)]
             subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
             made += [r.entry for r in warehouse.ingest(capture, mesh="tp=8")]
-        lake, evaluator = warehouse.lake, Evaluator(warehouse.definitions)
+        lake, evaluator = warehouse.lake, Evaluator(lambda: warehouse.definitions)
         longer = [_stretched(lake, run, evaluator, by) for run in real for by in stretched]
         return [pattern(lake, r) for r in (*real, *longer)], [pattern(lake, r) for r in made]
 

@@ -198,10 +198,10 @@ class TestTables:
         class Count:
             fingerprint = "abc"
 
-            def __call__(self, files: dict[str, list[Path]], run_id: str) -> pa.Table:
+            def __call__(self, files: dict[str, list[Path]], run_id: str) -> dict[str, list[Any]]:
                 rows = sum(pq.read_metadata(path).num_rows for path in files["ops"])
                 row = {"metric": "ops", "version": 1, "dimensions": "{}", "value": float(rows), "unit": "count"}
-                return pa.Table.from_pylist([row | {"fingerprint": "abc"}])
+                return {name: [value] for name, value in (row | {"fingerprint": "abc"}).items()}
 
         result = ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w", evaluate=Count())
         assert result.entry.metrics_fingerprint == "abc"
@@ -212,7 +212,7 @@ class TestTables:
         class Fails:
             fingerprint = "abc"
 
-            def __call__(self, files: dict[str, list[Path]], run_id: str) -> pa.Table:
+            def __call__(self, files: dict[str, list[Path]], run_id: str) -> dict[str, list[Any]]:
                 raise TracewarehouseError("no")
 
         with pytest.raises(TracewarehouseError, match="no"):

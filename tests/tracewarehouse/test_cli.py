@@ -639,21 +639,3 @@ def test_a_metric_that_compares_runs_is_among_the_values(folder: Path, capsys: p
     [value] = json.loads(capsys.readouterr().out)
     assert value["value"] == 1
     assert json.loads(value["dimensions"]) == {"baseline_run_id": value["run_id"]}
-
-
-def test_ctrl_c_in_a_text_that_is_executed_has_the_exit_code_of_ctrl_c(tmp_path: Path) -> None:
-    """Python notes that a text was interrupted, as when a module makes a dataclass, and would end by SIGINT."""
-    (tmp_path / "interrupted.py").write_text(
-        "import os, signal, time\n"
-        "from tracewarehouse import cli\n"
-        "def run(arguments):\n"
-        "    try:\n"
-        "        exec('os.kill(os.getpid(), signal.SIGINT)\\ntime.sleep(60)', globals())\n"
-        "    except KeyboardInterrupt:\n"
-        "        return 130\n"
-        "cli.run = run\n"
-        "cli.main()\n"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])}
-    command = [sys.executable, "-m", "interrupted"]
-    assert subprocess.run(command, env=environment, check=False, timeout=60).returncode == 130

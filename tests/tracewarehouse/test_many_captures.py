@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import duckdb
 import pytest
 from running_processes import wait_until
 from tiny_capture import tiny_capture
@@ -21,11 +20,10 @@ from tracewarehouse.executors.local import LocalProcesses
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
 from tracewarehouse.ingest.errors import CaptureError
-from tracewarehouse.ingest.processes.pool import ONE_THREAD
 from tracewarehouse.warehouse import open_warehouse
 
-WITH_FAULTS = """
-import os, signal, sys, time
+FAULTS = """
+import os, signal, time
 from tracewarehouse.ingest import pipeline
 write = pipeline.write_tables
 identify = pipeline._identify
@@ -46,10 +44,14 @@ def faulty(*arguments):
     return written
 
 pipeline._identify, pipeline.write_tables = remembering, faulty
+"""
+WITH_FAULTS = """
+from tracewarehouse.executors import local
+local._MODULES += ("faults_of_ingest",)
 from tracewarehouse.cli import main
 main()
 """
-"""`tw` with captures at which the process is killed, fails unexpectedly, or goes on for ever, with their tables half
+"""`tw` whose helpers import the faults: they are killed, fail unexpectedly, or go on for ever, with their tables half
 published."""
 
 
@@ -64,12 +66,13 @@ def captures(tmp_path: Path) -> Path:
 @pytest.fixture
 def faulty_tw(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts `tw` with the faults above, in a group of processes of its own."""
+    (tmp_path / "faults_of_ingest.py").write_text(FAULTS)
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str | Path) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-c", WITH_FAULTS, "-w", str(tmp_path / "w"), *map(str, arguments)],
-            env=os.environ | ONE_THREAD,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -111,7 +114,6 @@ def test_an_error_names_all_captures_that_failed_and_the_others_are_there(captur
         assert sorted(r.name for r in warehouse.lake.runs()) == ["c0", "c2", "c4"]
 
 
-@pytest.mark.skipif(duckdb.__version__ < "2", reason="beside DuckDB 1.5 nothing is forked, so no fault gets there")
 def test_a_killed_process_and_an_unknown_fault_cost_only_their_captures(
     captures: Path, tmp_path: Path, faulty_tw: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -96,11 +96,7 @@ def main() -> None:
             signal.signal(number, _end)
     search_seldom()
     stuck_query.may_end_process = True
-    code = run(sys.argv[1:])
-    # If Ctrl-C interrupts a text that is executed, such as that of a dataclass, `python -m` ends by SIGINT whatever the
-    # code, unless another text is executed after it.
-    exec("")  # noqa: S102
-    sys.exit(code)
+    sys.exit(run(sys.argv[1:]))
 
 
 def _end(number: int, _: object) -> None:

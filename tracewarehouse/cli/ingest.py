@@ -118,10 +118,6 @@ def ingest(
     try:
         if captures:
             with context.obj.open(create=True) as warehouse, warehouse.followed_by_database():
-                if engine is not Engine.SPARK:  # Spark may want pandas
-                    from tracewarehouse.ingest.processes.pandas_import import keep_pandas_out
-
-                    keep_pandas_out()
                 if engine is Engine.SPARK:
                     from tracewarehouse.spark.executor import SparkExecutor
 

@@ -22,9 +22,8 @@ import duckdb
 from tracewarehouse.definitions import derived
 from tracewarehouse.definitions.definition import Metric, ModelHeader, View
 from tracewarehouse.definitions.reading import Definitions, load_definitions
-from tracewarehouse.evaluation.audits import BEYOND_RANGE, audit_sql, beyond_range, run_audit
+from tracewarehouse.evaluation.audits import BEYOND_RANGE, Evaluation, Finding, audit_sql, beyond_range, run_audit
 from tracewarehouse.evaluation.cursors import run_tasks
-from tracewarehouse.evaluation.findings import Evaluation, Finding
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal

@@ -18,7 +18,6 @@ from tracewarehouse.ingest.errors import CaptureError, TracewarehouseError, show
 
 if TYPE_CHECKING:
     from tracewarehouse.evaluation.evaluator import Evaluator
-    from tracewarehouse.evaluation.forked import ForkedEvaluator
     from tracewarehouse.ingest.pipeline import IngestResult
 
 _PACKED = 10
@@ -129,17 +128,14 @@ def prepared_evaluator(sql: Path | None, threads: int) -> Evaluator:
     Args:
         sql: the folder of the user's own metrics, or None.
         threads: number of threads that may evaluate a run.
-
-    Raises:
-        MetricError: a definition is not valid.
     """
     from tracewarehouse.definitions.reading import load_with
     from tracewarehouse.evaluation.evaluator import Evaluator
 
-    return Evaluator(load_with(sql), threads=threads)
+    return Evaluator(lambda: load_with(sql), threads=threads)
 
 
-def run_task(task: IngestTask, evaluator: Evaluator | ForkedEvaluator | None, jobs: int | None) -> IngestResult:
+def run_task(task: IngestTask, evaluator: Evaluator | None, jobs: int | None) -> IngestResult:
     """Ingest the capture of a task in this process.
 
     Args:
@@ -150,13 +146,13 @@ def run_task(task: IngestTask, evaluator: Evaluator | ForkedEvaluator | None, jo
     Raises:
         TracewarehouseError: the capture cannot be ingested.
     """
-    from tracewarehouse.ingest.pipeline import ingest_capture  # imported while a forked evaluator gets ready
+    from tracewarehouse.ingest.pipeline import ingest_capture
 
     result = ingest_capture(task.capture, task.warehouse, task.options, evaluate=evaluator, jobs=jobs)
     return _with_findings(result, evaluator)
 
 
-def _with_findings(result: IngestResult, evaluator: Evaluator | ForkedEvaluator | None) -> IngestResult:
+def _with_findings(result: IngestResult, evaluator: Evaluator | None) -> IngestResult:
     """The result of an ingest, with a note on what the audits of its evaluator found."""
     if evaluator is None or result.status == "unchanged":
         return result

@@ -7,7 +7,6 @@ once would only share the cores, and hold twice the memory.
 from __future__ import annotations
 
 import gc
-import importlib
 import select
 import signal
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracewarehouse.database.temporary import remove_abandoned
-from tracewarehouse.executors.executor import IngestTask, Outcome, ingest_task, prepared_evaluator
+from tracewarehouse.executors.executor import IngestTask, Outcome, ingest_task
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.garbage import remove_staging
 from tracewarehouse.ingest.lake.lake import Lake
@@ -50,7 +49,6 @@ class LocalProcesses:
         self._busy: dict[Helper, IngestTask] = {}
         self._idle: list[Helper] = []
         self._warehouses: set[Path] = set()
-        self._is_ready = False
 
     def submit(self, task: IngestTask) -> None:
         """Accept a task, and begin it if a process is free.
@@ -58,11 +56,10 @@ class LocalProcesses:
         Raises:
             MetricError: a definition of the user's own metrics is not valid.
         """
-        if not self._is_ready:  # forked processes share everything imported and parsed so far
-            for module in _MODULES:
-                importlib.import_module(module)
-            prepared_evaluator(task.sql, 1)
-            self._is_ready = True
+        if task.sql is not None:
+            from tracewarehouse.definitions.reading import load_with
+
+            load_with(task.sql)
         self._warehouses.add(task.warehouse)
         self._waiting.append(task)
         self._begin()
@@ -141,7 +138,6 @@ def _do(_: Any, work: tuple[IngestTask, int]) -> Outcome:
     """Do a task in a process of `LocalProcesses`."""
     if signal.getsignal(signal.SIGTERM) is not _leave:
         signal.signal(signal.SIGTERM, _leave)
-        gc.freeze()
     outcome = ingest_task(*work)
     gc.collect()  # otherwise never done in such a process, which may ingest thousands of captures
     return outcome

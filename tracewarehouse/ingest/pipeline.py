@@ -8,9 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tracewarehouse.ingest.capture.batches import Batch, read_batches
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
@@ -42,11 +40,13 @@ if TYPE_CHECKING:
 class MetricEvaluator(Protocol):
     """Evaluates the metrics of one run from the files of its tables."""
 
-    fingerprint: str
-    """Fingerprint of all metric definitions."""
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of all metric definitions."""
+        ...
 
-    def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
-        """Evaluate a run from its files by table name, and return rows of main.metric_values without run_id."""
+    def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
+        """Evaluate a run from its files by table name, and return the columns of main.metric_values without run_id."""
         ...
 
 
@@ -232,7 +232,7 @@ def _evaluated(
     if evaluate:
         values = evaluate({t: [path for path, _ in parts] for t, parts in made.items()}, identity.run_id)
         with staging.folder.writer("metric_values") as writer:
-            writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
+            writer.write(len(values["metric"]), values)
         if writer.rows:
             made["metric_values"] = [(writer.path, writer.rows)]
     rows = {t: sum(count for _, count in parts) for t, parts in made.items()}

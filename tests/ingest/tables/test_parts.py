@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +29,6 @@ from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_capture
-from tracewarehouse.ingest.processes import pool as processes
 from tracewarehouse.ingest.processes.pool import HelperError, start_helpers
 from tracewarehouse.ingest.tables import parts
 from tracewarehouse.ingest.tables.lines import DeviceEvents, PlaneLines
@@ -226,15 +224,8 @@ class TestDivide:
         assert [line for p in pieces[3:] for line in p.lines] == planes[3].lines
 
 
-@pytest.fixture(params=["fork", "interpreter"])
-def start(request: pytest.FixtureRequest) -> Iterator[str]:
-    """How helpers start: whether this process has one thread depends on who else is in it."""
-    with patch.object(processes, "_is_single_threaded", lambda: request.param == "fork"):
-        yield request.param
-
-
 class TestProcesses:
-    def test_results_come_in_the_order_of_the_tasks(self, start: str) -> None:
+    def test_results_come_in_the_order_of_the_tasks(self) -> None:
         with start_helpers(2) as both:
             assert both.count == 2
             both.share({"add": 5})
@@ -243,7 +234,7 @@ class TestProcesses:
             both.share({"add": 7})
             assert both.start(_add, [1, 2]).results() == [8, 9]
 
-    def test_helpers_begin_before_the_results_are_asked_for(self, start: str, tmp_path: Path) -> None:
+    def test_helpers_begin_before_the_results_are_asked_for(self, tmp_path: Path) -> None:
         with start_helpers(1) as both:
             work = both.start(_touch, [tmp_path / "begun"])
             deadline = time.monotonic() + 60
@@ -252,7 +243,7 @@ class TestProcesses:
                 time.sleep(0.01)
             assert work.results() != [os.getpid()]
 
-    def test_the_first_error_is_raised_and_no_process_is_left(self, start: str) -> None:
+    def test_the_first_error_is_raised_and_no_process_is_left(self) -> None:
         with start_helpers(1) as both:
             both.share({"add": 5})
             [helper] = both._helpers
@@ -260,7 +251,7 @@ class TestProcesses:
                 both.start(_add, [1, "two", 3]).results()
         assert helper._process.returncode is not None
 
-    def test_a_helper_has_no_lock_of_its_caller(self, start: str, tmp_path: Path) -> None:
+    def test_a_helper_has_no_lock_of_its_caller(self, tmp_path: Path) -> None:
         with (tmp_path / "lock").open("w") as lock, start_helpers(1) as both:
             fcntl.flock(lock, fcntl.LOCK_EX)
             [helper] = both._helpers
@@ -269,21 +260,9 @@ class TestProcesses:
             with (tmp_path / "lock").open("w") as again:
                 fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def test_a_process_with_threads_does_not_fork(self) -> None:
-        is_over = threading.Event()
-        thread = threading.Thread(target=is_over.wait)
-        thread.start()
-        try:
-            with start_helpers(1) as both:
-                assert isinstance(both._helpers[0]._process, subprocess.Popen)
-        finally:
-            is_over.set()
-            thread.join()
-
-    @pytest.mark.parametrize("is_alone", [False, True])
-    def test_helpers_end_with_their_caller(self, is_alone: bool) -> None:
+    def test_helpers_end_with_their_caller(self) -> None:
         code = "from tracewarehouse.ingest.processes import pool; import time; "
-        code += f"pool._is_single_threaded = lambda: {is_alone}; p = pool.start_helpers(2); "
+        code += "p = pool.start_helpers(2); "
         code += "print(*(h._process.pid for h in p._helpers), flush=True); "
         caller = subprocess.Popen([sys.executable, "-c", code + "time.sleep(60)"], stdout=subprocess.PIPE)
         assert caller.stdout is not None
@@ -297,11 +276,11 @@ class TestProcesses:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    def test_any_number_of_processes_writes_the_same_bytes(self, tmp_path: Path, small_parts: None, start: str) -> None:
+    def test_any_number_of_processes_writes_the_same_bytes(self, tmp_path: Path, small_parts: None) -> None:
         path = tmp_path / "tpu.xplane.pb"
         count = write_capture(path, 0.5, devices=4, ops=80)
         alone = ingested(path, tmp_path / "alone", 1)
-        helped = ingested(path, tmp_path / "helped", 3 if start == "fork" else 2)
+        helped = ingested(path, tmp_path / "helped", 3)
         assert alone.event_count == helped.event_count == count
         assert len(alone.entry.files["ops"]) == 4
         assert len(alone.entry.files["host_events"]) >= 4

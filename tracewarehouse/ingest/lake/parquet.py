@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,7 @@ class TableWriter:
             [f.with_type(pa.dictionary(pa.int32(), f.type)) if f.type == pa.string() else f for f in table.arrow],
             metadata=table.arrow.metadata,
         )
-        self._run = pa.array([run_id], pa.string())
+        self._run = array_of_texts(pa.string(), [run_id])
         self._columns = {f.name: _column(f.type) for f in self._schema if f.name != "run_id"}
         self._pending_rows = 0
         self._writer: pq.ParquetWriter | None = None
@@ -220,6 +220,18 @@ def _array(kind: pa.DataType, values: npt.NDArray[Any], is_known: npt.NDArray[np
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(bits)], missing)
 
 
+def array_of_texts(kind: pa.DataType, values: Collection[str | bytes | None]) -> pa.Array:
+    """Texts or bytes as an Arrow array; `pa.array` would import pandas, where it is installed, to look at a list."""
+    encoded = [v.encode() if isinstance(v, str) else v or b"" for v in values]
+    ends = np.cumsum([0, *map(len, encoded)])
+    if ends[-1] > np.iinfo(np.int32).max:
+        raise pa.ArrowCapacityError("an array holds at most 2 GB of text")
+    missing = np.array([v is None for v in values], bool)
+    validity = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+    buffers = [validity, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(kind, len(encoded), buffers)
+
+
 _DTYPE_OF = {
     pa.bool_(): np.bool_,
     pa.int32(): np.int32,
@@ -314,7 +326,7 @@ class _Text:
             start, end = end, end + count
             codes[start:end] = part
         indices = _array(pa.int32(), codes, codes >= 0 if codes.min(initial=0) < 0 else None)
-        encoded = pa.DictionaryArray.from_arrays(indices, pa.array(list(self._code_of), pa.string()))
+        encoded = pa.DictionaryArray.from_arrays(indices, array_of_texts(pa.string(), self._code_of))
         self._parts, self._code_of = [], {}
         return encoded
 
@@ -329,7 +341,9 @@ class _Bytes:
         if value is None and self._parts and isinstance(self._parts[-1], int):
             self._parts[-1] += count
         else:
-            self._parts.append(count if value is None else pa.array(value, self._kind))
+            self._parts.append(
+                count if value is None else value if isinstance(value, pa.Array) else array_of_texts(self._kind, value)
+            )
 
     def take(self) -> pa.Array:
         column = pa.concat_arrays([pa.nulls(p, self._kind) if isinstance(p, int) else p for p in self._parts])

@@ -1,10 +1,8 @@
 """Shares independent tasks among this process and helper processes, so that every core decodes.
 
-A process with a single thread forks its helpers, which then start at once and share the memory of imported modules. If
-DuckDB, Arrow or the caller has started another thread, each helper is a new interpreter: a fork would copy locks that
-the thread holds, and nothing would release them. The interpreter is started by its own command, not by
-`multiprocessing`, which would run the caller's script again in each helper, and leave helpers behind if the caller is
-killed. A helper ends when its caller has ended.
+A helper is a new interpreter, since a fork would copy locks that threads of DuckDB, Arrow or the caller hold. It is
+started by its own command, not by `multiprocessing`, which would run the caller's script again in each helper, and
+leave helpers behind if the caller is killed. A helper ends when its caller has ended.
 """
 
 from __future__ import annotations
@@ -17,9 +15,8 @@ import queue
 import signal
 import sys
 import threading
-import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -33,8 +30,10 @@ if TYPE_CHECKING:
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-_COMMAND = "from tracewarehouse.ingest.processes.pool import serve_as_interpreter as serve; serve({modules!r})"
-_JEMALLOC = "jemalloc_bg_thd"
+_COMMAND = (  # Ctrl-C reaches the whole group, and the caller decides
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "from tracewarehouse.ingest.processes.pool import serve; serve({modules!r})"
+)
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Environment of a process without linear algebra; otherwise numpy starts threads, in a third of its import time."""
 
@@ -48,56 +47,13 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Fork:
-    """A forked process that does tasks, with the part of `subprocess.Popen`'s interface that is used here."""
-
-    def __init__(self, descriptors: Collection[int]) -> None:
-        tasks, to = os.pipe()
-        back, results = os.pipe()
-        self.stdin, self.stdout = os.fdopen(to, "wb"), os.fdopen(back, "rb")
-        self.returncode: int | None = None
-        self._waiting = threading.Lock()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 counts jemalloc's thread too
-                self.pid = os.fork()
-            if not self.pid:
-                _serve_as_fork(tasks, results, descriptors)
-        finally:
-            os.close(tasks)
-            os.close(results)
-
-    def kill(self) -> None:
-        """Send SIGKILL, unless the process has been waited for."""
-        self._signal(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """Send SIGTERM, unless the process has been waited for."""
-        self._signal(signal.SIGTERM)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.returncode is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def wait(self) -> int:
-        """Wait until it has ended, and return its exit code."""
-        with self._waiting:
-            if self.returncode is None:
-                try:
-                    self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-                except ChildProcessError:  # the caller's program waits for all processes
-                    self.returncode = 1
-            return self.returncode
-
-
 class Helper:
     """One helper process. It does one task after the other, in the order of sending."""
 
     unsent = b""
     """Pickled state that must be sent before the next task."""
 
-    def __init__(self, process: _Fork | subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def ask(self, function: Callable[[Any, _Task], _Result], task: _Task) -> _Result:
@@ -149,10 +105,6 @@ class Helper:
         """Send SIGTERM; a task may handle it, otherwise it ends the process."""
         self._process.terminate()
 
-    def dismiss(self) -> None:
-        """End the process without waiting for it."""
-        self._process.kill()
-
     def end(self) -> None:
         """End the process, whatever it is doing."""
         self._process.kill()
@@ -160,19 +112,6 @@ class Helper:
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):  # the rest could not be sent any more
                 cast(IO[bytes], pipe).close()
-
-
-def forked() -> Helper | None:
-    """Fork a helper that shares the memory of imported modules.
-
-    Returns None if there is no second core, if there are other threads, or if the system refuses.
-    """
-    if usable_cores() == 1 or not _is_single_threaded():
-        return None
-    try:
-        return Helper(_Fork(()))
-    except OSError:
-        return None
 
 
 class Work(Generic[_Result]):
@@ -276,7 +215,7 @@ def start_helpers(count: int, descriptors: Sequence[int] = (), modules: Sequence
     Args:
         count: helpers to start.
         descriptors: open files that the tasks refer to by number.
-        modules: modules that helpers import while they wait, if they are new interpreters.
+        modules: modules that helpers import while they wait.
     """
     helpers: list[Helper] = []
     with suppress(OSError):
@@ -292,8 +231,21 @@ def start_helper(modules: Sequence[str] = (), descriptors: Sequence[int] = ()) -
     Raises:
         OSError: it cannot be started.
     """
-    start = partial(_interpreter, modules=modules) if not _is_single_threaded() else _Fork
-    return Helper(start(descriptors))
+    import subprocess
+
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise FileNotFoundError("this program has no Python interpreter of its own")
+    path = dict.fromkeys([str(Path(__file__).absolute().parents[3]), *(str(Path(p).resolve()) for p in sys.path)])
+    environment = {**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return Helper(
+        subprocess.Popen(  # noqa: S603 - this interpreter
+            [sys.executable, "-c", _COMMAND.format(modules=list(modules))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=descriptors,
+            env=environment,
+        )
+    )
 
 
 def _how_it_ended(code: int) -> str:
@@ -302,68 +254,13 @@ def _how_it_ended(code: int) -> str:
     return f"a process that helped to ingest the capture was ended {how} before it was done{hint}"
 
 
-def _is_single_threaded() -> bool:
-    """Return whether the system counts one thread in this process, including threads that Python does not know.
-
-    The jemalloc thread that Arrow starts does not count: jemalloc takes its own locks before a fork.
-    """
-    try:
-        threads = [(p / "comm").read_text().strip() for p in Path("/proc/self/task").iterdir()]
-    except OSError:
-        return False
-    return len(threads) - threads.count(_JEMALLOC) == 1
-
-
-def _interpreter(descriptors: Sequence[int], modules: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a new interpreter that does tasks.
-
-    Raises:
-        OSError: it cannot be started.
-    """
-    import subprocess
-
-    if not sys.executable or getattr(sys, "frozen", False):
-        raise FileNotFoundError("this program has no Python interpreter of its own")
-    path = dict.fromkeys([str(Path(__file__).absolute().parents[3]), *(str(Path(p).resolve()) for p in sys.path)])
-    environment = {**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    return subprocess.Popen(  # noqa: S603 - this interpreter
-        [sys.executable, "-c", _COMMAND.format(modules=list(modules))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=descriptors,
-        env=environment,
-    )
-
-
-def serve_as_interpreter(modules: Sequence[str]) -> NoReturn:
-    """Run as a helper in a new interpreter."""
+def serve(modules: Sequence[str]) -> NoReturn:
+    """Do the tasks of standard input as a helper, one after the other, until the caller closes it."""
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that no print gets between the results
-    _serve(sys.stdin.buffer, results, modules)
-
-
-def _serve_as_fork(tasks: int, results: int, descriptors: Collection[int]) -> NoReturn:
-    """Run as a forked helper, after releasing the caller's descriptors and objects."""
-    try:
-        gc.freeze()  # so that no object of the caller is finalized here, and no search copies memory
-        for number in signal.valid_signals():
-            if callable(signal.getsignal(number)):
-                signal.signal(number, signal.SIG_DFL)
-        null = os.open(os.devnull, os.O_RDWR)
-        for own in {int(p.name) for p in Path("/proc/self/fd").iterdir()} - {2, null, tasks, results, *descriptors}:
-            os.dup2(null, own)  # locks and pipes; not closed: an object of the caller may still close the number
-        os.dup2(2, 1)
-        _serve(os.fdopen(tasks, "rb"), os.fdopen(results, "wb"))
-    finally:
-        os._exit(1)
-
-
-def _serve(source: IO[bytes], results: IO[bytes], modules: Sequence[str] = ()) -> NoReturn:
-    """Do tasks from the source, one after the other, until it is closed."""
     gc.disable()  # tasks make no reference cycles
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the caller decides
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(source, messages), daemon=True).start()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, messages), daemon=True).start()
     for module in modules:
         importlib.import_module(module)
     state = None
