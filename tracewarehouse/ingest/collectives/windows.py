@@ -26,7 +26,7 @@ _ROLES: dict[str | None, int] = {None: 0, "start": 1, "update": 2, "done": 3}
 class CollectiveOps(Columns):
     """Op-line events of one device that are collectives or halves of them; columns of shape (n,).
 
-    `phase` is a code into columns.phases.PHASES; phase, step and execution are -1 if unknown.
+    `phase` is a code into columns.records.PHASES; phase, step and execution are -1 if unknown.
     """
 
     event_id: Int64

@@ -146,7 +146,7 @@ class CopyOps(Columns):
     """Leaf ops of one device that copy, or are halves of a copy; columns of shape (n,).
 
     `work_before_ps` is the time before the op in which the device computes or communicates, `work_during_ps` such time
-    in the op. `phase` is a code into columns.phases.PHASES; phase and step are -1 if unknown.
+    in the op. `phase` is a code into columns.records.PHASES; phase and step are -1 if unknown.
     """
 
     event_id: Int64
