@@ -236,7 +236,8 @@ class TestAgainst:
     def test_the_real_captures(
         self, shared_traces: Path, shared_runs: dict[str, IngestResult], shared_warehouse: Path
     ) -> None:
-        events = {r.run_id: r.event_count for r in shared_runs.values()}
+        events = {r.run_id: r.rows["events"] for r in Lake(shared_warehouse).runs()}
+        assert {r.run_id for r in shared_runs.values()} <= events.keys()
         for capture in [
             *find_captures(shared_traces),
             *find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz"),

@@ -19,8 +19,8 @@ def test_a_task_names_whole_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     write_capture_directory(tmp_path / "captures" / "a", "a")
     monkeypatch.chdir(tmp_path)
     [capture] = find_captures(Path("captures"))
-    task = _with_whole_paths(IngestTask(0, capture, tmp_path / "w", Path("sql"), costs="costs.json"))
-    named = [*task.capture.files, task.capture.manifest, task.sql, Path(str(task.costs))]
+    task = _with_whole_paths(IngestTask(0, capture, tmp_path / "w", Path("sql")))
+    named = [*task.capture.files, task.capture.manifest, task.sql]
     assert all(p is not None and p.is_relative_to(tmp_path) for p in named)
 
 

@@ -41,6 +41,7 @@ NEED_MORE = {
     "models.attention_caches",  # kernels with their HLO text
     "models.copy_windows",
     "models.decode_contexts",  # a server's batches
+    "models.dispatches",  # calls of the host
     "models.device_peaks",  # the peaks of a device
     "models.fitted_lines",  # messages of several sizes
     "models.instruction_layers",  # devices

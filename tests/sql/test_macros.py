@@ -53,9 +53,9 @@ def test_steps_are_samples_and_notches_that_overlap_are_noise(connection: duckdb
     Notches: 1.57 x (8 - 3) / sqrt(10) = 2.48 on each side, 4.96 together.
     """
     base = [float(i) for i in range(1, 11)]
-    rows = values("a", "step_time", base, 2, phase="decode")
+    rows = values("a", "step_time", base, 1, phase="decode")
     for shift, verdict in ((4, "noise"), (5, "worse"), (-5, "better")):
-        more = values("b", "step_time", [v + shift for v in base], 2, phase="decode")
+        more = values("b", "step_time", [v + shift for v in base], 1, phase="decode")
         [row] = compared(connection, rows + more, "['b'], ['a']")
         assert row["dimensions"] == '{"phase":"decode"}'
         assert (row["baseline"], row["value"], row["baseline_tail"], row["tail"]) == (5, 5 + shift, 9, 9 + shift)
@@ -67,7 +67,7 @@ def test_steps_are_samples_and_notches_that_overlap_are_noise(connection: duckdb
 
 
 def test_three_steps_say_nothing_of_noise(connection: duckdb.DuckDBPyConnection) -> None:
-    rows = values("a", "step_time", [1, 2, 3], 2) + values("b", "step_time", [1, 3, 3], 2)
+    rows = values("a", "step_time", [1, 2, 3], 1) + values("b", "step_time", [1, 3, 3], 1)
     [row] = compared(connection, rows, "['b'], ['a']")
     assert (row["baseline"], row["value"], row["noise"], row["noise_source"]) == (2, 3, None, None)
     assert row["verdict"] == "worse"

@@ -59,6 +59,11 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         {"ops": [_OP, _OP | {"device_id": 1, "event_id": 1}]},
         [{"devices": [{"device_id": 0}, {"device_id": 1}], "ops": [_OP, _OP | {"event_id": 1}]}],
     ),
+    "computed_phase": ({"ops": [_OP]}, [{"ops": [_OP], "instructions": [{"op_class": "copy"}]}, {"phases": [_STEP]}]),
+    "parallel_compute": (
+        {"ops": [_OP, _OP | {"device_id": 1, "event_id": 1}]},
+        [{"ops": [_OP | {"phase": "prefill"}, _OP | {"device_id": 1, "event_id": 1, "phase": "decode"}]}],
+    ),
     "repeated_launches": (
         {"phases": [_MODULE, _MODULE | {"index": 1}]},
         [{"phases": [_MODULE, _MODULE | {"device_id": 1}]}, {"phases": [_STEP, _NEXT]}],

@@ -298,7 +298,8 @@ class Catalogue:
             told = files_error(lake, lake.listing()[0], error)
             raise WarehouseError(f"the database cannot be built: {told}") from None
         except OSError as error:
-            raise WarehouseError(f"{lake.warehouse}: the database cannot be built: {error}") from None
+            what = "the disk is full; free some space and try again" if error.errno == errno.ENOSPC else str(error)
+            raise WarehouseError(f"{lake.warehouse}: the database cannot be built: {what}") from None
 
     def _started(self, part: Path, *, is_new: bool) -> duckdb.DuckDBPyConnection:
         """A copy of the file, or a file without runs if it was made for something else or is damaged."""

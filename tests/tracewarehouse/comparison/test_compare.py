@@ -122,11 +122,11 @@ def test_older_versions_in_a_baseline_file_are_named(
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         if line.get("value", {}).get("metric") == "step_time":
-            line["value"]["version"] = 1
+            line["value"]["version"] = 0
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert run(["-w", str(folder), "check", "fast", "--against", str(path)]) == 1
     said = capsys.readouterr()
-    assert "older versions, which are not compared: step_time 1;" in said.err
+    assert "older versions, which are not compared: step_time 0;" in said.err
     assert "values are missing on one side: step_time;" in said.err
     assert "not in baseline" in said.out
 

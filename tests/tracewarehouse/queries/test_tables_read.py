@@ -197,9 +197,13 @@ def test_pivot_and_macros_answer_also_behind_other_queries(made_once: Path) -> N
             warehouse.query("FROM checkpoint()")
         [run_id] = [r.run_id for r in warehouse.lake.runs()]
         for macro in warehouse.definitions.macros:
-            arguments = ", ".join(
-                f"['{run_id}']" for p in MacroHeader.model_validate(macro.header).signature if ":=" not in p
-            )
+            needed = [p for p in MacroHeader.model_validate(macro.header).signature if ":=" not in p]
+            given = {
+                "run": f"'{run_id}'",
+                "threads": "[{'first_event_id': 0, 'place': '', 'kind': 'ops', 'is_named': true}]",
+            }
+            lists = {"runs", "baselines", "run_repeats", "baseline_repeats"}
+            arguments = ", ".join(given.get(p, f"['{run_id}']" if p in lists else "1") for p in needed)
             assert warehouse.query(f"SELECT count(*) FROM {macro.qualified}({arguments})").scalar() is not None
 
 

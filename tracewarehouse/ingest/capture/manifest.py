@@ -230,7 +230,7 @@ def content_of(path: Path, most_bytes: int) -> str:
         found = found_instead(path) if path.exists() or path.is_symlink() else "found nothing"
         raise CaptureError(f"expected a file, {found}")
     with path.open("rb") as file:
-        raw = file.read(most_bytes + 1)
+        raw = file.read(min(path.stat().st_size, most_bytes) + 1)  # a buffer of that size is made at once
     if len(raw) > most_bytes:
         size = f"{most_bytes >> 20} MB" if most_bytes >> 20 else f"{most_bytes >> 10} kB"
         raise CaptureError(f"larger than {size}")

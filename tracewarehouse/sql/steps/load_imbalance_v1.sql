@@ -6,7 +6,7 @@ unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]
 value: busy_imbalance
-needs: [several_devices]
+needs: [several_devices, parallel_compute]
 description: >
   Busy time of the busiest device over the mean of the devices that ran the phase; 1 is perfect balance. Waiting in a
   collective is busy time, so the column for compute shows the imbalance for which ranks wait. A device that computes
