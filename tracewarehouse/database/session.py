@@ -267,7 +267,7 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
 def reads_values(definitions: Definitions, sql: str) -> bool:
     """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
     try:
-        # leaves no DuckDB threads behind, so that the process can be forked later
+        # it only parses, so it needs no threads
         with duckdb.connect(":memory:", config={"threads": 1}) as parser:
             read = tables_read(parser, sql)
     except (duckdb.Error, UnicodeError, RecursionError):
