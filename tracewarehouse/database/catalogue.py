@@ -92,10 +92,10 @@ _MADE = _table(
         "format": ("INTEGER", "Version of the schema store."),
         "schema_version": ("INTEGER", "Version of the runs' tables."),
         "root": ("VARCHAR", "The warehouse's folder; the views name files in it."),
-        "definitions": ("VARCHAR", "Digest of the SQL files of tracewarehouse that the views are from."),
+        "definitions": ("VARCHAR", "Digest of the definitions of tracewarehouse that the views are from."),
         "own_definitions": (
             "VARCHAR",
-            "Digest of a user's own SQL files that the views are from; empty if there are none.",
+            "Digest of a user's own definitions that the views are from; empty if there are none.",
         ),
     },
 )
@@ -407,9 +407,9 @@ class Catalogue:
 
 
 def _digest(folder: Path) -> str:
-    """Digest of the names and texts of the SQL files in a folder."""
+    """Digest of the names and texts of the definitions in a folder: SQL, and YAML of preconditions and columns."""
     digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*.sql")):
+    for file in sorted([*folder.rglob("*.sql"), *folder.rglob("*.yaml")]):
         digest.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
     return digest.hexdigest()
 

@@ -236,6 +236,30 @@ def test_one_that_cannot_be_used_counts_for_nothing(damage: str, warehouse: Ware
         assert of_any_duckdb(folder) == answers_from_runs(folder)
 
 
+def test_a_changed_precondition_makes_it_old(folder: Path, tmp_path: Path) -> None:
+    """A precondition is a view, though it stands in YAML."""
+    own = tmp_path / "own"
+    own.mkdir()
+    entry = "described:\n  reason: nothing names the model\n  runs: SELECT run_id FROM main.runs WHERE {}\n"
+    (own / "preconditions.yaml").write_text(entry.format("model IS NOT NULL"), encoding="utf-8")
+    packaged = Path(tw.__file__).parent / "sql" / "serving" / "ttft_v1.sql"
+    mine = (
+        packaged.read_text(encoding="utf-8")
+        .replace("ttft", "my_ttft")
+        .replace("status: stable", "status: experimental")
+    )
+    (own / "my_ttft_v1.sql").write_text(mine, encoding="utf-8")
+    with open_warehouse(folder, sql=own) as opened:
+        opened.build()
+        assert opened.is_database_current()
+    (own / "preconditions.yaml").write_text(entry.format("false"), encoding="utf-8")
+    with open_warehouse(folder, sql=own) as opened:
+        assert not opened.is_database_current()
+        assert opened.update_database()
+    with duckdb.connect(str(folder / DATABASE), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM preconditions.described").fetchall() == [(0,)]
+
+
 def test_changed_bytes_are_found(warehouse: Warehouse) -> None:
     file = warehouse.lake.warehouse / DATABASE
     content = bytearray(file.read_bytes())
