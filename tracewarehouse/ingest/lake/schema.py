@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.profiler_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """Version of the tables; raise it whenever a table changes. The error about another version names the command that
 ingests again."""
 
