@@ -155,6 +155,8 @@ RUNS = _table(
     num_params_active     BIGINT   Parameters that one token uses; all of them in a dense model. [parameters]
     num_params_embedding  BIGINT   Parameters of the embedding tables. [parameters]
     has_tied_embeddings   BOOLEAN  True if the output head is the embedding table, so that the parameters count it once.
+    capacity_factor       VARCHAR  Places of an expert over its mean share of the tokens, such as 1.25; inf if no token
+        is dropped. NULL without experts, or where not known.
     mesh                  VARCHAR  Mesh axes and sizes, outermost first, such as 'dp=2,tp=2'.
     pp                    INTEGER  Size of the pipeline-parallel axis.
     dp                    INTEGER  Size of the data-parallel axis.
@@ -397,6 +399,9 @@ COLLECTIVES = _table(
         program. [ps]
     exposed_added_ps  BIGINT   Part of its op, or of its start and its done, in which no earlier communication runs on
         the op line. The sum over a device is its exposed communication. NULL in a program. [ps]
+    exposed_done_ps   BIGINT   Part of exposed_added_ps in the done; NULL if it has no done in the capture. [ps]
+    hidden_ps         BIGINT   Part of the window in which the device runs other ops; in the rest it communicates or is
+        idle. NULL in a program. [ps]
     window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; program, where
         there is none.
     phase             VARCHAR  Phase, as of ops.
