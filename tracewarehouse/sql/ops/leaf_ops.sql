@@ -3,8 +3,10 @@ model: leaf_ops
 inline: true
 description: >
   The ops that a device itself executes: events of its op line, without the containers (while, conditional, call) that
-  hold others. Sum these alone as device time: main.ops has every event of every line, and modules, loops and asynchronous
-  copies cover the same time again. The sum of busy_ps is the time in which the device was busy.
+  hold others. The sum of busy_ps is the time in which the device was busy.
+notes: >
+  Sum these alone as device time: main.ops has every event of every line, and modules, loops and asynchronous copies
+  cover the same time again.
 ---*/
 SELECT
   run_id, o.event_id, o.device_id, instruction_id,

@@ -9,8 +9,10 @@ value: bubble_ms
 needs: [device_steps]
 description: >
   Time per step in which a device runs no op between the first and the last op of the step, by what comes after each
-  gap. Only gaps above the threshold count. The gap from one step to the next is host time, not a bubble. A capture
-  without steps has no row.
+  gap.
+notes: >
+  Only gaps above the threshold count. The gap from one step to the next is no bubble: device_idle includes it, and
+  host_gap shows where no device at all has work. A capture without steps has no row.
 changed: First version.
 ---*/
 WITH summed AS (

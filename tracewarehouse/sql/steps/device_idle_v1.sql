@@ -9,10 +9,12 @@ value: idle_ratio
 ranges: {idle_ratio: [0, 1]}
 needs: [device_ops]
 description: >
-  Share of a phase in which a device runs no op: 1 - busy / span. Busy is the union of its leaf ops, including those
-  between two steps. Span is the time of the phase's steps, each from its start to the start of the next, so waiting
-  for the host counts. The last step counts only in a phase that has no other (models.timed_spans). If ops reach
-  beyond these steps by more than the idle time, the share is 0. Ops outside of a run's steps are left out.
+  Share of a phase in which a device runs no op, waiting for the host included: 1 - busy / span.
+notes: >
+  Busy is the union of its leaf ops, including those between two steps. Span is the time of the phase's steps, each
+  from its start to the start of the next. The last step counts only in a phase that has no other
+  (models.timed_spans). If ops reach beyond these steps by more than the idle time, the share is 0. Ops outside of a
+  run's steps are left out.
 changed: First version.
 ---*/
 SELECT
