@@ -8,7 +8,7 @@ notes: >
 ---*/
 WITH ops AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
-  FROM models.step_ops AS o
+  FROM models.leaf_ops AS o
   INNER JOIN models.steps AS s USING (run_id, device_id, step)
   LEFT JOIN models.communication_ops AS c USING (run_id, event_id)
   WHERE s.is_timed
