@@ -170,7 +170,8 @@ def test_each_metric_of_gaps_answers_its_own_question() -> None:
             ],
         },
         "ops": {
-            "columns": ["event_id", "instruction_id", "device_id", "execution", "step", "start_us", "duration_us", "phase"],
+            "columns": ["event_id", "instruction_id", "device_id", "execution", "step", "start_us", "duration_us",
+                        "phase"],
             "rows": [[*op, "decode"] for op in ops],
         },
         "collectives": [
@@ -188,7 +189,7 @@ def test_each_metric_of_gaps_answers_its_own_question() -> None:
     assert idle == [(pytest.approx(12 / 20),), (pytest.approx(9 / 20),)]
     # both without one: 14 to 15, 16 to 20
     assert together == pytest.approx(5 / 20)
-    # both stages between first and last op of a step, 0 to 14, 2 to 16, 20 to 24 and 21 to 25: gaps 6 and 3, and 2 and 6 in pp
+    # both stages from a step's first op to its last, 0 to 14, 2 to 16, 20 to 24 and 21 to 25: gaps 6 and 3, pp 2 and 6
     assert ticks == pytest.approx((6 + 2 + 3 + 6) / (14 + 14 + 4 + 4))
     # from the end of an execution to the start of the next: 4 and 6, 3 and 5
     assert launches == [(pytest.approx(5),), (pytest.approx(4),)]
