@@ -11,8 +11,9 @@ needs: [several_ranks]
 description: >
   Which device the others wait for: how often each is the last to start a collective, and how long all ranks together
   wait in these executions, as sync_wait has it. Where several start last together, none of them is the last.
-  Executions of which ranks are missing from the capture count only in phases and axes that have no others, where the values tell about
-  the ranks at hand alone.
+notes: >
+  Executions of which ranks are missing from the capture count only in phases and axes that have no others. The values
+  then tell about the ranks at hand alone.
 changed: First version.
 ---*/
 WITH ranks AS (

@@ -9,12 +9,13 @@ grain: [run_id, baseline_run_id]
 value: efficiency
 needs: [known_throughput, model_name, lengths]
 description: >
-  Output tokens per second and chip, relative to the run of the same workload on the fewest chips; at 1, throughput
-  grows with the chips. Two runs have the same workload if all that shapes the work is equal or unknown for both: the
-  model with its layers, sizes and parameters, precision, capacity factor, batch size and lengths, framework and kind of
-  device; model, batch size and lengths must be known. If several runs have the fewest chips, such as repeats, there is
-  a row for each of them. The metric compares runs, so it is not stored with a run: each query evaluates it
-  from the stored values of throughput version 2.
+  Output tokens per second and chip, relative to the run of the same workload on the fewest chips. At 1, throughput
+  grows with the chips. If several runs have the fewest chips, such as repeats, there is a row for each of them.
+notes: >
+  Two runs have the same workload if all that shapes the work is equal, or unknown for both: model, layers, sizes,
+  parameters, precision, capacity factor, batch size, lengths, framework and kind of device. Model, batch size and
+  lengths must be known. The metric compares runs, so it is not stored with a run. Each query evaluates it from the
+  stored values of throughput.
 changed: First version.
 ---*/
 WITH rated AS (
