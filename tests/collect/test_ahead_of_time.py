@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -254,3 +255,26 @@ def test_a_module_becomes_a_proto_that_reads_back() -> None:
 def test_memory_of_a_chip_counts_donated_outputs_once(tmp_path: Path) -> None:
     memory = json.loads('{"arguments": 10, "outputs": 4, "aliased": 3, "temporaries": 5, "program": 2}')
     assert CompiledStep("decode", tmp_path, "TPU v5e", memory).bytes_per_device == 18
+
+
+def test_plan_says_whether_the_whole_model_fits_where_a_part_was_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_traces: Path
+) -> None:
+    program = shared_traces / "tpu-hlo" / "llama-tp8.decode.v6e-2x4.hlo.pb.gz"
+    if not program.exists():
+        pytest.skip("the compiled programs are not here")
+    memory = {"arguments": 4 * 10**9, "outputs": 0, "aliased": 0, "temporaries": 0, "program": 0}
+    monkeypatch.setattr(
+        "tracewarehouse.collect.ahead_of_time.compile_ahead",
+        lambda *_: [CompiledStep("decode", program, "TPU v5e", memory)],
+    )
+    model = ["deepseek-ai/DeepSeek-V3.1-Base", "--mesh", "ep=2,tp=4", "--topology", "v5e:2x4", "--batch", "8"]
+    result = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *model, "--layers", "4"])
+    assert result.exit_code == 0, result.output
+    said = re.search(
+        r"4 of 61 layers; the whole model needs (\d+) GB and does not fit a device of TPU v5e", result.stdout
+    )
+    assert said is not None, result.stdout
+    # 57 layers more, of 256 experts with three matrices of 7168 x 2048 in bfloat16 each, over 8 devices
+    assert int(said[1]) > 4 + 57 * 256 * 3 * 7168 * 2048 * 2 / 8 / 1e9
+    assert "-l4" in result.stdout

@@ -116,7 +116,7 @@ def _chip_elements(weights: dict[str, tuple[int, ...]], spec: RunSpec) -> int:
         if is_whole and ".layers." in name:
             total += math.prod(shape)
         else:
-            copies = spec.kv_copies if BY_KV_HEAD.search(name) else 1
+            copies = spec.kv_copies if BY_KV_HEAD.search(name) and len(shape) == 2 else 1
             total += copies * _chip_share(shape, weight_partition(name, len(shape)), sizes)
     return total
 
