@@ -391,6 +391,38 @@ class TestNothingIsLost:
         assert query(unnamed, "metadata_id") == [(200, 4242)]
         assert query("SELECT flag, detail FROM quality_flags") == [("silent_device", "/device:TPU:1 has no event")]
 
+    @pytest.mark.parametrize("has_counters", [False, True])
+    def test_a_run_whose_devices_recorded_nothing_is_flagged(self, ingest: Any, has_counters: bool) -> None:
+        space = Space()
+        space.host().line("python").event("decode", 0, 100)
+        for ordinal in (0, 1):
+            tpu = space.tpu(ordinal)
+            assert tpu.ops.name == "XLA Ops" and tpu.modules.name == "XLA Modules"  # the lines are there, and empty
+            if has_counters:
+                tpu.line("counters_1").event("MXU", 1, 0, value=7.0)
+        result, query = ingest(space)
+        assert result.entry.flags == ["no_device_events"]
+        [(sentence,)] = query("SELECT detail FROM quality_flags")
+        assert sentence.startswith("/device:TPU:0 of ") and sentence.endswith("so what they ran is lost")
+
+    def test_a_host_whose_devices_recorded_nothing_is_flagged_beside_one_that_has_events(self, tmp_path: Path) -> None:
+        for host, has_events in (("a", True), ("b", False)):
+            space = Space(hostnames=(host,))
+            space.host().line("python").event("decode", 0, 100)
+            tpu = space.tpu(0)
+            if has_events:
+                tpu.modules.event("jit_step(1)", 0, 9)
+                tpu.ops.event("fusion.1", 0, 9)
+            space.write(tmp_path / "plugins" / "profile" / "t" / f"{host}.xplane.pb")
+        result = ingest_one(tmp_path / "plugins", tmp_path / "w")
+        assert "silent_device" in result.entry.flags
+
+    def test_a_device_with_executions_and_no_op_is_flagged(self, ingest: Any) -> None:
+        space = Space()
+        space.tpu(0).modules.event("jit_step(1)", 0, 9).event("jit_step(1)", 10, 9)
+        result, _ = ingest(space)
+        assert "missing_ops" in result.entry.flags
+
     @pytest.mark.parametrize("start_ns", [1_741_722_099_081_000_000, None])
     def test_absolute_timestamps_count_from_the_start_of_the_profile(self, ingest: Any, start_ns: int | None) -> None:
         space = Space()

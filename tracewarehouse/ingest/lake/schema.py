@@ -155,6 +155,8 @@ RUNS = _table(
     num_params_active     BIGINT   Parameters that one token uses; all of them in a dense model. [parameters]
     num_params_embedding  BIGINT   Parameters of the embedding tables. [parameters]
     has_tied_embeddings   BOOLEAN  True if the output head is the embedding table, so that the parameters count it once.
+    capacity_factor       VARCHAR  Places of an expert over its mean share of the tokens, such as 1.25; inf if no token
+        is dropped. NULL without experts, or where not known.
     mesh                  VARCHAR  Mesh axes and sizes, outermost first, such as 'dp=2,tp=2'.
     pp                    INTEGER  Size of the pipeline-parallel axis.
     dp                    INTEGER  Size of the data-parallel axis.
@@ -380,13 +382,16 @@ COLLECTIVES = _table(
     instruction_id!   INTEGER  The HLO instruction.
     instance          BIGINT   Number of the execution; all its ranks share it.
     kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...
-    axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'unknown' if no mesh fits.
+    axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'dcn' between slices, 'unknown' if
+        no mesh fits.
     axis_source       VARCHAR  How the axis is known: mesh, or inferred (see main.mesh_axes); NULL if it is unknown.
+    link              VARCHAR  dcn if the data center network carries it, between slices; NULL where its devices tell
+        which links do.
     channel_id        BIGINT   HLO channel.
     group_index       INTEGER  Which of the instruction's replica groups this device is in.
     group_size        INTEGER  Devices in the group; 2 for a collective-permute pair. [devices]
     rank_in_group     INTEGER  Position of this device in its group, if device numbers are known.
-    is_partial!       BOOLEAN  True if some members of the group are not in the capture.
+    is_partial!       BOOLEAN  True if some members of the group are not in the capture, or not known.
     message_bytes     BIGINT   Message size of this execution on this device (all-gather: the full buffer). [bytes]
     wire_bytes        BIGINT   Bytes that this device sends under the algorithm that main.traffic names. [bytes]
     dtype             VARCHAR  Element type of the message.
@@ -397,6 +402,9 @@ COLLECTIVES = _table(
         program. [ps]
     exposed_added_ps  BIGINT   Part of its op, or of its start and its done, in which no earlier communication runs on
         the op line. The sum over a device is its exposed communication. NULL in a program. [ps]
+    exposed_done_ps   BIGINT   Part of exposed_added_ps in the done; NULL if it has no done in the capture. [ps]
+    hidden_ps         BIGINT   Part of the window in which the device runs other ops; in the rest it communicates or is
+        idle. NULL in a program. [ps]
     window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; program, where
         there is none.
     phase             VARCHAR  Phase, as of ops.

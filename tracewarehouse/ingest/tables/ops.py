@@ -80,6 +80,8 @@ class OpWriter:
         self.leaf_ops: Counter[tuple[int, bool]] = Counter()
         """Number of leaf ops, by device id and whether an execution holds them."""
         self._order = LeafOrder()
+        self._has_windows = False
+        """Whether the line at hand has asynchronous collectives, whose windows hold idle time."""
 
     def write_line(
         self,
@@ -99,6 +101,7 @@ class OpWriter:
             self.sampled[line.device_id] = SampledExecutions(line.device_id, timeline.runs)
         is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = self._homeless(row_instruction) if line.is_op_line else []
+        self._has_windows = line.is_op_line and self._begins_collectives(row_instruction)
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
             instruction = row_instruction[batch.metadata]
             execution = self.write_chunk(line, first, batch, instruction, list(batch.stats), timeline, leaf_times)
@@ -106,6 +109,7 @@ class OpWriter:
                 self._assign_programs(homeless, instruction, execution, timeline)
             if is_counters:
                 self._write_counters(line, first, batch, instruction)
+        self._has_windows = False
 
     def write_chunk(
         self,
@@ -150,6 +154,8 @@ class OpWriter:
             leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])
             if line.device_id is not None:
                 self._count(line.device_id, events.execution[order], instruction, start, self_ps, is_leaf)
+                if self._has_windows:
+                    self._executions.add_busy(line.device_id, start[is_leaf], end[order][is_leaf])
         stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
@@ -229,6 +235,11 @@ class OpWriter:
             self._op_class = np.array([OP_CLASSES.index(f.op_class) for f in self._facts], np.int8)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
         return self._op_class
+
+    def _begins_collectives(self, row_instruction: Int32) -> bool:
+        """Whether any of these instructions is the start of an asynchronous collective."""
+        used = np.unique(row_instruction[self.op_classes()[row_instruction] == _COMMUNICATION])
+        return any(self._facts[i].role == "start" for i in used.tolist())
 
     def _homeless(self, row_instruction: Int32) -> list[int]:
         """The instructions whose program is not known yet."""
