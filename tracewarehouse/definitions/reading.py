@@ -103,6 +103,16 @@ class Definitions:
             self._collect_needs(needed, needs, (*above, name))
             needs.setdefault(name, needed.header)
 
+    @cached_property
+    def runs_of_macros(self) -> dict[str, tuple[tuple[str, ...], frozenset[str]]]:
+        """By qualified name, the parameters of each macro, and those of them that name all runs that it reads."""
+        headers = {m.qualified: m.header for m in self.macros}
+        return {
+            name: (tuple(h.parameters), frozenset(h.reads_runs))
+            for name, h in headers.items()
+            if isinstance(h, MacroHeader)
+        }
+
     def aliases(self) -> dict[str, Metric]:
         """Map each metric name to the version it stands for.
 

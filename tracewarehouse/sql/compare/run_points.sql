@@ -2,6 +2,7 @@
 macro: run_points
 parameters:
   runs: The runs, as a list of run ids.
+reads_runs: [runs]
 description: >
   Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and
   throughput. A run is on the Pareto front if no other run of the same model is better in one of throughput per user
