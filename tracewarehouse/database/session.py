@@ -256,9 +256,11 @@ def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]
 def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
     """The qualified names of these parts of a lens and of everything that they read."""
     wanted = set(names)
-    if macros := [m for m in definitions.macros if m.qualified in wanted]:
+    if any(n.startswith("macros.") for n in wanted):
         stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
-        wanted |= {stands_for.get(n, n) for m in macros for n in m.depends_on}
+        for macro in reversed(definitions.macros):  # each comes after those that it reads
+            if macro.qualified in wanted:
+                wanted |= {stands_for.get(n, n) for n in macro.depends_on}
     for name, derived in DERIVED.items():
         if name in wanted:
             wanted |= derived.reads(definitions)

@@ -94,6 +94,11 @@ class PreconditionHeader(_FrontMatter):
 
     @property
     def about(self) -> str:
+        """The description, which has no notes."""
+        return self.description
+
+    @property
+    def description(self) -> str:
         """A sentence for the view's comment."""
         return f"The runs that meet it; for any other, the reason is: {self.sentence}"
 

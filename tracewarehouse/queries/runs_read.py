@@ -32,10 +32,10 @@ def runs_read(tree: dict[str, Any], macros: Mapping[str, MacroRuns] | None = Non
     for node, defined in scoped(tree):
         tables += _is_of_runs(node, defined)
         if macros and (macro := macros.get(_function(node))):
-            named = _named_by_macro(node["function"], *macro)
-            if named is None:
+            arguments_name = _named_by_macro(node["function"], *macro)
+            if not arguments_name:
                 return None
-            run_ids |= named
+            run_ids |= arguments_name
         if node.get("type") == "SELECT_NODE":
             aliases = _joined(node.get("from_table") or {}, defined)
             if aliases is None:
@@ -108,10 +108,8 @@ def _named(where: dict[str, Any] | None, aliases: list[str]) -> set[str] | None:
     return None
 
 
-def _named_by_macro(
-    function: dict[str, Any], parameters: Sequence[str], naming: Collection[str]
-) -> frozenset[str] | None:
-    """The run ids in the arguments of a macro; None if it may read other runs."""
+def _named_by_macro(function: dict[str, Any], parameters: Sequence[str], naming: Collection[str]) -> set[str] | None:
+    """The run ids in the arguments of a macro; none or None if it may read other runs."""
     named = set[str]()
     for position, argument in enumerate(arguments(function)):
         # an argument by position has no alias
@@ -121,7 +119,7 @@ def _named_by_macro(
             if ids is None:
                 return None
             named |= ids
-    return frozenset(named) if named else None
+    return named
 
 
 def _run_ids(argument: dict[str, Any]) -> set[str] | None:
