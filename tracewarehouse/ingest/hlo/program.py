@@ -37,7 +37,7 @@ class ModuleText:
 
     def __init__(self, text: str) -> None:
         self.lines: dict[str, str] = {}
-        lines = text.split("\n")
+        lines = [line.rstrip() for line in text.split("\n")]
         proto = CLASSES["HloProto"]()
         self._module = proto.hlo_module
         self._module.name = lines[0].removeprefix("HloModule ").split(",")[0].split()[0].encode()
