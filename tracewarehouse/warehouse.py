@@ -355,6 +355,7 @@ class Warehouse:
         name: str | None = None,
         step_program: str | None = None,
         costs: str | os.PathLike[str] | None = None,
+        device: str | None = None,
         jobs: int | None = None,
         max_gzip_ratio: float | None = None,
     ) -> IngestResults:
@@ -367,20 +368,22 @@ class Warehouse:
             name: name of the run, for a path that holds one capture.
             step_program: the module whose executions begin a step, instead of the capture's own steps.
             costs: a JSON or TOML file with the costs of kernels that the profiler does not know.
+            device: kind of the chips, such as TPU7x, where neither capture nor card tells it.
             jobs: number of processes that ingest in parallel; None for one per core, as far as memory allows. Small
                 captures are shared among them, and a large capture is read by all.
             max_gzip_ratio: how many times its own size a gzipped file may unpack to before it is refused as a trap;
                 None for the reader's own limit.
 
         Raises:
-            CaptureError: captures or the costs cannot be read; all other captures are in the warehouse.
+            CaptureError: captures or the costs cannot be read, or the chip is not known; all other captures are in the
+                warehouse.
             WarehouseError: the warehouse cannot be written.
         """
         from tracewarehouse.ingest.capture.remote import local_copy
         from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
         from tracewarehouse.ingested import IngestResults
 
-        options = RunOptions.parse(mesh, name, step_program, costs)
+        options = RunOptions.parse(mesh, name, step_program, costs, device)
         captures = find_whole_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
