@@ -35,7 +35,7 @@ _RANK = re.compile(r"^(dp|rank)\d+_")
 """The beginning of the file names of a server's ranks."""
 _COPY_OF_TRACE = ("perfetto_trace.json", "perfetto_trace.json.gz")
 """What JAX writes for Perfetto beside the trace of a host, with the same events."""
-_SAYS_NOTHING = re.compile(r"(?:host|worker|process|rank|node|localhost|perfetto_trace|kineto_trace)[-_.]?\d*")
+_SAYS_NOTHING = re.compile(r"(?:host|worker|process|rank|node|kineto_trace)[-_.]?\d+|localhost|perfetto_trace")
 """Names of files that many captures share."""
 _MOST_NAMED = 5
 """Most entries that a warning names."""
