@@ -94,6 +94,12 @@ class InstructionRow:
     """The part of `hlo` that has been read so far, if the instruction is neither a collective nor a done."""
     kernel: str | None = None
     """Name of its event on a GPU's stream."""
+    hbm_bytes: int | None = None
+    """The part of bytes_accessed in HBM, if the profiler splits it by memory."""
+    on_chip_bytes: int | None = None
+    """The part in memories of the chip itself."""
+    event_costs: dict[str, int] = field(default_factory=dict)
+    """The costs that its events state and it does not, by stat: the mean over the events."""
     given: KernelCost | None = None
     """Its cost, if the user gave one."""
     started: Collective | None = None
@@ -180,6 +186,11 @@ class InstructionRow:
         kind = base_opcode(self.hlo.opcode) if self.collective.link else self.collective.kind
         return f"{kind} {shape.text}" if shape is not None else None
 
+    def stated_cost(self, name: str) -> int | None:
+        """Return flops, model_flops or bytes_accessed as it states them, or else its events; None if neither does."""
+        stated: int | None = getattr(self, name)
+        return self.event_costs.get(name) if stated is None else stated
+
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""
         hlo, collective, members = self.hlo, self.collective, self.members
@@ -208,6 +219,11 @@ class InstructionRow:
             "flops": self.flops,
             "model_flops": self.model_flops,
             "bytes_accessed": self.bytes_accessed,
+            "hbm_bytes_accessed": self.hbm_bytes,
+            "on_chip_bytes_accessed": self.on_chip_bytes,
+            "event_flops": self.event_costs.get("flops"),
+            "event_model_flops": self.event_costs.get("model_flops"),
+            "event_bytes_accessed": self.event_costs.get("bytes_accessed"),
             "given_flops": self.given.flops if self.given else None,
             "given_bytes_accessed": self.given.bytes if self.given else None,
             "op_name": self.op_name,

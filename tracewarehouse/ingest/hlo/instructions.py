@@ -205,6 +205,9 @@ def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRo
     row.flops, row.model_flops, row.bytes_accessed = (
         _integer(stats.get(n)) for n in ("flops", "model_flops", "bytes_accessed")
     )
+    breakdown = stats.get("memory_access_breakdown")
+    if breakdown and isinstance(breakdown.value, bytes):
+        row.hbm_bytes, row.on_chip_bytes = _bytes_by_memory(breakdown.value)
     row.op_name = _string(stats.get("tf_op")) or (hlo.op_name if hlo else None)
     row.source = _string(stats.get("source")) or _source(hlo)
     row.stats = [s for s in metadata.stats if s.name not in _OWN_COLUMN]
@@ -213,6 +216,25 @@ def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRo
     elif hlo and metadata.display_name not in ("", hlo.name):
         row.stats.append(Stat("display_name", StatKind.STRING, metadata.display_name))
     return row
+
+
+_HBM = 1
+"""Number of HBM among the memory spaces of a MemoryAccessBreakdown (op_metrics.proto of XProf)."""
+
+
+def _bytes_by_memory(breakdown: bytes) -> tuple[int | None, int | None]:
+    """Return the bytes that a MemoryAccessBreakdown states in HBM, and those in all other memories."""
+    from google.protobuf.message import DecodeError
+
+    from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+
+    try:
+        accesses = CLASSES["MemoryAccessBreakdown"].FromString(breakdown).memory_accessed
+    except DecodeError:
+        return None, None
+    in_hbm = sum(a.bytes_accessed for a in accesses if a.memory_space == _HBM)
+    elsewhere = sum(a.bytes_accessed for a in accesses if a.memory_space != _HBM)
+    return (in_hbm, elsewhere) if max(in_hbm, elsewhere) <= _INT64_MAX else (None, None)
 
 
 def _op_row(

@@ -21,7 +21,7 @@ from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 from tracewarehouse.ingest.tables.leaf_ops import NO_LEAF, CopyOps, CopyWriter, LeafOrder, LeafTimes
-from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
+from tracewarehouse.ingest.tables.stats import EventCosts, unheld, write_event_stats
 
 _COMMUNICATION, _COPY = OP_CLASSES.index("communication"), OP_CLASSES.index("copy")
 _OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
@@ -77,6 +77,8 @@ class OpWriter:
         """Some executions of each device whose timeline has any, by device id."""
         self.time_ps: npt.NDArray[np.float64] = np.zeros(0)
         """Self time of the ops of each instruction on all devices, by instruction id."""
+        self.costs = EventCosts()
+        """The costs that events state, instead of their instructions."""
         self.leaf_ops: Counter[tuple[int, bool]] = Counter()
         """Number of leaf ops, by device id and whether an execution holds them."""
         self._order = LeafOrder()
@@ -154,6 +156,7 @@ class OpWriter:
             leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])
             if line.device_id is not None:
                 self._count(line.device_id, events.execution[order], instruction, start, self_ps, is_leaf)
+                self.costs.add(events.instruction_id, events.stats)
                 if self._has_windows:
                     self._executions.add_busy(line.device_id, start[is_leaf], end[order][is_leaf])
         stats = {s.name: s for s in events.stats}

@@ -24,6 +24,7 @@ from tracewarehouse.ingest.tables.derived import (
     CollectivesWritten,
     give_costs,
     place_in_layers,
+    take_event_costs,
     unsized_time,
     write_collectives,
     write_instructions,
@@ -91,6 +92,7 @@ def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None)
         for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
             survey.instructions.assign_program(number, module, program_id)
         instruction_flags += place_in_layers(survey, (e for p in events.parts for e in p.sampled))
+        take_event_costs(survey.instructions.rows, (p.costs for p in events.parts))
         instruction_flags += give_costs(survey.instructions.rows, survey.costs)
         write_instructions(writers, survey)
         collectives = write_collectives(writers, survey, events.parts)
