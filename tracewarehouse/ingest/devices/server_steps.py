@@ -22,7 +22,7 @@ from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host
-from tracewarehouse.ingest.devices.timeline import Run, Step, named_phase, step_markers
+from tracewarehouse.ingest.devices.timeline import Run, Step, StepMarker, named_phase, step_markers, steps_marked
 
 _LOOP = re.compile(
     r"(?:\A|[ .:$])(?:step_with_batch_queue|step_fn|engine_step|run_batch|execute_model|generate_step|decode_step"
@@ -58,8 +58,10 @@ class Call:
 class Launches:
     """The calls and launches on a host's threads."""
 
-    marked: list[Call] = field(default_factory=list)
-    """Calls of the harness, which number their steps."""
+    markers: list[StepMarker] = field(default_factory=list)
+    """Marks of the harness, which number their steps; their thread is a value of `threads`."""
+    threads: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Number of each thread with events that count."""
     called: list[Call] = field(default_factory=list)
     """Calls of a server."""
     linked: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -68,6 +70,13 @@ class Launches:
     """Start and end of each call of a jitted function, by thread."""
     enqueued: dict[tuple[int, int], int] = field(default_factory=dict)
     """When the host handed an execution to a device, by the device's ordinal and `run_id`."""
+
+    @property
+    def marked(self) -> list[Call]:
+        """The stretches under marks that name a phase."""
+        threads = list(self.threads)
+        steps = [m for m in steps_marked(self.markers) if named_phase(m.name)]
+        return [Call(threads[m.thread], m.name, m.start_ps, m.end_ps, m.step) for m in steps]
 
     def starts(self, thread: tuple[int, int]) -> list[int]:
         """Return the times of a thread's launches; without such events, the starts of its calls of jitted functions."""
@@ -100,9 +109,7 @@ def _read(
     launches: Launches, host: Host, plane: Plane, thread: tuple[int, int], batch: EventBatch, wanted: np.ndarray
 ) -> None:
     shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
-    for m in step_markers(plane, shifted):
-        if named_phase(m.name):
-            launches.marked.append(Call(thread, m.name, m.start_ps, m.end_ps, m.step))
+    launches.markers += step_markers(plane, shifted, launches.threads.setdefault(thread, len(launches.threads)))
     stats = {s.name: s for s in batch.stats}
     run_id, has_run_id = integers(stats.get("run_id"), len(batch))
     ordinal, has_ordinal = integers(stats.get("device_ordinal"), len(batch))
@@ -129,8 +136,8 @@ def _outermost(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> tuple[dict[int, list[Step]], str]:
-    """Find the steps of a host's devices, by ordinal, from the calls that launched their executions; and their source.
+def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> dict[int, list[Step]]:
+    """Find the steps of a host's devices, by ordinal, from the calls that launched their executions.
 
     The harness's marks are tried first, then the server's loop on the thread that launches most, then engines that
     prefill and generate on several threads. There are no steps if nothing shows which call launched what.
@@ -145,8 +152,8 @@ def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> tuple[di
     for calls, source in calls_by_source:
         kept = [c for thread in sorted({c.thread for c in calls}) for c in _outermost_calls(calls, thread)]
         if kept and (steps := _steps(found, kept, runs, source)):
-            return steps, source
-    return {}, ""
+            return steps
+    return {}
 
 
 def _outermost_calls(calls: Sequence[Call], thread: tuple[int, int]) -> list[Call]:
@@ -211,9 +218,10 @@ def _launched_by(
 def join_batches(surveys: Sequence[HostSurvey], batches: Sequence[Batch]) -> tuple[list[Batch], list[Flag]]:
     """Join the k-th batch of a rank to the k-th step of its devices.
 
-    Steps without a phase get the phase of their batch. The server also describes the batch before which it stops the
-    profiler; that one, the last, has no step. If a rank has different numbers of steps and batches, or two batches with
-    one id, none of its batches is joined.
+    What the server says of a batch is the phase of its step, unless a mark names another. The server also describes
+    the batch before which it stops the profiler; that one, the last, has no step. If a rank has different numbers of
+    steps and batches, or two batches with one id, none of its batches is joined; if they are all of one phase, its
+    steps still are.
     """
     batch_ranks, host_ranks = {b.rank for b in batches}, {s.host.rank for s in surveys}
     has_ranks = max(len(batch_ranks), len(host_ranks)) > 1
@@ -234,12 +242,21 @@ def join_batches(surveys: Sequence[HostSurvey], batches: Sequence[Batch]) -> tup
             sentence = f"the server tells of {len(own)} batches, the capture has {len(steps)} steps"
         elif repeated := [i for i, n in ids.items() if n > 1]:
             sentence = f"the server tells of several batches with id {repeated[0]}"
+        phases: dict[int, str | None]
         if sentence:
             joined += own
             flags.append(Flag("batches_unmatched", f"rank {rank}: {sentence}" if has_ranks else sentence))
-            continue
-        joined += [replace(b, step=step) for b, step in zip_longest(own, steps)]
-        phases = {step: b.phase for b, step in zip(own, steps, strict=False)}
+            said = {b.phase for b in own}
+            phases = dict.fromkeys(steps, said.pop() if len(said) == 1 else None)
+        else:
+            joined += [replace(b, step=step) for b, step in zip_longest(own, steps)]
+            phases = {step: b.phase for b, step in zip(own, steps, strict=False)}
         for timeline in timelines:
-            timeline.set_steps([replace(s, phase=s.phase or phases[s.index]) for s in timeline.steps])
+            timeline.set_steps([_of_batch(s, phases[s.index]) for s in timeline.steps])
     return joined, flags
+
+
+def _of_batch(step: Step, phase: str | None) -> Step:
+    if phase is None or (step.phase and step.source.startswith("marker")):
+        return step
+    return replace(step, phase=phase, name=phase)

@@ -171,7 +171,8 @@ class LineTables:
         for batch in batches:
             events = EventBatch(batch.metadata, batch.start_ps + lines.clock_offset_ps, batch.duration_ps, batch.stats)
             self.write_host_events(lines, line, events, first_event_id + count + np.arange(len(batch)))
-            self.written.markers.setdefault(lines.host_index, []).extend(step_markers(lines.plane, events))
+            markers = step_markers(lines.plane, events, line.line_id)
+            self.written.markers.setdefault(lines.host_index, []).extend(markers)
             count += len(batch)
 
     def write_host_events(self, lines: PlaneLines, line: Line, events: EventBatch, event_id: Any) -> None:
