@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,8 +21,8 @@ from tracewarehouse.ingest.hlo.opcodes import (
     is_spread_step,
     op_class,
 )
+from tracewarehouse.ingest.hlo.products import operand_dtype
 from tracewarehouse.ingest.hlo.replica_groups import Groups
-from tracewarehouse.ingest.hlo.shapes import ELEMENT_BITS, Shape
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import KernelCost
@@ -215,7 +214,7 @@ class InstructionRow:
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
             "dtype": hlo.shape.dtype if hlo else None,
-            "operand_dtype": operand_dtype(hlo, self.category) if hlo and not collective else None,
+            "operand_dtype": operand_dtype(hlo, self.category, self.op_name) if hlo and not collective else None,
             "flops": self.flops,
             "model_flops": self.model_flops,
             "bytes_accessed": self.bytes_accessed,
@@ -245,32 +244,3 @@ class InstructionRow:
             "group_size": collective.group_size if collective else None,
             "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
         }
-
-
-_OPCODES = frozenset({"dot", "convolution", "ragged-dot"})
-_NAMED = re.compile(r"convolution|dot|gemm|matmul")
-
-
-def operand_dtype(instruction: Instruction, category: str | None) -> str | None:
-    """Return the element type that a matrix product multiplies; None for other instructions, or if no operand tells.
-
-    The unit multiplies two operands in the wider of their types. The text of a fusion does not say which operands it
-    multiplies. If two matrices have a narrow type, such as quantized activations and weights, they are taken as the
-    operands, and wider matrices as ones that it adds. A single narrow one, such as quantized weights, is widened first.
-    """
-    is_named = _NAMED.search(f"{category} {instruction.custom_call_target}") is not None
-    if instruction.opcode not in _OPCODES and not (is_named and instruction.opcode in ("fusion", "custom-call")):
-        return None
-    operands = [s for s in instruction.operand_shapes if s is not None and s.element in ELEMENT_BITS]
-    if instruction.opcode in _OPCODES:
-        types = [s.element for s in operands[:2]] if len(operands) > 1 else []
-        return max(types, key=ELEMENT_BITS.__getitem__, default=None)
-    matrices = Counter(s.element for s in operands if _is_matrix(s))
-    shared = [element for element, count in matrices.items() if count > 1]
-    if shared:
-        return min(shared, key=ELEMENT_BITS.__getitem__)
-    return max(matrices, key=ELEMENT_BITS.__getitem__, default=None)
-
-
-def _is_matrix(shape: Shape) -> bool:
-    return shape.element != "pred" and sum(d != 1 for d in shape.dimensions) > 1
