@@ -221,7 +221,7 @@ def _read_tpu(tally: _Tally, survey: HostSurvey, device_id: int, instructions: I
         instructions.complete()
         for i in np.unique(row_instruction).tolist():
             row = instructions.rows[i]
-            if row.hlo and not row.collective and is_product(row.hlo, row.category, row.op_name):
+            if row.hlo and (not row.collective or row.is_fused) and is_product(row.hlo, row.category, row.op_name):
                 tally.found[i] = row.hlo, f"{row.op_name} {row.name}"
         for batches in survey.op_lines(plane):
             for batch in batches:

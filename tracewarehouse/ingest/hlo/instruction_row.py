@@ -33,6 +33,7 @@ class OpFacts(NamedTuple):
 
     `role` says which part of an asynchronous op it is, and `start_name` names the operand that an update or done
     continues. `carried` is what passes from the start of an asynchronous collective to its done: its kind and shape.
+    `is_fused` says that a collective is part of what it computes.
     `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
     """
 
@@ -45,11 +46,17 @@ class OpFacts(NamedTuple):
     carried: str | None
     rendezvous: str | None = None
     is_second_half: bool = False
+    is_fused: bool = False
 
     @property
     def is_collective(self) -> bool:
-        """True if it is a collective or half of one."""
+        """True if it is a collective or half of one, and nothing else."""
         return self.op_class == "communication"
+
+    @property
+    def has_collective(self) -> bool:
+        """True if it is a collective or half of one, or if one is fused into what it computes."""
+        return self.is_collective or self.is_fused
 
 
 class InferredPlace(NamedTuple):
@@ -101,6 +108,10 @@ class InstructionRow:
     """The costs that its events state and it does not, by stat: the mean over the events."""
     given: KernelCost | None = None
     """Its cost, if the user gave one."""
+    is_communicating: bool = False
+    """The proto says that its kernel sends data to other devices itself."""
+    is_fused: bool = False
+    """It is a fusion that computes, and a collective is part of it."""
     started: Collective | None = None
     """The collective of its start, if it is a done that does not state its collective."""
 
@@ -158,7 +169,7 @@ class InstructionRow:
     def op_class(self) -> OpClass:
         """The class of the instruction: what a device does while it runs."""
         opcode = self.hlo.opcode if self.hlo else "copy" if self.kernel and is_memcpy(self.kernel) else None
-        return op_class(opcode, is_collective=self.collective is not None)
+        return op_class(opcode, is_collective=self.collective is not None and not self.is_fused)
 
     @property
     def facts(self) -> OpFacts:
@@ -174,6 +185,7 @@ class InstructionRow:
             self._carried,
             collective.rendezvous if collective else None,
             collective.is_second_half if collective else False,
+            self.is_fused and collective is not None,
         )
 
     @property
@@ -214,7 +226,9 @@ class InstructionRow:
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
             "dtype": hlo.shape.dtype if hlo else None,
-            "operand_dtype": operand_dtype(hlo, self.category, self.op_name) if hlo and not collective else None,
+            "operand_dtype": operand_dtype(hlo, self.category, self.op_name)
+            if hlo and (not collective or self.is_fused)
+            else None,
             "flops": self.flops,
             "model_flops": self.model_flops,
             "bytes_accessed": self.bytes_accessed,

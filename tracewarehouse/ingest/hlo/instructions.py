@@ -119,6 +119,8 @@ class Instructions:
         if row.hlo and _may_carry_collective(row.hlo, row.category):
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
             row.hlo = merged(row.hlo, module.instruction(row.name) if module else None)
+        elif row.hlo and row.hlo.opcode in ("fusion", "custom-call"):
+            _look_inside(row, modules.find(row.program_id, self._programs.get(row.program_id or 0)))
         if row.hlo and row.members is not None:
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
             _number_devices(row, module)
@@ -185,6 +187,20 @@ def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
     if hlo.opcode.startswith("async-") or is_spread(hlo):
         return True
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
+
+
+def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
+    """Give a fusion that computes the collective that it alone has, and tell whether a kernel communicates."""
+    if row.hlo is None or module is None:
+        return
+    if row.hlo.opcode == "custom-call":
+        known = module.instruction(row.name) if module.has_communicating_kernels else None
+        row.is_communicating = known is not None and known.is_communicating
+    elif row.name in module.fused_collectives:
+        row.hlo = merged(row.hlo, module.instruction(row.name))
+        if row.hlo.inner:
+            row.outline, row.is_fused = None, True
+            row.op_name, row.source = row.op_name or row.hlo.op_name, row.source or _source(row.hlo)
 
 
 def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
@@ -266,6 +282,7 @@ def _program_row(module: HloModule, name: str, line: str | None) -> InstructionR
 
 def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule | None) -> None:
     row.op_name, row.source = hlo.op_name, _source(hlo)
+    row.is_fused = hlo.fusion_kind == "kOutput" and bool(hlo.inner) and module is not None
     if row.members is not None:
         _number_devices(row, module)
     kind = (hlo.fusion_kind or "").removeprefix("k").lower()

@@ -416,8 +416,8 @@ COLLECTIVES = _table(
     exposed_done_ps   BIGINT   Part of exposed_added_ps in the done; NULL if it has no done in the capture. [ps]
     hidden_ps         BIGINT   Part of the window in which the device runs other ops; in the rest it communicates or is
         idle. NULL in a program. [ps]
-    window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; program, where
-        there is none.
+    window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; fused op, of
+        which the collective is a part; program, where there is none.
     phase             VARCHAR  Phase, as of ops.
     step              INTEGER  Step of the run.
     previous_axis     VARCHAR  Mesh axes of the previous collective: of those that started earlier on the device, the

@@ -183,6 +183,23 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
         yield Flag("unsized_time", f"{what}; give them with `--costs FILE` at ingest")
 
 
+def kernel_communication(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[np.float64]]) -> Iterator[Flag]:
+    """Yield a flag if kernels send data to other devices themselves; `time_ps` is as in `unsized_time`."""
+    total = np.zeros(len(rows))
+    for part in time_ps:
+        total[: len(part)] += part
+    compute_ps = sum(ps for row, ps in zip(rows, total.tolist(), strict=True) if row.op_class == "compute")
+    kernels: dict[str, float] = {}
+    for row, ps in zip(rows, total.tolist(), strict=True):
+        if ps and (row.is_communicating or (row.hlo is not None and row.hlo.is_communicating)):
+            kernels[kernel_name(row.name)] = kernels.get(kernel_name(row.name), 0) + ps
+    if kernels:
+        longest = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))[:3]
+        named = ", ".join(f"{shown(name)} {ps / compute_ps:.0%}" for name, ps in longest)
+        share = f"kernels of {sum(kernels.values()) / compute_ps:.0%} of the compute time"
+        yield Flag("kernel_communication", f"{share} send data to other devices themselves ({named})")
+
+
 def _is_sized(row: InstructionRow, given: int | None, stated: Iterable[int | None]) -> bool:
     """True if a cost is known; the compiler does not know that of a custom call, so 0 is none there."""
     if given is not None:

@@ -68,6 +68,7 @@ class OpWriter:
         self._ops, self._stats, self._counters = writers["ops"], writers["event_stats"], writers["counters"]
         self._facts = facts
         self._op_class: Int8 = np.zeros(0, np.int8)
+        self._has_collective: Flags = np.zeros(0, bool)
         self._lacks_program: Flags = np.zeros(0, bool)
         self._executions = executions
         self._copies = CopyWriter(writers["copies"])
@@ -186,7 +187,7 @@ class OpWriter:
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
         if line.device_id is None:
             return
-        collectives = np.flatnonzero(op_class[events.instruction_id] == _COMMUNICATION)
+        collectives = np.flatnonzero(self._has_collective[events.instruction_id])
         if len(collectives):
             self._keep_collectives(line, line.device_id, events, event_id, end, collectives)
         copies = np.flatnonzero(op_class[instruction] == _COPY) if leaf_times else ()
@@ -236,6 +237,7 @@ class OpWriter:
         """Index into OP_CLASSES by instruction id."""
         if len(self._op_class) != len(self._facts):
             self._op_class = np.array([OP_CLASSES.index(f.op_class) for f in self._facts], np.int8)
+            self._has_collective = np.array([f.has_collective for f in self._facts], bool)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
         return self._op_class
 

@@ -23,6 +23,7 @@ from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.tables.derived import (
     CollectivesWritten,
     give_costs,
+    kernel_communication,
     place_in_layers,
     take_event_costs,
     unsized_time,
@@ -122,6 +123,7 @@ def _flags(
     yield from instruction_flags
     time_ps = [p.time_ps for p in parts]
     yield from unsized_time(survey.instructions.rows, time_ps)
+    yield from kernel_communication(survey.instructions.rows, time_ps)
     if len(survey.devices) > 1:
         yield from missing_hlo(survey.instructions.rows, time_ps)
     compiled = sum((p.compilations for p in parts), Counter[tuple[int, str]]())

@@ -14,7 +14,7 @@ notes: >
   An op between two steps, such as a sampling program, belongs to the step before it. If a run has steps, ops outside
   of them are left out. The bytes are the compiler's estimate, or those given at ingest. An asynchronous op counts with
   its start, in the memory that it reads; a copy from the host thus counts in other_gbps, and what it writes to HBM, as
-  its done states, in copied_gbps. Bytes that are given or not split count as HBM's; unsplit_bytes tells them. Ops
+  its done states, in copied_gbps; XProf's bandwidth is the sum of hbm_gbps and copied_gbps. Bytes that are given or not split count as HBM's; unsplit_bytes tells them. Ops
   without known bytes count with their time only, so the value is a lower bound if unsized_share is above 0.
 changed: First version.
 ---*/
