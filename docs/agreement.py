@@ -59,6 +59,8 @@ other tools. Look up the capture that is like yours; the page is not made to be 
   and where the table says so from the *bytes* of the xplane file, with protobuf's own parser and without ingest
   (`tests/numbers_from_bytes.py`, `tests/work_from_bytes.py`). The script stops where they differ by more than one part
   in a thousand million. `tw fsck --against` proves that the rows hold every event and stat of the capture.
+- **Pairs of ranks** are the ranks of each execution of a synchronous collective, each beside the first that leaves. All
+  must overlap in time, or the groups name the wrong devices; `tw audit` asks this of every run.
 - **XProf** {version}: its overview, hlo_stats, op_profile and memory_profile. It knows no phases. What it sums over
   a capture is divided by our number of steps and devices. It reads no Chrome trace.
 - **CCL-Bench**: its definitions as our `ccl_*` views have them. Most of them read TPU captures alone.
@@ -136,8 +138,21 @@ OTHERS = (
         "FROM metrics.layer_time WHERE layer IS NOT NULL GROUP BY run_id, phase",
     ),
     ("memory_in_use", "Memory in use", "bytes", "max(peak_bytes)", "FROM metrics.memory_in_use GROUP BY run_id"),
+    (
+        "rank_overlap",
+        "Pairs of ranks",
+        "count",
+        "part, pairs",
+        "FROM (UNPIVOT (SELECT run_id, sum(pairs) AS compared, sum(overlapping) AS 'overlapping in time' "
+        "FROM models.rank_overlap GROUP BY run_id) ON compared, 'overlapping in time' INTO NAME part VALUE pairs)",
+    ),
 )
 """Other numbers: metric, name, unit, the columns of parts and value, and where they are."""
+_WITHOUT_REASON = {
+    "layer_time": "its ops name parts of the model, but no layers",
+    "rank_overlap": "no two of its devices share a synchronous collective",
+}
+"""Why a capture lacks one of these, if no metric says so."""
 _OF_XPROF = {("top_kernels", "whole capture"): "largest_kernel_percent", ("memory_in_use", ""): "memory_bytes"}
 
 
@@ -196,7 +211,7 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
         sql += "SELECT * EXCLUDE run_id FROM found WHERE run_id = $run_id ORDER BY ALL"
         found = warehouse.query(sql, run_id=run_id).rows()
         if not found:
-            why = reasons.get(metric, "its ops name parts of the model, but no layers")
+            why = reasons.get(metric) or _WITHOUT_REASON[metric]
             absent.setdefault(why, []).append(name)
         for *part, ours in found:
             key = (metric, *(part or [""]))

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.axis_inference import CollectiveSeen, InferredAxis, infer_axes
+from tracewarehouse.ingest.collectives.numbering import (
+    DeviceNumbers,
+    Numbering,
+    Orders,
+    Overlap,
+    ProgramKey,
+    RankTimes,
+)
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import Int32
-from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
-
-if TYPE_CHECKING:
-    from tracewarehouse.ingest.capture.manifest import Mesh
 
 NOT_KNOWN, OUTSIDE = -1, -2
 """Values in place of a component's number: it is unknown, or the device takes part without moving anything."""
@@ -158,38 +164,104 @@ class CollectiveGroups:
 
     Args:
         instructions: all instructions of the run.
-        devices_of_host: device ids of each host, in order of their ordinals.
+        numbers: what their logical numbers mean.
         coordinates: device id to its coordinate on every mesh axis; None without a mesh, and then axes are inferred.
-        mesh: the mesh.
-        numbers: device id by its number in the mesh, if only some of the mesh's devices are in the capture.
+        coordinates_by_number: the same by global id, for devices that the capture lacks; None without a mesh.
+        is_mesh_assumed: nothing tells where the devices lie on the mesh; if ranks' times tell, that is taken.
 
     Attributes:
+        coordinates: as given, or as the ranks' times tell.
         inferred: the inferred axes, outermost first; empty with a mesh, or if the groups fit no mesh.
         missing_devices: devices that programs count but the capture lacks.
+        orders: after `confirm`, orders other than that of the devices that ranks' times tell, a sentence for each.
+        unverified: after `confirm`, programs whose devices nothing tells, a sentence for each.
     """
 
     def __init__(
         self,
         instructions: Sequence[InstructionRow],
-        devices_of_host: Sequence[Sequence[int]],
+        numbers: DeviceNumbers,
         coordinates: Mapping[int, Mapping[str, int]] | None,
-        mesh: Mesh | None = None,
-        numbers: Mapping[int, int] | None = None,
+        coordinates_by_number: Mapping[int, Mapping[str, int]] | None = None,
+        *,
+        is_mesh_assumed: bool = False,
     ) -> None:
         self._instructions = instructions
-        self._hosts = devices_of_host
-        self._coordinates = coordinates
-        self._mesh, self._numbers = mesh, numbers or {}
+        self._numbers = numbers
+        self.coordinates = coordinates
+        self._is_mesh_assumed = is_mesh_assumed
+        self._by_number = coordinates_by_number or {}
         self._participants: dict[int, Participants] = {}
+        self._chosen: dict[tuple[tuple[int, ...], int], int] = {}
         self.missing_devices = 0
-        self._device_count = sum(map(len, devices_of_host))
-        self._world: dict[int | None, int] = {}  # program -> devices that it counts, from all its collectives
+        self.orders: list[str] = []
+        self.unverified: list[str] = []
+        self._device_count = len(numbers.devices)
+        self._world: dict[ProgramKey, int] = {}  # program -> devices that it counts, from all its collectives
         for row in instructions:
-            if row.members:
-                size = max(max(g, default=-1) for g in row.members) + 1
-                self._world[row.program_id] = max(self._world.get(row.program_id, 0), size)
+            if row.members is not None and (row.members or row.assignments):
+                highest = max((max(g, default=-1) for g in row.members), default=-1)
+                size = max(highest + 1, *map(len, row.assignments), 0)
+                self._world[_program(row)] = max(self._world.get(_program(row), 0), size)
         self._inferred_world = max(self._world.values(), default=self._device_count)
+        assigned = Counter(a for row in instructions for a in row.assignments if len(a) == self._inferred_world)
+        main = assigned.most_common(1)[0][0] if assigned else ()
+        self._mesh_order = {number: place for place, number in enumerate(main)}
         self.inferred = self._infer() if coordinates is None else []
+
+    def confirm(self, times: RankTimes) -> None:
+        """Choose among the orders of the devices the one in which the ranks of executions overlap in time.
+
+        It is for programs without a device assignment whose groups are a part of their devices.
+        """
+        open_rows: dict[tuple[tuple[int, ...], int], tuple[Orders, list[int]]] = {}
+        for number, row in enumerate(self._instructions):
+            world = self._world_of(row)
+            groups = row.members or ()
+            if row.assignments or all(len(g) in (1, world) for g in groups):  # any order has the same members
+                continue
+            orders = self._numbers.orders(world, _program(row))
+            if orders and len(orders.devices) > 1:
+                open_rows.setdefault((orders.devices, world), (orders, []))[1].append(number)
+        for key, (orders, rows) in open_rows.items():
+            best, overlap = 0, Overlap()
+            for index, copies in enumerate(orders.possible):
+                found = self._overlap(copies, rows, times)
+                if index == 0 or found.overlapping * overlap.tried > overlap.overlapping * found.tried:
+                    best, overlap = index, found
+                if overlap.tried == overlap.overlapping:
+                    break
+            self._tell(key, orders, best, overlap, rows[0])
+        self._participants.clear()
+
+    def _overlap(self, copies: Sequence[Numbering], rows: Iterable[int], times: RankTimes) -> Overlap:
+        tried = overlapping = 0
+        for number in rows:
+            row = self._instructions[number]
+            is_permute = row.collective is not None and row.collective.pairs is not None
+            found = times.overlap(number, _devices(row.members or (), copies), is_permute=is_permute)
+            tried, overlapping = tried + found.tried, overlapping + found.overlapping
+        return Overlap(tried, overlapping)
+
+    def _tell(self, key: tuple[tuple[int, ...], int], orders: Orders, best: int, overlap: Overlap, number: int) -> None:
+        module = shown(self._instructions[number].module or self._instructions[number].name)
+        pairs = f"{overlap.overlapping} of {overlap.tried} pairs of ranks overlap in time"
+        order = ",".join(str(d) for d in orders.possible[best][0])
+        if overlap.is_verified:
+            self._chosen[key] = best
+            order_of_mesh = orders.possible[best][0] if len(orders.possible[best]) == 1 else []
+            if self._is_mesh_assumed and len(order_of_mesh) == len(self._by_number):
+                places = zip(order_of_mesh, self._by_number.values(), strict=True)
+                self.coordinates = {device: place for device, place in places if device is not None}
+            if best:
+                self.orders.append(f"{module} counts the devices in the order {order}: {pairs}")
+        elif overlap.tried:
+            tried = f"none of {len(orders.possible)} usual orders" if len(orders.possible) > 1 else "no usual order"
+            self.unverified.append(f"{module}: {tried} of the devices fits, in the best ({order}) {pairs}")
+        else:
+            self.unverified.append(
+                f"{module}: the capture has no two ranks of an execution whose times can be compared"
+            )
 
     def participants(self, instruction_id: int) -> Participants:
         """Return the participants of an instruction; they are found once and then kept."""
@@ -244,57 +316,65 @@ class CollectiveGroups:
         kind = row.collective.kind if row.collective else ""
         if row.members is None:
             return Participants(kind)
-        world = self._world.get(row.program_id, self._device_count)
+        world = self._world_of(row)
         logical = row.members or (tuple(range(world)),)  # HLO's {} is one group of all devices
         sizes = {len(g) for g in logical}
         participants = Participants(kind, logical, sizes.pop() if len(sizes) == 1 else None)
-        numberings = self._numberings(world)
-        if numberings is None:
+        copies = self._copies(row)
+        if copies is None or any(None in c for c in copies):
             self.missing_devices = max(self.missing_devices, world - self._device_count)
+        if copies is None:
             return participants
-        participants.groups = [tuple(n[i] if i < len(n) else None for i in g) for n in numberings for g in logical]
-        if self._coordinates is not None:
-            in_mesh = self._mesh is not None and numberings == [self._in_mesh()]
-            coordinates = self._mesh.coordinates() if self._mesh and in_mesh else self._coordinates
-            participants.axis = _axis_of(logical if in_mesh else participants.groups, coordinates)
+        participants.groups = _devices(logical, copies)
+        if self.coordinates is not None:
+            participants.axis = _axis_of(participants.groups, self.coordinates)
+            if participants.axis == UNKNOWN_AXIS and world == len(self._by_number):
+                stated = next((a for a in row.assignments if len(a) == world), None)
+                numbers = stated or range(world)
+                participants.axis = _axis_of([tuple(numbers[i] for i in g) for g in logical], self._by_number)
         elif world == self._inferred_world:
-            participants.axis = self._inferred_axis(logical)
+            participants.axis = self._inferred_axis(self._in_mesh_order(row, logical))
         if participants.axis != UNKNOWN_AXIS:
-            participants.axis_source = "inferred" if self._coordinates is None else "mesh"
+            participants.axis_source = "inferred" if self.coordinates is None else "mesh"
         self._place(participants, row.collective.message_bytes if row.collective else None)
         return participants
 
-    def _in_mesh(self) -> list[int | None]:
-        return [self._numbers.get(i) for i in range(self._mesh.size)] if self._mesh and self._numbers else []
+    def _world_of(self, row: InstructionRow) -> int:
+        return self._world.get(_program(row)) or len(self._numbers.run_by(_program(row)))
 
-    def _numberings(self, world: int) -> list[list[int | None]] | None:
-        """Return device ids by logical number: one list for all hosts, or one per host if each is its own world."""
-        if self._mesh and self._numbers and world == self._mesh.size:
-            return [self._in_mesh()]
-        widest = max(map(len, self._hosts), default=0)
-        if world <= self._device_count and (len(self._hosts) == 1 or world > widest):
-            return [[d for devices in self._hosts for d in devices]]
-        if len(self._hosts) > 1 and all(len(h) == world for h in self._hosts):
-            return [list(h) for h in self._hosts]
-        return None
+    def _copies(self, row: InstructionRow) -> list[Numbering] | None:
+        """Return the numberings of an instruction's program: several if sets of devices each run it on their own."""
+        if row.assignments:
+            return self._numbers.assigned(row.assignments, _program(row))
+        world = self._world_of(row)
+        orders = self._numbers.orders(world, _program(row))
+        return list(orders.possible[self._chosen.get((orders.devices, world), 0)]) if orders else None
+
+    def _in_mesh_order(self, row: InstructionRow, logical: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+        """Return groups as places of the run's main device assignment, which other programs may order differently."""
+        assignment = row.assignments[0] if row.assignments else ()
+        if len(assignment) < self._world_of(row) or set(assignment) != self._mesh_order.keys():
+            return logical
+        return tuple(tuple(self._mesh_order[assignment[i]] for i in g) for g in logical)
 
     def _infer(self) -> list[InferredAxis]:
         world = self._inferred_world
+        rows = [r for r in self._instructions if r.collective and r.members is not None and self._world_of(r) == world]
         seen = [
             CollectiveSeen(
                 row.collective.kind,
-                tuple(row.members) or (tuple(range(world)),),
+                tuple(self._in_mesh_order(row, row.members or (tuple(range(world)),))),
                 layer_and_part(row.op_name)[1],
             )
-            for row in self._instructions
-            if row.collective and row.members is not None and self._world.get(row.program_id, world) == world
+            for row in rows
+            if row.collective
         ]
         has_experts = any(layer_and_part(row.op_name)[1] == "moe" for row in self._instructions)
         axes = infer_axes(seen, world, has_experts=has_experts) if seen else []
-        numberings = self._numberings(world) or []
-        if axes and len(numberings) > 1:
-            # no collective tells whether the hosts are stages of a pipeline or replicas
-            axes.insert(0, InferredAxis(None, len(numberings), world, 0.0, "hosts that run programs of their own"))
+        copies = max((len(self._copies(row) or ()) for row in rows), default=0)
+        if axes and copies > 1:
+            # no collective tells whether these are stages of a pipeline or replicas
+            axes.insert(0, InferredAxis(None, copies, world, 0.0, "hosts that run programs of their own"))
         return axes
 
     def _inferred_axis(self, logical: Sequence[tuple[int, ...]]) -> str:
@@ -319,6 +399,14 @@ class CollectiveGroups:
         if participants.kind == PERMUTE and groups and message_bytes is not None:
             participants.bytes_of_others = 0
         participants.component_size = [None if None in d else len(d) for d in devices]
+
+
+def _program(row: InstructionRow) -> ProgramKey:
+    return row.module if row.program_id is None else row.program_id
+
+
+def _devices(logical: Sequence[tuple[int, ...]], copies: Sequence[Numbering]) -> list[tuple[int | None, ...]]:
+    return [tuple(n[i] if i < len(n) else None for i in g) for n in copies for g in logical]
 
 
 def _joined(axes: Collection[str]) -> str:
