@@ -1,10 +1,9 @@
-"""Finds the devices of the run that take part in a collective: its groups, mesh axis, and bytes between devices."""
+"""Finds the devices of the run that take part in each collective, and the mesh axis along which it runs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.axis_inference import CollectiveSeen, InferredAxis, infer_axes
 from tracewarehouse.ingest.collectives.numbering import (
+    Assignment,
     DeviceNumbers,
     Numbering,
     Orders,
@@ -19,144 +19,12 @@ from tracewarehouse.ingest.collectives.numbering import (
     ProgramKey,
     RankTimes,
 )
+from tracewarehouse.ingest.collectives.participants import ALGORITHMS, UNKNOWN_AXIS, Participants, traffic_edges
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import Int32
-from tracewarehouse.ingest.errors import MalformedError, shown
+from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
-
-NOT_KNOWN, OUTSIDE = -1, -2
-"""Values in place of a component's number: it is unknown, or the device takes part without moving anything."""
-UNKNOWN_AXIS = "unknown"
-PERMUTE = "collective-permute"
-MAX_EDGES = 1 << 24
-"""Most edges that a result may have; an all-to-all of n devices has n (n-1)."""
-
-ALGORITHMS = {
-    "all-reduce": "ring",
-    "all-gather": "ring",
-    "reduce-scatter": "ring",
-    "all-to-all": "pairwise",
-    "collective-permute": "direct",
-    "send": "direct",
-    "recv": "direct",
-}
-"""The algorithm model of each kind of collective, for n devices in a group and a message of S bytes (METRICS):
-ring      to the next rank of the group: all-reduce 2 (n-1) S / n, all-gather and reduce-scatter (n-1) S / n
-pairwise  all-to-all: S / n to every other rank
-direct    collective-permute and send: S from source to target; a recv sends nothing, its send is counted
-No model: ragged-all-to-all, whose sizes are data, and collective-broadcast, whose ranks do not send alike. Divisions
-round down.
-"""
-
-
-def wire_bytes(kind: str, group_size: int, message_bytes: int) -> int | None:
-    """Return the bytes that a device (in pairs, a source) sends in one execution; None without a model or devices."""
-    if group_size < 1:
-        return None
-    others = group_size - 1
-    match kind:
-        case "all-reduce":
-            return 2 * others * message_bytes // group_size
-        case "all-gather" | "reduce-scatter":
-            return others * message_bytes // group_size
-        case "all-to-all":
-            return others * (message_bytes // group_size)
-        case "collective-permute" | "send":
-            return message_bytes
-        case "recv":
-            return 0
-        case _:
-            return None
-
-
-def traffic_edges(
-    kind: str, groups_or_pairs: Sequence[Sequence[int]], message_bytes: int
-) -> list[tuple[int, int, int]]:
-    """Return the bytes from device to device in one execution, as (source, target, bytes), without empty ones.
-
-    The sum over a source's targets is `wire_bytes`, except that a pair of a device with itself moves nothing.
-
-    Raises:
-        MalformedError: there are over MAX_EDGES edges.
-    """
-    model = ALGORITHMS.get(kind)
-    if model is None or kind == "recv":
-        return []
-    if model == "direct":
-        return [
-            (source, target, message_bytes) for source, target in groups_or_pairs if source != target and message_bytes
-        ]
-    edges: list[tuple[int, int, int]] = []
-    for group in groups_or_pairs:
-        size = len(group)
-        sent = wire_bytes(kind, size, message_bytes) if size > 1 else 0
-        if not sent:
-            continue
-        if len(edges) + size * (size - 1 if model == "pairwise" else 1) > MAX_EDGES:
-            raise MalformedError(f"the traffic of one {kind} has over {MAX_EDGES} pairs of devices")
-        if model == "ring":
-            edges += [(device, group[(rank + 1) % size], sent) for rank, device in enumerate(group)]
-        else:
-            edges += [(d, other, message_bytes // size) for d in group for other in group if other != d]
-    return edges
-
-
-@dataclass(frozen=True)
-class Membership:
-    """One device's place in a collective.
-
-    Attributes:
-        group_index: its group or pair; among a permute's pairs, the one in which it sends, if any.
-        rank: position in that group.
-        component: the devices that wait for each other: a group, or the pairs that are linked by shared devices.
-        wire_bytes: bytes that it sends in one execution; None if there is no algorithm model.
-    """
-
-    group_index: int
-    rank: int
-    component: int
-    wire_bytes: int | None
-
-
-@dataclass
-class Participants:
-    """The groups of one collective instruction over the run's devices.
-
-    Attributes:
-        kind: kind of collective.
-        logical: groups or pairs of device numbers as HLO counts them.
-        group_size: devices in a group; None if groups differ or are unknown.
-        axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one.
-        axis_source: 'mesh' if the mesh was given, 'inferred' if its axes were inferred, None if the axis is unknown.
-        groups: the same groups as device ids, None for a member outside the capture. If each host counts its own
-            devices from 0, there is a copy for each host. None if HLO's numbers could not be matched with devices.
-        members: every device's place.
-        component_size: devices of a component; None if some are outside the capture.
-        bytes_of_others: bytes that a device in no group sends: 0 in a permute whose pairs are known, else None.
-    """
-
-    kind: str
-    logical: Sequence[tuple[int, ...]] = ()
-    group_size: int | None = None
-    axis: str = UNKNOWN_AXIS
-    axis_source: str | None = None
-    groups: list[tuple[int | None, ...]] | None = None
-    members: dict[int, Membership] = field(default_factory=dict)
-    component_size: list[int | None] = field(default_factory=list)
-    bytes_of_others: int | None = None
-
-    def component(self, device: int) -> int:
-        """Return the component of a device; OUTSIDE if it is in no pair of a permute whose pairs are known."""
-        place = self.members.get(device)
-        if place:
-            return place.component
-        return OUTSIDE if self.kind == PERMUTE and self.groups else NOT_KNOWN
-
-    def wire_bytes(self, device: int) -> int | None:
-        """Return the bytes that a device sends in one execution; None if unknown."""
-        place = self.members.get(device)
-        return place.wire_bytes if place else self.bytes_of_others
 
 
 class CollectiveGroups:
@@ -193,6 +61,7 @@ class CollectiveGroups:
         self._by_number = coordinates_by_number or {}
         self._participants: dict[int, Participants] = {}
         self._chosen: dict[tuple[tuple[int, ...], int], int] = {}
+        self._known: dict[tuple[tuple[Assignment, ...], ProgramKey], list[Numbering] | None] = {}
         self.missing_devices = 0
         self.orders: list[str] = []
         self.unverified: list[str] = []
@@ -209,10 +78,11 @@ class CollectiveGroups:
         self._mesh_order = {number: place for place, number in enumerate(main)}
         self.inferred = self._infer() if coordinates is None else []
 
-    def confirm(self, times: RankTimes) -> None:
+    def confirm(self, measure: Callable[[], RankTimes]) -> None:
         """Choose among the orders of the devices the one in which the ranks of executions overlap in time.
 
-        It is for programs without a device assignment whose groups are a part of their devices.
+        It is for programs without a device assignment whose groups are a part of their devices. If there are some,
+        `measure` returns the times.
         """
         open_rows: dict[tuple[tuple[int, ...], int], tuple[Orders, list[int]]] = {}
         for number, row in enumerate(self._instructions):
@@ -223,6 +93,9 @@ class CollectiveGroups:
             orders = self._numbers.orders(world, _program(row))
             if orders and len(orders.devices) > 1:
                 open_rows.setdefault((orders.devices, world), (orders, []))[1].append(number)
+        if not open_rows:
+            return
+        times = measure()
         for key, (orders, rows) in open_rows.items():
             best, overlap = 0, Overlap()
             for index, copies in enumerate(orders.possible):
@@ -336,7 +209,7 @@ class CollectiveGroups:
             participants.axis = self._inferred_axis(self._in_mesh_order(row, logical))
         if participants.axis != UNKNOWN_AXIS:
             participants.axis_source = "inferred" if self.coordinates is None else "mesh"
-        self._place(participants, row.collective.message_bytes if row.collective else None)
+        participants.place(row.collective.message_bytes if row.collective else None)
         return participants
 
     def _world_of(self, row: InstructionRow) -> int:
@@ -345,7 +218,10 @@ class CollectiveGroups:
     def _copies(self, row: InstructionRow) -> list[Numbering] | None:
         """Return the numberings of an instruction's program: several if sets of devices each run it on their own."""
         if row.assignments:
-            return self._numbers.assigned(row.assignments, _program(row))
+            key = row.assignments, _program(row)
+            if key not in self._known:
+                self._known[key] = self._numbers.assigned(*key)
+            return self._known[key]
         world = self._world_of(row)
         orders = self._numbers.orders(world, _program(row))
         return list(orders.possible[self._chosen.get((orders.devices, world), 0)]) if orders else None
@@ -382,24 +258,6 @@ class CollectiveGroups:
         is_known = self.inferred and None not in differing
         return _joined({a for a in differing if a}) if is_known else UNKNOWN_AXIS
 
-    def _place(self, participants: Participants, message_bytes: int | None) -> None:
-        groups = participants.groups or []
-        component = _linked(groups) if participants.kind == PERMUTE else list(range(len(groups)))
-        devices: list[set[int | None]] = [set() for _ in range(max(component, default=-1) + 1)]
-        for index, members in enumerate(groups):
-            devices[component[index]].update(members)
-            for rank, device in enumerate(members):
-                if device is None or (participants.kind == PERMUTE and rank == 1 and device in participants.members):
-                    continue
-                sent = None
-                if message_bytes is not None:
-                    is_target = participants.kind == PERMUTE and (rank == 1 or members[0] == members[1])
-                    sent = 0 if is_target else wire_bytes(participants.kind, len(members), message_bytes)
-                participants.members[device] = Membership(index, rank, component[index], sent)
-        if participants.kind == PERMUTE and groups and message_bytes is not None:
-            participants.bytes_of_others = 0
-        participants.component_size = [None if None in d else len(d) for d in devices]
-
 
 def _program(row: InstructionRow) -> ProgramKey:
     return row.module if row.program_id is None else row.program_id
@@ -422,25 +280,3 @@ def _axis_of(groups: Sequence[tuple[int | None, ...]], coordinates: Mapping[int,
             return UNKNOWN_AXIS
         differing |= {a for a in AXES if len({p.get(a) for p in places}) > 1}
     return _joined(differing)
-
-
-def _linked(pairs: Sequence[tuple[int | None, ...]]) -> list[int]:
-    """Return the number of each pair's connected component: pairs that share a device wait for each other."""
-    root: dict[int, int] = {}
-
-    def find(x: int) -> int:
-        while root.setdefault(x, x) != x:
-            root[x] = root[root[x]]
-            x = root[x]
-        return x
-
-    for pair in pairs:
-        known = [d for d in pair if d is not None]
-        for device in known[1:]:
-            root[find(device)] = find(known[0])
-    numbers: dict[int, int] = {}
-    components = []
-    for i, pair in enumerate(pairs):
-        first = next((d for d in pair if d is not None), None)
-        components.append(numbers.setdefault(find(first) if first is not None else -1 - i, len(numbers)))
-    return components

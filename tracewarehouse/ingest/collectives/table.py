@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
-from tracewarehouse.ingest.collectives.groups import OUTSIDE, CollectiveGroups
+from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.collectives.numbering import RankTimes
+from tracewarehouse.ingest.collectives.participants import OUTSIDE
 from tracewarehouse.ingest.collectives.windows import START_ONLY, WINDOW_SOURCES, CollectiveExecutions
 from tracewarehouse.ingest.columns.keys import distinct, is_new, occurrence, packed, rank
 from tracewarehouse.ingest.columns.records import PHASES, Int32, Int64
@@ -146,7 +147,7 @@ class CollectiveWriter:
         """Write all rows, by device and start, once every device is finished and every instruction known."""
         instances = Instances(self._instructions)
         if self._is_timed:
-            groups.confirm(self._times(instances))
+            groups.confirm(lambda: self._times(instances))
         for device in self._devices:
             instruction = self._rows[device].get(device, "instruction_id")
             component = groups.components(instruction, device)
