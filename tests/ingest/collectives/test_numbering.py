@@ -171,7 +171,27 @@ class TestPartOfTheDevices:
         _, query = ingest(space)
         assert query(GROUPS) == [(0, [0, 1]), (0, [4, 6]), (1, [2, 3]), (1, [5, 7])]
         assert query("SELECT count(*), count(*) FILTER (is_partial) FROM collectives") == [(24, 0)]
+        evidence = "sets of devices that run programs of their own"
+        mesh = query("SELECT size, stride, evidence FROM mesh_axes ORDER BY position")
+        assert mesh[0] == (2, 4, evidence)
+        assert [(size, stride) for size, stride, _ in mesh[1:]] == [(2, 2), (2, 1)]
         assert query(FLAGS) == []
+
+    def test_axes_are_those_of_each_set_of_devices(self, ingest: Any) -> None:
+        """All eight reductions of prefill are over its two devices, those of decode over two of its four."""
+        space = Space()
+        for first, size, program, groups in ((0, 2, 42, "{{0,1}}"), (2, 4, 43, "{{0,2},{1,3}}")):
+            for ordinal in range(first, first + size):
+                tpu = space.tpu(ordinal)
+                tpu.modules.event(f"jit_step({program})", 0, 1000)
+                for n in range(8):
+                    text = reduction(groups, n + 1)
+                    metadata = tpu.instruction(text, hlo_category="all-reduce", program_id=Unsigned(program))
+                    tpu.ops.event(metadata, 100 * n, 50)
+        _, query = ingest(space)
+        axes = "SELECT device_id < 2, axis, axis_source FROM collectives GROUP BY ALL ORDER BY ALL DESC"
+        assert query(axes) == [(True, "tp", "inferred"), (False, "tp", "inferred")]
+        assert query("SELECT axis, size, stride FROM mesh_axes ORDER BY position") == [("tp", 2, 2), ("dp", 2, 1)]
 
     def test_one_text_loaded_on_two_sets_of_devices(self, ingest: Any) -> None:
         """Two replicas of a server on one host, whose programs have the same id."""

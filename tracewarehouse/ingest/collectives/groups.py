@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ class CollectiveGroups:
 
     Attributes:
         coordinates: as given, or as the ranks' times tell.
-        inferred: the inferred axes, outermost first; empty with a mesh, or if the groups fit no mesh.
+        inferred: the inferred axes, outermost first, of the set of devices with most numbers; empty with a mesh, or if
+            the groups fit no mesh.
         missing_devices: devices that programs count but the capture lacks.
         orders: after `confirm`, orders other than that of the devices that ranks' times tell, a sentence for each.
         unverified: after `confirm`, programs whose devices nothing tells, a sentence for each.
@@ -62,6 +64,7 @@ class CollectiveGroups:
         self._participants: dict[int, Participants] = {}
         self._chosen: dict[tuple[tuple[int, ...], int], int] = {}
         self._known: dict[tuple[tuple[Assignment, ...], ProgramKey], list[Numbering] | None] = {}
+        self._usual: dict[tuple[int, ProgramKey], Orders | None] = {}
         self.missing_devices = 0
         self.orders: list[str] = []
         self.unverified: list[str] = []
@@ -72,11 +75,8 @@ class CollectiveGroups:
                 highest = max((max(g, default=-1) for g in row.members), default=-1)
                 size = max(highest + 1, *map(len, row.assignments), 0)
                 self._world[_program(row)] = max(self._world.get(_program(row), 0), size)
-        self._inferred_world = max(self._world.values(), default=self._device_count)
-        assigned = Counter(a for row in instructions for a in row.assignments if len(a) == self._inferred_world)
-        main = assigned.most_common(1)[0][0] if assigned else ()
-        self._mesh_order = {number: place for place, number in enumerate(main)}
-        self.inferred = self._infer() if coordinates is None else []
+        self._meshes = self._infer() if coordinates is None else {}
+        self.inferred = self._main_axes()
 
     def confirm(self, measure: Callable[[], RankTimes]) -> None:
         """Choose among the orders of the devices the one in which the ranks of executions overlap in time.
@@ -90,7 +90,7 @@ class CollectiveGroups:
             groups = row.members or ()
             if row.assignments or all(len(g) in (1, world) for g in groups):  # any order has the same members
                 continue
-            orders = self._numbers.orders(world, _program(row))
+            orders = self._orders(row)
             if orders and len(orders.devices) > 1:
                 open_rows.setdefault((orders.devices, world), (orders, []))[1].append(number)
         if not open_rows:
@@ -205,8 +205,8 @@ class CollectiveGroups:
                 stated = next((a for a in row.assignments if len(a) == world), None)
                 numbers = stated or range(world)
                 participants.axis = _axis_of([tuple(numbers[i] for i in g) for g in logical], self._by_number)
-        elif world == self._inferred_world:
-            participants.axis = self._inferred_axis(self._in_mesh_order(row, logical))
+        elif (mesh := self._meshes.get(_all_of(copies))) and mesh.world == world:
+            participants.axis = mesh.axis(row, logical)
         if participants.axis != UNKNOWN_AXIS:
             participants.axis_source = "inferred" if self.coordinates is None else "mesh"
         participants.place(row.collective.message_bytes if row.collective else None)
@@ -222,41 +222,83 @@ class CollectiveGroups:
             if key not in self._known:
                 self._known[key] = self._numbers.assigned(*key)
             return self._known[key]
+        orders = self._orders(row)
         world = self._world_of(row)
-        orders = self._numbers.orders(world, _program(row))
         return list(orders.possible[self._chosen.get((orders.devices, world), 0)]) if orders else None
 
-    def _in_mesh_order(self, row: InstructionRow, logical: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
-        """Return groups as places of the run's main device assignment, which other programs may order differently."""
-        assignment = row.assignments[0] if row.assignments else ()
-        if len(assignment) < self._world_of(row) or set(assignment) != self._mesh_order.keys():
-            return logical
-        return tuple(tuple(self._mesh_order[assignment[i]] for i in g) for g in logical)
+    def _orders(self, row: InstructionRow) -> Orders | None:
+        key = self._world_of(row), _program(row)
+        if key not in self._usual:
+            self._usual[key] = self._numbers.orders(*key)
+        return self._usual[key]
 
-    def _infer(self) -> list[InferredAxis]:
-        world = self._inferred_world
-        rows = [r for r in self._instructions if r.collective and r.members is not None and self._world_of(r) == world]
+    def _infer(self) -> dict[frozenset[int | None], _InferredMesh]:
+        """Infer the mesh of each set of devices from the programs that run on it."""
+        of_set: dict[frozenset[int | None], list[InstructionRow]] = {}
+        for row in self._instructions:
+            if row.collective and row.members is not None:
+                of_set.setdefault(_all_of(self._copies(row) or ()), []).append(row)
+        has_experts = any(layer_and_part(row.op_name)[1] == "moe" for row in self._instructions)
+        return {devices: self._inferred_mesh(rows, has_experts) for devices, rows in of_set.items()}
+
+    def _inferred_mesh(self, rows: Sequence[InstructionRow], has_experts: bool) -> _InferredMesh:
+        world = max(map(self._world_of, rows))
+        whole = [row for row in rows if self._world_of(row) == world]
+        assigned = Counter(a for row in whole for a in row.assignments if len(a) == world)
+        main = assigned.most_common(1)[0][0] if assigned else ()
+        mesh = _InferredMesh(world, {number: place for place, number in enumerate(main)}, len(whole))
         seen = [
             CollectiveSeen(
                 row.collective.kind,
-                tuple(self._in_mesh_order(row, row.members or (tuple(range(world)),))),
+                tuple(mesh.places(row, row.members or (tuple(range(world)),))),
                 layer_and_part(row.op_name)[1],
             )
-            for row in rows
+            for row in whole
             if row.collective
         ]
-        has_experts = any(layer_and_part(row.op_name)[1] == "moe" for row in self._instructions)
-        axes = infer_axes(seen, world, has_experts=has_experts) if seen else []
-        copies = max((len(self._copies(row) or ()) for row in rows), default=0)
-        if axes and copies > 1:
-            # no collective tells whether these are stages of a pipeline or replicas
-            axes.insert(0, InferredAxis(None, copies, world, 0.0, "hosts that run programs of their own"))
-        return axes
+        mesh.axes = infer_axes(seen, world, has_experts=has_experts)
+        mesh.copies = max(len(self._copies(row) or ()) for row in whole)
+        return mesh
 
-    def _inferred_axis(self, logical: Sequence[tuple[int, ...]]) -> str:
-        differing = [a.axis for a in self.inferred if any(len({a.place(d) for d in g}) > 1 for g in logical)]
-        is_known = self.inferred and None not in differing
-        return _joined({a for a in differing if a}) if is_known else UNKNOWN_AXIS
+    def _main_axes(self) -> list[InferredAxis]:
+        main = max(self._meshes.values(), key=lambda m: (m.world, m.collectives), default=None)
+        if main is None or not main.axes:
+            return []
+        alike = sum(m.copies for m in self._meshes.values() if m.world == main.world)
+        if alike == 1:
+            return main.axes
+        # no collective tells whether these are stages of a pipeline, replicas, or devices for prefill and decode
+        sets = "hosts" if main.copies == alike else "sets of devices"
+        return [InferredAxis(None, alike, main.world, 0.0, f"{sets} that run programs of their own"), *main.axes]
+
+
+@dataclass
+class _InferredMesh:
+    """The mesh of one set of devices, for programs over `world` logical numbers."""
+
+    world: int
+    order: dict[int, int]
+    """Place of each global id in the main device assignment, which other programs may order differently."""
+    collectives: int
+    """Instructions that tell its axes."""
+    axes: list[InferredAxis] = field(default_factory=list)
+    copies: int = 1
+    """Parts of the set that each run the programs on their own."""
+
+    def places(self, row: InstructionRow, logical: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+        """Return groups as places of the main device assignment."""
+        assignment = next((a for a in row.assignments if len(a) == self.world), ())
+        if set(assignment) != self.order.keys() or not assignment:
+            return logical
+        return tuple(tuple(self.order[assignment[i]] for i in g) for g in logical)
+
+    def axis(self, row: InstructionRow, logical: Sequence[tuple[int, ...]]) -> str:
+        """Return the axes on which members of a group differ, joined by '+'."""
+        if not self.axes:
+            return UNKNOWN_AXIS
+        groups = self.places(row, logical)
+        differing = {a.axis for a in self.axes if any(len({a.place(d) for d in g}) > 1 for g in groups)}
+        return UNKNOWN_AXIS if None in differing else _joined({a for a in differing if a})
 
 
 def _program(row: InstructionRow) -> ProgramKey:
@@ -265,6 +307,10 @@ def _program(row: InstructionRow) -> ProgramKey:
 
 def _devices(logical: Sequence[tuple[int, ...]], copies: Sequence[Numbering]) -> list[tuple[int | None, ...]]:
     return [tuple(n[i] if i < len(n) else None for i in g) for n in copies for g in logical]
+
+
+def _all_of(copies: Iterable[Numbering]) -> frozenset[int | None]:
+    return frozenset(device for copy in copies for device in copy)
 
 
 def _joined(axes: Collection[str]) -> str:
