@@ -256,6 +256,7 @@ def test_the_catalogue_lists_every_version(warehouse: Path) -> None:
         assert row["fingerprint"] == DEFINITIONS.fingerprint(metric.view)
         assert json.loads(row["columns"]) == metric.header.columns
         assert row["grain"].split(", ") == metric.header.grain
+        assert " ".join(filter(None, (row["description"], row["notes"]))) == metric.header.about
 
 
 def _cli() -> str:

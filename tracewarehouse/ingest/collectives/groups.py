@@ -20,7 +20,13 @@ from tracewarehouse.ingest.collectives.numbering import (
     ProgramKey,
     RankTimes,
 )
-from tracewarehouse.ingest.collectives.participants import ALGORITHMS, UNKNOWN_AXIS, Participants, traffic_edges
+from tracewarehouse.ingest.collectives.participants import (
+    ALGORITHMS,
+    UNKNOWN_AXIS,
+    Participants,
+    traffic_edges,
+    without_members,
+)
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import Int32
 from tracewarehouse.ingest.errors import shown
@@ -188,7 +194,7 @@ class CollectiveGroups:
     def _match(self, row: InstructionRow) -> Participants:
         kind = row.collective.kind if row.collective else ""
         if row.members is None:
-            return Participants(kind)
+            return Participants(kind) if row.collective is None else without_members(row.collective)
         world = self._world_of(row)
         logical = row.members or (tuple(range(world)),)  # HLO's {} is one group of all devices
         sizes = {len(g) for g in logical}

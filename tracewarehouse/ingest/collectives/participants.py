@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.collectives import DCN, Collective
 
 NOT_KNOWN, OUTSIDE = -1, -2
 """Values in place of a component's number: it is unknown, or the device takes part without moving anything."""
@@ -109,13 +110,15 @@ class Participants:
         kind: kind of collective.
         logical: groups or pairs of device numbers as HLO counts them.
         group_size: devices in a group; None if groups differ or are unknown.
-        axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one.
+        axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one, 'dcn' for groups
+            between slices, whose members are not known.
         axis_source: 'mesh' if the mesh was given, 'inferred' if its axes were inferred, None if the axis is unknown.
         groups: the same groups as device ids, None for a member outside the capture. If each host counts its own
             devices from 0, there is a copy for each host. None if HLO's numbers could not be matched with devices.
         members: every device's place.
         component_size: devices of a component; None if some are outside the capture.
-        bytes_of_others: bytes that a device in no group sends: 0 in a permute whose pairs are known, else None.
+        bytes_of_others: bytes that a device in no known group sends: 0 in a permute whose pairs are known; between
+            slices, what the size of the group tells; else None.
     """
 
     kind: str
@@ -158,6 +161,15 @@ class Participants:
         """Return the bytes that a device sends in one execution; None if unknown."""
         place = self.members.get(device)
         return place.wire_bytes if place else self.bytes_of_others
+
+
+def without_members(collective: Collective) -> Participants:
+    """Return what is known of a collective whose members are not: between slices, its axis and what a device sends."""
+    if collective.link is None:
+        return Participants(collective.kind)
+    size, message = collective.group_size, collective.message_bytes
+    sent = None if size is None or message is None else wire_bytes(collective.kind, size, message)
+    return Participants(collective.kind, group_size=size, axis=DCN, bytes_of_others=sent)
 
 
 def _linked(pairs: Sequence[tuple[int | None, ...]]) -> list[int]:
