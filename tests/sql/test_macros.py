@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,7 @@ import duckdb
 import pytest
 from given_tables import fill, warehouse_of
 
-from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.warehouse import Warehouse, open_warehouse
-
-CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 
 
 @pytest.fixture(scope="module")
@@ -222,11 +219,9 @@ def test_operations_are_the_same_after_a_program_is_compiled_anew(connection: du
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    with open_warehouse(tmp_path_factory.mktemp("macros") / "w", create=True) as warehouse:
-        for name in ("llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9", "llama-pp2tp2-b4-i16-o5"):
-            [capture] = find_captures(CAPTURES / name)
-            warehouse.ingest_capture(capture, evaluate=False)
+def recorded(copy_of_captures: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    names = ("llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9", "llama-pp2tp2-b4-i16-o5")
+    with open_warehouse(copy_of_captures(tmp_path_factory.mktemp("macros") / "w", *names)) as warehouse:
         yield warehouse
 
 

@@ -184,15 +184,6 @@ def test_explicit_lists_round_trip(groups: list[list[int]]) -> None:
         assert parse_groups(text) == tuple(map(tuple, groups))
 
 
-@given(st.text(alphabet="{}[]()<=T,mesh'ab0123: @>device_ids", max_size=60))
-def test_any_text_is_groups_or_malformed(text: str) -> None:
-    for parse in (parse_groups, parse_pairs):
-        try:
-            parse(text)
-        except MalformedError:
-            continue
-
-
 @pytest.mark.parametrize(
     ("sizes", "axes", "groups"),
     [

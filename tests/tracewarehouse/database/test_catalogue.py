@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -42,11 +42,8 @@ Answers = list[list[tuple[object, ...]]]
 
 
 @pytest.fixture(scope="module")
-def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one") / "warehouse"
-    with open_warehouse(folder, create=True) as warehouse:
-        warehouse.ingest(CAPTURE)
-    return folder
+def one_run(copy_of_captures: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_of_captures(tmp_path_factory.mktemp("one") / "warehouse", CAPTURE.name)
 
 
 @pytest.fixture
