@@ -597,18 +597,15 @@ def device_idle(run: Run) -> Values:
     return found
 
 
-def bubble(run: Run) -> Values:
-    return _bubble(run, {"launch", "tick", "collective", "other"})
-
-
-def _bubble(run: Run, kinds: set[str]) -> Values:
-    """Gaps of a step that end with an op of these kinds."""
+def _idle_before(run: Run, kind_wanted: str) -> Values:
+    """Time per timed step in gaps that end with an op of this kind; None without steps."""
     marked = grouped(run.ops, "device_id", "phase", "step")
     handing = {e for c in run.collectives if c["axis"] == "pp" for e in (c["event_id"], c["done_event_id"])}
     found: Values = {}
     for phase, device in run.places():
         gap = 0
-        for s in run.steps_of(device, phase):
+        timed = run.timed_steps(device, phase)
+        for s in timed:
             ops = marked[device, phase, s.number]
             until = [max(o["end"] for o in ops[: at + 1]) for at in range(len(ops))]
             for before, end, o in zip(ops, until, ops[1:], strict=False):
@@ -617,9 +614,8 @@ def _bubble(run: Run, kinds: set[str]) -> Values:
                 kind = "collective" if o["i"]["collective"] else "other"
                 kind = "tick" if o["event_id"] in handing else kind
                 kind = "launch" if o["execution"] != before["execution"] else kind
-                gap += (o["start_ps"] - end) * (kind in kinds)
-        if run.busy(phase, device):
-            found[phase, device] = gap / len(run.steps_of(device, phase)) / MS
+                gap += (o["start_ps"] - end) * (kind == kind_wanted)
+        found[phase, device] = gap / len(timed) / MS if timed else None
     return found
 
 
@@ -1150,7 +1146,7 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         traffic_matrix, traffic_interval, communication_time, exposed_communication, communication_fraction,
         comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_transfer, traffic_interval_histogram,
         hbm_bandwidth, copy_overhead,
-        moe_fraction, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
+        moe_fraction, device_idle, load_imbalance, host_gap, op_time_share, layer_time,
         launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, roofline, mfu,
         top_kernels, gemm_efficiency, straggler_ranking, collective_attribution, prefill_throughput, traffic_rate,
         traffic_by_link,
@@ -1183,9 +1179,10 @@ COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]
     ("communication_fraction", "max_fraction"): lambda run: {k: max(v) for k, v in _exposed_shares(run).items()},
     ("communication_fraction", "speedup_limit"): speedup_limit,
     ("overlap_ratio", "window_source"): window_sources,
-    ("bubble", "before_launch_ms"): lambda run: _bubble(run, {"launch"}),
-    ("bubble", "before_tick_ms"): lambda run: _bubble(run, {"tick"}),
-    ("bubble", "before_collective_ms"): lambda run: _bubble(run, {"collective"}),
+    ("device_idle", "before_launch_ms"): lambda run: _idle_before(run, "launch"),
+    ("device_idle", "before_tick_ms"): lambda run: _idle_before(run, "tick"),
+    ("device_idle", "before_collective_ms"): lambda run: _idle_before(run, "collective"),
+    ("device_idle", "before_other_ms"): lambda run: _idle_before(run, "other"),
     ("load_imbalance", "compute_imbalance"): compute_imbalance,
     ("load_imbalance", "moe_imbalance"): moe_imbalance,
 }

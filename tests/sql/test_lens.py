@@ -252,6 +252,7 @@ def test_the_catalogue_lists_every_version(warehouse: Path) -> None:
         assert row["fingerprint"] == DEFINITIONS.fingerprint(metric.view)
         assert json.loads(row["columns"]) == metric.header.columns
         assert row["grain"].split(", ") == metric.header.grain
+        assert " ".join(filter(None, (row["description"], row["notes"]))) == metric.header.about
 
 
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:

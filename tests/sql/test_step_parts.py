@@ -135,3 +135,61 @@ def test_idle_time_by_what_ends_it_adds_up_to_that_of_the_devices() -> None:
         ("between steps", 4, 3 * us),
     ]
     assert idle == [(pytest.approx(16 * us),)]
+
+
+def test_each_metric_of_gaps_answers_its_own_question() -> None:
+    """Two stages; step 1 lasts 20 us; step 2, which no other one follows, counts for no share of time.
+
+    us      0     2     4     6     8    10    12    14 15 16    20 21    24 25
+    stage 0 [ fusion    )     [ pp  )           [ op )           [ op     )
+    stage 1       [ pp              )[ op       )       [op)        [ op     )
+    module  [ 0                                )[ 1        )     [ 2         )
+    """
+    ops = [  # event, instruction, device, execution, step, start, duration
+        [0, 0, 0, 0, 1, 0, 4],
+        [1, 1, 0, 0, 1, 6, 2],
+        [2, 0, 0, 1, 1, 12, 2],
+        [3, 0, 0, 2, 2, 20, 4],
+        [4, 1, 1, 0, 1, 2, 6],
+        [5, 0, 1, 0, 1, 8, 4],
+        [6, 0, 1, 1, 1, 15, 1],
+        [7, 0, 1, 2, 2, 21, 4],
+    ]
+    modules = [(0, 0, 0, 8), (0, 1, 12, 14), (0, 2, 20, 24), (1, 0, 2, 12), (1, 1, 15, 16), (1, 2, 21, 25)]
+    given = {
+        "runs": [{"pp": 2, "microbatches": 2}],
+        "instructions": [
+            {"instruction_id": 0, "opcode": "fusion"},
+            {"instruction_id": 1, "opcode": "collective-permute", "collective": "collective-permute"},
+        ],
+        "phases": {
+            "columns": ["kind", "name", "index", "device_id", "start_us", "end_us"],
+            "rows": [
+                *(["step", "decode", i, d, s, e] for d in (0, 1) for i, s, e in ((1, 0, 18), (2, 20, 25))),
+                *(["module", "p", i, d, s, e] for d, i, s, e in modules),
+            ],
+        },
+        "ops": {
+            "columns": ["event_id", "instruction_id", "device_id", "execution", "step", "start_us", "duration_us",
+                        "phase"],
+            "rows": [[*op, "decode"] for op in ops],
+        },
+        "collectives": [
+            {"event_id": e, "device_id": d, "kind": "collective-permute", "axis": "pp", "phase": "decode", "step": 1,
+             "start_us": s, "end_us": 8}
+            for e, d, s in ((1, 0, 6), (4, 1, 2))
+        ],
+    }  # fmt: skip
+    with warehouse_of(given) as connection:
+        idle = connection.execute("SELECT idle_ratio FROM metrics.device_idle ORDER BY device_id").fetchall()
+        [(together,)] = connection.execute("SELECT gap_ratio FROM metrics.host_gap").fetchall()
+        [(ticks,)] = connection.execute("SELECT bubble_ratio FROM metrics.pipeline_bubble").fetchall()
+        launches = connection.execute("SELECT gap_us FROM metrics.launch_overhead ORDER BY device_id").fetchall()
+    # a device without an op: 20 - 8 and 20 - 11
+    assert idle == [(pytest.approx(12 / 20),), (pytest.approx(9 / 20),)]
+    # both without one: 14 to 15, 16 to 20
+    assert together == pytest.approx(5 / 20)
+    # both stages from a step's first op to its last, 0 to 14, 2 to 16, 20 to 24 and 21 to 25: gaps 6 and 3, pp 2 and 6
+    assert ticks == pytest.approx((6 + 2 + 3 + 6) / (14 + 14 + 4 + 4))
+    # from the end of an execution to the start of the next: 4 and 6, 3 and 5
+    assert launches == [(pytest.approx(5),), (pytest.approx(4),)]

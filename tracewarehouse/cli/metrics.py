@@ -80,8 +80,8 @@ def show(
         "changed": " ".join(about.changed.split()),
         "deprecated": " ".join(about.deprecated.split()) if about.deprecated else None,
     }
-    typer.echo(_wrapped(about.description))
-    typer.echo()
+    for text in filter(None, (about.description, about.notes)):
+        typer.echo(f"{_wrapped(text)}\n")
     for label, fact in facts.items():
         if fact is not None:
             typer.echo(_wrapped(f"{label + ':':<12}{fact}", " " * 12))

@@ -66,7 +66,7 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             "idle", "run", "steps.idle_parts", "Idle time, by what ends it",
-            ("device_idle", "bubble", "launch_overhead", "host_gap"), _NO_STEPS,
+            ("device_idle", "launch_overhead", "host_gap"), _NO_STEPS,
         ),
         Chart(
             "step-times", "run", "steps.step_times", "Step times", ("step_time",),

@@ -310,18 +310,14 @@ def _macros(macros: Iterable[View]) -> Iterator[str]:
 
 def _comments_on_views(definitions: Definitions) -> Iterator[str]:
     for view in definitions.ordered:
-        yield from _comment("VIEW", view.qualified, _summary(view), view.header.columns)
+        yield from _comment("VIEW", view.qualified, view.header.about, view.header.columns)
     for name, metric in definitions.aliases().items():
-        about = f"Stands for metrics.{metric.view.name}. {_summary(metric.view)}"
+        about = f"Stands for metrics.{metric.view.name}. {metric.header.about}"
         yield from _comment("VIEW", f"metrics.{name}", about, metric.header.columns)
     for view in definitions.macros:
-        yield f"COMMENT ON MACRO TABLE {view.qualified} IS {literal(_summary(view))}"
+        yield f"COMMENT ON MACRO TABLE {view.qualified} IS {literal(view.header.about)}"
     for name, derived in DERIVED.items():
         yield from _comment("VIEW", name, derived.about, derived.columns)
-
-
-def _summary(view: View) -> str:
-    return " ".join(view.header.description.split())
 
 
 def _comment(kind: str, name: str, about: str, columns: Mapping[str, str]) -> Iterator[str]:

@@ -31,30 +31,39 @@ class _FrontMatter(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ModelHeader(_FrontMatter):
+class _Described(_FrontMatter):
+    """Front matter of a file: what the definition is in at most three sentences, and its fine print."""
+
+    description: Sentence
+    notes: Sentence | None = Field(default=None, description="rules for special cases, assumptions and sources")
+
+    @property
+    def about(self) -> str:
+        """Description and notes on one line."""
+        return " ".join(f"{self.description} {self.notes or ''}".split())
+
+
+class ModelHeader(_Described):
     """Front matter of a model: a view that metrics and other models read."""
 
     model: Name
-    description: Sentence
     inline: bool = Field(default=False, description="it has a row per op; each of its readers computes it anew")
     columns: dict[Name, Sentence] = Field(min_length=1)
 
 
-class AuditHeader(_FrontMatter):
+class AuditHeader(_Described):
     """Front matter of an audit: a query that returns no row if all is well."""
 
     audit: Name
-    description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=1)
 
 
-class MacroHeader(_FrontMatter):
+class MacroHeader(_Described):
     """Front matter of a macro: a query over runs that the caller names, as a DuckDB table macro."""
 
     macro: Name
     parameters: dict[Name, Sentence]
     optional: list[Name] = Field(default=[], description="parameters that are NULL if the caller leaves them out")
-    description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -80,7 +89,7 @@ class PreconditionHeader(_FrontMatter):
     columns: dict[Name, Sentence] = {"run_id": "The run."}
 
     @property
-    def description(self) -> str:
+    def about(self) -> str:
         """A sentence for the view's comment."""
         return f"The runs that meet it; for any other, the reason is: {self.sentence}"
 
@@ -98,7 +107,7 @@ _OF_PARTS = frozenset(("step", "layer", "instruction_id", "from_us", "source_dev
 """Dimensions that split a run into more rows than anyone reads."""
 
 
-class MetricHeader(_FrontMatter):
+class MetricHeader(_Described):
     """Front matter of a version of a metric."""
 
     metric: Name
@@ -113,7 +122,6 @@ class MetricHeader(_FrontMatter):
     grain: list[Name] = Field(min_length=1, description="columns that identify a row; run_id comes first")
     value: Name
     needs: list[Name] = Field(default=[], description="preconditions; the first that a run does not meet is the reason")
-    description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=2)
     ranges: dict[Name, tuple[float, float]] = Field(
         default={}, description="by column, the least and the greatest value that it can have; audits find others"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tracewarehouse.definitions.definition import Metric
+from tracewarehouse.definitions.definition import Metric, MetricHeader
 from tracewarehouse.definitions.derived import all_audits
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.queries.result import QueryResult
@@ -83,7 +83,7 @@ def _head(written_by: str) -> str:
 def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
     current = definitions.metric(name)
     about = current.header
-    yield f"# {name}\n\n{_line(about.description)}\n\n"
+    yield f"# {name}\n\n{_meaning(about)}"
     facts = [
         ("view", f"`metrics.{name}`, which stands for `metrics.{current.view.name}`"),
         ("unit", about.unit),
@@ -115,7 +115,7 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
     yield table(("version", "status", "what it changed", "why not to use it"), rows)
     for m in versions:
         if m is not current and m.version != current.version:
-            yield f"\n### Version {m.version}\n\n{_line(m.header.description)}\n\n```sql\n{m.view.sql}\n```\n"
+            yield f"\n### Version {m.version}\n\n{_meaning(m.header)}```sql\n{m.view.sql}\n```\n"
 
 
 _ABSENT = "None of the runs that this page was made from has the metric.\n"
@@ -165,6 +165,11 @@ def _shown(value: object) -> str:
     if value is None:
         return "NULL"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _meaning(about: MetricHeader) -> str:
+    notes = f"Notes: {_line(about.notes)}\n\n" if about.notes else ""
+    return f"{_line(about.description)}\n\n{notes}"
 
 
 def _line(text: str | None) -> str:

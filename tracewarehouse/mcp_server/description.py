@@ -118,7 +118,7 @@ def described(warehouse: Warehouse, definitions: Definitions, name: str) -> Answ
         types = {r[0]: r[1] for r in warehouse.query(f"DESCRIBE {view.qualified}").rows()}
     columns = [[c, types.get(c), None, " ".join(s.split())] for c, s in view.header.columns.items()]
     tables = [Table(name=_called(view), columns=["column", "type", "unit", "meaning"], rows=columns)]
-    notes = [" ".join(view.header.description.split())]
+    notes = [view.header.about]
     if isinstance(view.header, MacroHeader):
         notes.append(
             f"parameters of {_called(view)}: " + " ".join(f"{n}: {s}" for n, s in view.header.parameters.items())

@@ -133,7 +133,7 @@ def catalogue_page(request: Request, warehouse: Warehouse) -> Response:
     """Everything that SQL can read: each table, model and metric with its sentence and its columns."""
     relations = [(t.name, t.doc, [(c.name, f"{c.type}: {c.doc}") for c in t.columns]) for t in TABLES.values()]
     views = sorted(warehouse.definitions.ordered, key=lambda v: v.qualified)
-    relations += [(v.qualified, v.header.description, list(v.header.columns.items())) for v in views]
+    relations += [(v.qualified, v.header.about, list(v.header.columns.items())) for v in views]
     listed = [(n, sentence, columns, question(f"SELECT * FROM {n} LIMIT 100")) for n, sentence, columns in relations]
     return page(request, "catalogue", catalogue=listed)
 

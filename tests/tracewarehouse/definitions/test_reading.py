@@ -239,6 +239,18 @@ def test_a_sentence_may_stand_beside_its_column(tmp_path: Path) -> None:
         _load(tmp_path, metrics__m_v1=twice)
 
 
+def test_notes_follow_the_description_and_are_no_part_of_the_meaning(tmp_path: Path) -> None:
+    plain = _load(tmp_path, models__base=MODEL, metrics__m_v1=METRIC)["metrics.m_v1"]
+    text = METRIC.replace("description:", "notes: >\n  Ties\n  count once.\ndescription:")
+    noted = _load(tmp_path, models__base=MODEL, metrics__m_v1=text)["metrics.m_v1"]
+    assert plain.header.notes is None
+    assert noted.header.about == f"{plain.header.about} Ties count once."
+    assert noted.fingerprint == plain.fingerprint
+
+    with pytest.raises(MetricError, match=r"m_v1\.sql: notes: .*pattern"):
+        _load(tmp_path, metrics__m_v1=text.replace("count once.", "count once"))
+
+
 def test_the_list_of_columns_does_not_end_at_is_distinct_from() -> None:
     sql = """
     SELECT

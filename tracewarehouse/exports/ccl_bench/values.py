@@ -121,7 +121,7 @@ def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
             name = _ccl_bench_name(metric, kind)
             info[name] = {
                 "label": name,
-                "description": " ".join(header.description.split()),
+                "description": header.about,
                 "higher_is_better": _IS_BETTER.get(header.polarity),
                 "unit": header.unit,
                 "trace_types": ["json_tpu"],
@@ -217,8 +217,8 @@ def _compared(warehouse: Warehouse, run: RunVersion, published: dict[str, Any]) 
         metric, kind = _metric_and_kind(name)
         if metric is None:  # it is not computed for TPUs
             continue
-        about = warehouse.definitions.metric(f"ccl_{metric}", 1).header.description
-        match = _REASON.search(" ".join(about.split()))
+        about = warehouse.definitions.metric(f"ccl_{metric}", 1).header.about
+        match = _REASON.search(about)
         ours, why = (match[1], match[2]) if match else ("", about)
         right = _right(warehouse, run.run_id, ours, kind)
         number = value if isinstance(value, int | float) else None

@@ -8,9 +8,11 @@ grain: [run_id]
 value: bandwidth_gbps
 description: >
   Reproduces CCL-Bench's average_memory_bandwidth with its faults, to explain a published number; use copy_bandwidth
-  instead. It divides the bytes of copies by the time from the start of the start half to the start of the done half, on
-  the device's own clock. It pairs halves by the number in their names alone, in file order and whatever the device, and
-  leaves out halves without a number.
+  instead.
+notes: >
+  It divides the bytes of copies by the time from the start of the start half to the start of the done half, on the
+  device's own clock. It pairs halves by the number in their names alone, in file order and whatever the device.
+  Halves without a number are left out.
 changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/

@@ -7,11 +7,12 @@ polarity: lower_is_better
 grain: [run_id]
 value: avg_step_time_s
 description: >
-  Reproduces CCL-Bench's avg_step_time with its faults, to explain a published number; use step_time instead. It reads
-  host events named exactly $core.py:331 step, a line number of one version of vLLM. It takes their mean duration,
-  prefill and decode alike, without the gaps between, and without the first and the last of the file if there are more
-  than two. A run without such events gets the whole span of the trace over the iterations of the card, rounded to
-  microseconds.
+  Reproduces CCL-Bench's avg_step_time with its faults, to explain a published number; use step_time instead.
+notes: >
+  It reads host events named exactly $core.py:331 step, a line number of one version of vLLM. It takes their mean
+  duration, prefill and decode alike, without the gaps between. If there are more than two, it leaves out the first
+  and the last of the file. A run without such events gets the whole span of the trace over the iterations of the
+  card, rounded to microseconds.
 changed: First version.
 ccl_bench: avg_step_time
 ---*/

@@ -7,11 +7,13 @@ polarity: higher_is_better
 grain: [run_id, kind]
 value: bandwidth
 description: >
-  Reproduces CCL-Bench's bandwidth_utilization_* with its faults, to explain a published number; use collective_transfer
-  instead. It takes the median over events of bytes_accessed / 2^30 x f / duration, where f is 2 (n-1)/n for all-reduce
-  and (n-1)/n otherwise. bytes_accessed is memory traffic, about twice the message. n is not the size of a group but the
-  number of devices with events of the same all_reduce_unique_id, or for other kinds of the same name. The unit is GiB/s
-  though it is called GB/s. Waiting for late ranks counts as transfer.
+  Reproduces CCL-Bench's bandwidth_utilization_* with its faults, to explain a published number; use
+  collective_transfer instead.
+notes: >
+  It takes the median over events of bytes_accessed / 2^30 x f / duration, where f is 2 (n-1)/n for all-reduce and
+  (n-1)/n otherwise. bytes_accessed is memory traffic, about twice the message. n is not the size of a group but the
+  number of devices with events of the same all_reduce_unique_id, or for other kinds of the same name. The unit is
+  GiB/s though it is called GB/s. Waiting for late ranks counts as transfer.
 changed: First version.
 ccl_bench: bandwidth_utilization
 ---*/

@@ -7,7 +7,9 @@ polarity: lower_is_better
 grain: [run_id, kind]
 value: volume_gb
 description: >
-  Reproduces CCL-Bench's collective_vol_*_gb with its faults, to explain a published number; use traffic_volume instead.
+  Reproduces CCL-Bench's collective_vol_*_gb with its faults, to explain a published number; use traffic_volume
+  instead.
+notes: >
   It sums the profiler's bytes_accessed of events whose category is exactly a collective's, over all devices and the
   whole capture. That is memory traffic, for an all-reduce at least twice the message, and not what goes over links. A
   kind without an event has 0.

@@ -8,11 +8,13 @@ grain: [run_id]
 value: fraction_percent
 description: >
   Reproduces CCL-Bench's communication_fraction with its faults, to explain a published number; use
-  communication_fraction instead. Per TPU, it divides the duration of events whose name or category is exactly a
-  collective's by the duration of all events, and takes the mean over TPUs; in a run without TPUs it does so per
-  process. Shares are whole units of 1e-15, so that their sum is exact in any order. The denominator includes programs, steps and loops beside their ops. Most asynchronous and all fused
-  collectives are missed, and a local broadcast counts. Microseconds of events that state no duration on the device's
-  clock are added to nanoseconds of the others.
+  communication_fraction instead.
+notes: >
+  Per TPU, it divides the duration of events whose name or category is exactly a collective's by the duration of all
+  events, and takes the mean over TPUs. A run without TPUs is divided by process. Shares are whole units of 1e-15, so
+  that their sum is exact in any order. The denominator includes programs, steps and loops beside their ops. Most
+  asynchronous and all fused collectives are missed, and a local broadcast counts. Microseconds of events that state
+  no duration on the device's clock are added to nanoseconds of the others.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/

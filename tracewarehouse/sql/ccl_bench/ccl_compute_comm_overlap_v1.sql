@@ -7,12 +7,15 @@ polarity: higher_is_better
 grain: [run_id]
 value: overlap_percent
 description: >
-  Reproduces CCL-Bench's compute_comm_overlap with its faults, to explain a published number; use overlap_ratio instead.
+  Reproduces CCL-Bench's compute_comm_overlap with its faults, to explain a published number; use overlap_ratio
+  instead.
+notes: >
   It divides the time in which an event with a word of communication in its name and one with a word of compute run
   together by the time of communication. Devices and hosts are merged into one timeline, so one device's compute hides
-  another's communication; programs, loops and host frames count by their names. Only the host's steps count, each for
-  itself if they overlap, without the first and the last if there are more than two. Steps are events named $core.py:331
-  step, a line number of one version of vLLM, or else StepMarker events of more than a tenth of the longest.
+  another's communication. Programs, loops and host frames count by their names. Only the host's steps count, each for
+  itself if they overlap. If there are more than two, the first and the last do not count. Steps are events named
+  $core.py:331 step, a line number of one version of vLLM, or else StepMarker events of more than a tenth of the
+  longest.
 changed: First version.
 ccl_bench: compute_comm_overlap
 ---*/

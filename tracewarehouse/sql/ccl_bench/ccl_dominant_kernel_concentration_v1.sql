@@ -7,10 +7,12 @@ polarity: none
 grain: [run_id]
 value: share_percent
 description: >
-  Reproduces CCL-Bench's dominant_kernel_concentration with its faults, to explain a published number; use op_time_share
-  instead. It takes the largest share of a category in the duration of all events that have one. A while loop counts
-  beside the ops in its body, so its share is too large and theirs are too small. Microseconds of events that state no
-  duration on the device's clock are added to nanoseconds of the others.
+  Reproduces CCL-Bench's dominant_kernel_concentration with its faults, to explain a published number; use
+  op_time_share instead.
+notes: >
+  It takes the largest share of a category in the duration of all events that have one. A while loop counts beside the
+  ops in its body, so its share is too large and theirs are too small. Microseconds of events that state no duration
+  on the device's clock are added to nanoseconds of the others.
 changed: First version.
 ccl_bench: dominant_kernel_concentration
 ---*/

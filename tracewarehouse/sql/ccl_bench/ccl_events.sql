@@ -1,9 +1,11 @@
 /*---
 model: ccl_events
 description: >
-  The complete events (X) of a run's Chrome trace as CCL-Bench reads them, only for the ccl_* metrics. They come from
-  every line, on devices and on the host, so programs, steps and containers count in addition to the ops in them.
-  Asynchronous ops and counter samples are other kinds of events there. Their order in the file is that of event_id.
+  The complete events (X) of a run's Chrome trace as CCL-Bench reads them, only for the ccl_* metrics.
+notes: >
+  They come from every line, on devices and on the host, so programs, steps and containers count in addition to the
+  ops in them. Asynchronous ops and counter samples are other kinds of events there. Their order in the file is that
+  of event_id.
 ---*/
 WITH instruction_stats AS (
   SELECT

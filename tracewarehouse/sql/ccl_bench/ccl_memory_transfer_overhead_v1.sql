@@ -8,11 +8,13 @@ grain: [run_id]
 value: overhead_percent
 description: >
   Reproduces CCL-Bench's memory_transfer_overhead with its faults, to explain a published number; use copy_overhead
-  instead. It divides the time from the start of a copy's start half to the start of its done half in which no compute
-  runs by the sum of the host's steps: events named exactly $core.py:331 step, a line number of one version of vLLM.
-  Devices are merged into one timeline of their own clocks, so one device's compute hides another's copies. Compute is
-  every event of a TPU except numbered halves of copies, programs named jit_ and dependency-wait; so collectives, halves
-  without a number, loops and steps are compute. The result is rounded to four decimals.
+  instead.
+notes: >
+  It takes the time from the start of a copy's start half to the start of its done half in which no compute runs. It
+  divides this by the sum of the host's steps, events named exactly $core.py:331 step, a line number of one version of
+  vLLM. Devices are merged into one timeline of their own clocks, so one device's compute hides another's copies.
+  Compute is every event of a TPU except numbered halves of copies, programs named jit_ and dependency-wait. So
+  collectives, halves without a number, loops and steps are compute. The result is rounded to four decimals.
 changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/

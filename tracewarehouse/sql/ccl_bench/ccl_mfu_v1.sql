@@ -7,10 +7,11 @@ polarity: higher_is_better
 grain: [run_id]
 value: mfu_percent
 description: >
-  Reproduces CCL-Bench's mfu with its faults, to explain a published number; use mfu instead. It divides the operations
-  of all events that state some by the union of these events' intervals over all devices, and by 918e12 for every chip
-  of the run. Idle time does not count. A while loop counts with its body, and all-reduces count. The only TPU that it
-  knows is the v6e. The result is rounded to four decimals.
+  Reproduces CCL-Bench's mfu with its faults, to explain a published number; use mfu instead.
+notes: >
+  It divides the operations of all events that state some by the union of these events' intervals over all devices,
+  and by 918e12 for every chip of the run. Idle time does not count. A while loop counts with its body, and
+  all-reduces count. The only TPU that it knows is the v6e. The result is rounded to four decimals.
 changed: First version.
 ccl_bench: mfu
 ---*/

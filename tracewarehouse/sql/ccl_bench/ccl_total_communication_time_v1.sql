@@ -7,8 +7,10 @@ polarity: lower_is_better
 grain: [run_id]
 value: communication_s
 description: >
-  Reproduces CCL-Bench's total_communication_time with its faults, to explain a published number; use communication_time
-  instead. It sums the duration on the device's clock of all events with a word of communication in their name, over all
+  Reproduces CCL-Bench's total_communication_time with its faults, to explain a published number; use
+  communication_time instead.
+notes: >
+  It sums the duration on the device's clock of all events with a word of communication in their name, over all
   devices, so it grows with their number. If none states such a duration, it sums the plain durations, including those
   of host calls such as collective_rpc. The sum is divided by the card's iterations, and is 0 if no name has such a
   word.

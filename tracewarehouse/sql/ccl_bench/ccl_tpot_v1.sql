@@ -7,10 +7,11 @@ polarity: lower_is_better
 grain: [run_id]
 value: tpot_s
 description: >
-  Reproduces CCL-Bench's tpot with its faults, to explain a published number; use tpot instead. It reads host events
-  named exactly $core.py:331 step, a line number of one version of vLLM. It takes all of them but the first, and the
-  last if there are more than two, for decode steps, even if they are prefills, and gives their mean duration without
-  the gaps between. It has no value for training or for an output of one token.
+  Reproduces CCL-Bench's tpot with its faults, to explain a published number; use tpot instead.
+notes: >
+  It reads host events named exactly $core.py:331 step, a line number of one version of vLLM. It takes all but the
+  first for decode steps, even if they are prefills, and leaves out the last if there are more than two. The value is
+  their mean duration without the gaps between. It has no value for training or for an output of one token.
 changed: First version.
 ccl_bench: tpot
 ---*/

@@ -3,9 +3,11 @@ macro: bandwidth_by_size
 parameters:
   run: The run, by its id.
 description: >
-  Bus bandwidth of a run's collectives against the bytes that a device sends, by kind and axis: what was measured at each
-  size, the curve of Hockney's fit at 25 sizes between the smallest and the largest, and the peak of the links at both ends.
-  Only executions count whose ranks are all in the capture. Percentiles are by nearest rank.
+  Bus bandwidth of a run's collectives against the bytes that a device sends, by kind and axis. It has what was
+  measured at each size, the curve of Hockney's fit, and the peak of the links.
+notes: >
+  The curve has 25 sizes between the smallest and the largest; the peak stands at both ends. Only executions count
+  whose ranks are all in the capture. Percentiles are by nearest rank.
 ---*/
 WITH instances AS (
   SELECT

@@ -9,10 +9,11 @@ value: bound_share
 ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], overlap_share: [0, 1]}
 needs: [whole_collectives, lasting_collectives]
 description: >
-  What the time of collectives goes to, and so what would shorten it. The windows of all ranks divide into three
-  parts. In overlap the device runs other ops, which hides the collective. Arrival is waiting for the last rank, as in
-  sync_wait. Transfer is the rest. The collectives are bound by the largest part: a faster link shortens transfer,
-  better balance shortens arrival, and overlap costs nothing. Executions with ranks outside the capture are left out.
+  What the time of collectives goes to. The windows of all ranks divide into overlap, in which the device runs other
+  ops, arrival, in which it waits for the last rank, and transfer, the rest. The largest part bounds the collectives.
+notes: >
+  A faster link shortens transfer, better balance shortens arrival, and overlap costs nothing. Arrival is that of
+  sync_wait. Executions with ranks outside the capture are left out.
 changed: First version.
 ---*/
 WITH peaks AS (

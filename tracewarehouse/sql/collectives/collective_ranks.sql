@@ -1,10 +1,12 @@
 /*---
 model: collective_ranks
 description: >
-  What the time of each rank of a collective consists of, in runs that have times. The rank that arrives last waits for
-  nobody, so the shortest time over the ranks is the transfer time. What another rank takes beyond it is waiting, but a
-  device that computes beside the collective does not wait, and one that is in several collectives waits in one of them:
-  a rank waits at most for exposed_added_ps.
+  What the time of each rank of a collective consists of, in runs that have times. The shortest time over the ranks is
+  the transfer time, because the rank that arrives last waits for nobody. The rest of a rank's time is waiting, at
+  most exposed_added_ps.
+notes: >
+  A device that computes beside the collective does not wait, and one that is in several collectives waits in one of
+  them.
 ---*/
 WITH timed AS (
   SELECT

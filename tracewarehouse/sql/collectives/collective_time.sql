@@ -1,10 +1,11 @@
 /*---
 model: collective_time
 description: >
-  What the time of collectives on each device consists of, by kind and axis - the transfer, which is the shortest time
-  over the ranks of an execution, waiting for late ranks, and the rest of the windows, in which the device does something
-  else, such as another collective; the three add up to the windows. Executions with ranks outside the capture are left out,
-  since their transfer is not known.
+  What the time of collectives on each device consists of, by kind and axis: transfer, waiting for late ranks, and the
+  rest of the windows. The three add up to the windows.
+notes: >
+  Transfer is the shortest time over the ranks of an execution. In the rest the device does something else, such as
+  another collective. Executions with ranks outside the capture are left out, since their transfer is not known.
 ---*/
 SELECT
   run_id, device_id, phase, kind, axis,

@@ -8,14 +8,16 @@ grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
 needs: [recorded, any_collective]
 description: >
-  Latency and bandwidth of collectives, which other tools call collective_latency and collective_bandwidth. The transfer
-  time of an execution is the shortest time over its ranks; mean and percentiles (by nearest rank) are over executions.
-  Bus bandwidth is message bytes times the factor of the kind, over the transfer time, in decimal GB; a row divides the
-  sum of its bytes by the sum of its time. The factor is 2 (n-1)/n for all-reduce, (n-1)/n for all-gather,
-  reduce-scatter and all-to-all, and 1 for collective-permute; the product is rounded down to whole bytes. Executions
-  with ranks outside the capture count only in a row that has no others. The shortest time over the ranks at hand is
-  then an upper bound of the transfer time, and bandwidths and waiting are lower bounds. The window of an asynchronous
-  collective may outlast its transfer, so its time is an upper bound and its bandwidth a lower bound.
+  Latency and bandwidth of collectives, which other tools call collective_latency and collective_bandwidth. The
+  transfer time of an execution is the shortest time over its ranks. Bus bandwidth is message bytes times the factor
+  of the kind over the transfer time, in decimal GB.
+notes: >
+  Mean and percentiles (by nearest rank) are over executions; a bandwidth divides the sum of the bytes by the sum of
+  the time. The factor is 2 (n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, and 1 for
+  collective-permute; the product is rounded down to whole bytes. Executions with ranks outside the capture count only
+  in a row that has no others. The shortest time over the ranks at hand is then an upper bound of the transfer time,
+  and bandwidths and waiting are lower bounds. The window of an asynchronous collective may outlast its transfer, so
+  its time is an upper bound and its bandwidth a lower bound.
 changed: First version.
 ccl_bench: bandwidth_utilization, comm_kernel_breakdown_tpu
 ---*/

@@ -10,9 +10,11 @@ ranges: {fraction: [0, 1], max_fraction: [0, 1]}
 needs: [recorded, any_collective]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
-  phase's steps, each from its start to the start of the next. The last step counts only in a phase that has no other
-  (models.timed_spans). The value is the mean over devices, each of which counts the same; a device without
-  communication counts with 0. The share of each device is computed to one part in 10^15.
+  phase's steps. The value is the mean over devices.
+notes: >
+  A step lasts from its start to the start of the next. The last step counts only in a phase that has no other
+  (models.timed_spans). Each device counts the same, a device without communication with 0. The share of each device
+  is computed to one part in 10^15.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/

@@ -9,8 +9,9 @@ value: exposed_ms
 needs: [recorded, any_collective]
 description: >
   Time per step in which a device's op line runs a collective, or the start or done of one, and so computes nothing.
+notes: >
   Each moment counts once, for the collective whose op runs, so the rows of a device add up to its whole exposed time.
-  Mean over the phase's steps. Without any steps, the capture counts as one.
+  The value is the mean over the phase's steps. Without any steps, the capture counts as one.
 changed: First version.
 ---*/
 WITH exposed AS (

@@ -1,12 +1,15 @@
 /*---
 model: fitted_lines
 description: >
-  Lines of least squares through measured times - transfer, the transfer time of a kind and axis of collectives on the
-  bytes that a device sends; decode, the time of decode steps of as many requests on the tokens of their context. A line
-  needs three points and two sizes. Differences from the mean are taken in whole units of their range, one part in 2^20 or
-  finer, so that sums stay exact integers. The intervals hold 95 % of such fits if the errors are normal: estimate -+ t x
-  standard error. t is the quantile of Student's distribution with points - 2 degrees of freedom, from the expansion in
-  Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5, whose error is below 0.04 % from 4 degrees on.
+  Lines of least squares through measured times. For subject transfer, these are transfer times of a kind and axis of
+  collectives against the bytes that a device sends. For decode, they are times of decode steps of as many requests
+  against the tokens of their context.
+notes: >
+  A line needs three points and two sizes. Differences from the mean are taken in whole units of their range, one part
+  in 2^20 or finer, so that sums stay exact integers. The intervals hold 95 % of such fits if the errors are normal:
+  estimate -+ t x standard error. t is the quantile of Student's distribution with points - 2 degrees of freedom, from
+  the expansion in Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5, whose error is below 0.04
+  % from 4 degrees on.
 ---*/
 WITH points AS (
   SELECT

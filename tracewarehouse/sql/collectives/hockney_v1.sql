@@ -8,13 +8,15 @@ grain: [run_id, kind, axis]
 value: latency_us
 needs: [fitted_transfers]
 description: >
-  Hockney's model of a transfer, time = latency + bytes / bandwidth. It is fitted by least squares to the transfer time
-  of each execution (the shortest over its ranks) and the bytes that a device sends under the row's algorithm. There is
-  a row only if the data support the fit: at least three sizes that ran twice or more, time that grows with size, and an
-  r2 of 0.9 or more. Latency and bandwidth have 95 % intervals. Differences are taken in whole units of their range, one
-  part in 2^20 or finer. A window of an asynchronous collective may outlast its transfer, which raises the latency.
-  Source: Hockney, The communication challenge for MPP, Parallel Computing 20 (1994); models.transfer_fit names the
-  source of the intervals.
+  Hockney's model of a transfer, time = latency + bytes / bandwidth, fitted by least squares to the collectives of a
+  kind and axis. There is a row only if the data support the fit.
+notes: >
+  The time of an execution is the shortest over its ranks; the bytes are those that a device sends under the row's
+  algorithm. A fit needs at least three sizes that ran twice or more, time that grows with size, and an r2 of 0.9 or
+  more. Latency and bandwidth have 95 % intervals. Differences are taken in whole units of their range, one part in
+  2^20 or finer. A window of an asynchronous collective may outlast its transfer, which raises the latency. Source:
+  Hockney, The communication challenge for MPP, Parallel Computing 20 (1994); models.transfer_fit names the source of
+  the intervals.
 changed: First version.
 ccl_bench: hockney
 ---*/

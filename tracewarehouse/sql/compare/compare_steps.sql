@@ -4,13 +4,14 @@ parameters:
   runs: Runs to compare, as a list of run ids.
   baselines: Runs to compare them with.
 description: >
-  Why a step takes longer or shorter than in other runs: what the time of a step consists of on both sides, per phase,
-  split in four ways: by layer, by category of op, by collective and by operation. An operation is the framework's name
-  path of an op without the numbers at the end of its parts, which change when a program is compiled anew; without a path
-  it is the op's own name. The time of a step is the mean over the steps of all devices and runs of a side, each from
-  start to start. A last step, after which none starts, counts only in a phase without others. Each moment counts once,
-  for the op that covers it first, and the time without an op is idle. So the rows of a split add up to the step, and
-  their differences to the difference.
+  Why a step takes longer or shorter than in other runs: what the time of a step consists of on both sides, per phase.
+  The time is split by layer, by category of op, by collective and by operation. The rows of a split add up to the
+  step, and their differences to the difference.
+notes: >
+  An operation is the framework's name path of an op without the numbers at the end of its parts, which change when a
+  program is compiled anew. Without a path it is the op's own name. The time of a step is the mean over the steps of
+  all devices and runs of a side, each from start to start. The last step of a phase counts only if the phase has no
+  other. Each moment counts once, for the op that covers it first, and the time without an op is idle.
 ---*/
 WITH parts AS (
   SELECT

@@ -8,11 +8,14 @@ parameters:
 optional: [run_repeats, baseline_repeats]
 description: >
   The stored metric values of some runs beside those of others, with a row per metric and per value of its dimensions.
-  Steps and the runs of a side are samples of one value: their medians are compared, and the 90th percentiles towards
-  the worse side. If a side has repeats, a difference is noise if it is at most the range of the runs' medians, or twice
-  that range while no side has five runs. Otherwise, for a metric per step with four samples or more on each side, it is
-  noise if the notches of the two medians overlap (1.57 times the interquartile range over the root of the number of
-  samples). Percentiles are by nearest rank. Only the version that a metric's unversioned name stands for is compared.
+  Medians are compared, and the 90th percentiles towards the worse side. A difference within what repeats or steps
+  vary is noise.
+notes: >
+  Steps and the runs of a side are samples of one value. If a side has repeats, a difference is noise if it is at most
+  the range of the runs' medians, or twice that range while no side has five runs. Otherwise, for a metric per step
+  with four samples or more on each side, it is noise if the notches of the two medians overlap (1.57 times the
+  interquartile range over the root of the number of samples). Percentiles are by nearest rank. Only the version that
+  a metric's unversioned name stands for is compared.
 ---*/
 WITH newest AS (
   SELECT metric, version, status, polarity

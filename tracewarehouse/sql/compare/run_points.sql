@@ -3,9 +3,11 @@ macro: run_points
 parameters:
   runs: The runs, as a list of run ids.
 description: >
-  Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and throughput,
-  on the hosts' clock where they have markers, else on the devices'. A run is on the Pareto front if no other of these
-  runs of the same model gives at least as many tokens per second both to a user and per chip, and more in one of the two.
+  Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and
+  throughput. A run is on the Pareto front if no other run of the same model is better in one of throughput per user
+  and per chip and at least as good in the other.
+notes: >
+  Values are on the hosts' clock where the hosts have markers, else on the devices'.
 ---*/
 WITH wanted AS (
   SELECT

@@ -3,9 +3,11 @@ macro: run_tiles
 parameters:
   runs: The runs, as a list of run ids.
 description: >
-  The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. Latencies have a row per
-  clock; what devices do in a step has a row per phase, and a row of what they do outside of all steps, in all. A number without
-  data has one row without a value. Sums of doubles have an order, so that they round alike each time.
+  The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. A number without data
+  has one row without a value.
+notes: >
+  Latencies have a row per clock. What devices do in a step has a row per phase, and one row for all that they do
+  outside of steps. Sums of doubles have an order, so that they round alike each time.
 columns:
   run_id: The run.
   position: Position of the number among the ten, from 0.

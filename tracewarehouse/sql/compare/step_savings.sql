@@ -3,9 +3,10 @@ macro: step_savings
 parameters:
   runs: The runs, as a list of run ids.
 description: >
-  By how much a step of each phase would be shorter at most if one thing cost nothing and all else stayed, as stored
-  metric values and models.collective_ranks say it. Steps are those of models.timed_spans. The shares overlap, so they do
-  not add up. A thing that is not known of a run has no row.
+  By how much a step of each phase would be shorter at most if one thing cost nothing and all else stayed.
+notes: >
+  The parts come from stored metric values and models.collective_ranks, the steps from models.timed_spans. The shares
+  overlap, so they do not add up. A thing that is not known of a run has no row.
 columns:
   run_id: The run.
   phase: Phase; empty for steps of none.

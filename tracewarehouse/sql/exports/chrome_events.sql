@@ -10,9 +10,10 @@ parameters:
     instruction.
   is_for_viewers: Whether to round durations so that the Perfetto UI does not drop events.
 description: >
-  The text of events in a Chrome trace, with the members that the profiler's exporter writes. The Perfetto UI rounds the
-  start and the duration to nanoseconds one by one. For a viewer, an event that this would make longer or shorter lasts
-  from its rounded start to its rounded end, and exact_dur has its exact duration.
+  The text of events in a Chrome trace, with the members that the profiler's exporter writes.
+notes: >
+  The Perfetto UI rounds the start and the duration to nanoseconds one by one. For a viewer, an event that this would
+  make longer or shorter lasts from its rounded start to its rounded end, and exact_dur has its exact duration.
 ---*/
 WITH events AS (
   SELECT event_id, instruction_id, NULL AS name, start_ps, duration_ps, device_offset_ps, device_duration_ps

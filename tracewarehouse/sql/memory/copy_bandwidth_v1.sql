@@ -8,11 +8,12 @@ grain: [run_id, device_id, kind]
 value: copy_gbps
 needs: [async_copy_bytes]
 description: >
-  Bytes of asynchronous copies over their windows, in decimal GB: a row divides the sum of its bytes by the sum of its
-  time. A window lasts from the start of the start half to the end of its done half on the same device. Bytes are the
-  profiler's bytes_accessed of the start; for a TPU's copy-start these are the bytes of the copied array, once. Each of
-  several overlapping windows counts, and a window may outlast its transfer, so the value is a lower bound of what a
-  copy alone reaches.
+  Bytes of asynchronous copies over their windows, in decimal GB. A window lasts from the start of the start half to
+  the end of the done half on the same device.
+notes: >
+  A row divides the sum of its bytes by the sum of its time. Bytes are the profiler's bytes_accessed of the start; for
+  a TPU's copy-start these are the bytes of the copied array, once. Each of several overlapping windows counts, and a
+  window may outlast its transfer, so the value is a lower bound of what a copy alone reaches.
 changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/

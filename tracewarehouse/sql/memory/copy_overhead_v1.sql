@@ -9,10 +9,12 @@ value: overhead
 ranges: {overhead: [0, 1]}
 needs: [any_copy]
 description: >
-  Share of a phase in which a device copies and neither computes nor communicates: time in the windows of copies that
-  no other op covers, over the time of the phase's steps, all devices together. The window of an asynchronous copy
-  lasts from its start half to the end of its done half. Each moment counts once, for the step in which the first
-  window that covers it begins. The last step counts only in a phase that has no other (models.timed_spans).
+  Share of a phase in which a device copies and neither computes nor communicates. It is the time in the windows of
+  copies that no other op covers over the time of the phase's steps, all devices together.
+notes: >
+  The window of an asynchronous copy lasts from the start of its start half to the end of its done half. Each moment
+  counts once, for the step in which the first window that covers it begins. The last step counts only in a phase that
+  has no other (models.timed_spans).
 changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/

@@ -9,11 +9,12 @@ value: hbm_gbps
 needs: [memory_traffic]
 description: >
   Memory traffic of a device over its busy time, in decimal GB: the sum of bytes_accessed of the leaf ops over their
-  union. Bytes and time are those of the same ops: an op between two steps, such as a sampling program, belongs to the
-  step before it. If a run has steps, ops outside of them are left out. Of an asynchronous op only the start counts,
-  because the done states the same bytes again. The bytes are the compiler's estimate, or those given at ingest, and
-  include what an op keeps in on-chip memory. Ops without known bytes count with their time only, so the value is a
-  lower bound if unsized_share is above 0.
+  union.
+notes: >
+  An op between two steps, such as a sampling program, belongs to the step before it. If a run has steps, ops outside
+  of them are left out. Of an asynchronous op only the start counts, because the done states the same bytes again. The
+  bytes are the compiler's estimate, or those given at ingest, and include what an op keeps in on-chip memory. Ops
+  without known bytes count with their time only, so the value is a lower bound if unsized_share is above 0.
 changed: First version.
 ---*/
 WITH moved AS (

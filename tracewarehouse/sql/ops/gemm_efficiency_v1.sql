@@ -9,12 +9,13 @@ value: efficiency
 ranges: {efficiency: [0, 1], unsized_share: [0, 1]}
 needs: [matrix_peak, product_costs]
 description: >
-  Matrix products by shape and type: their operations over what the devices could do in their self time at the peak of the
-  type that they multiply. The result's shape and the operations of one execution, which are 2 m n k of a product of m x k
-  and k x n, tell the product; a fusion's operations include those of what is fused with it, and its time too. Operations
-  are those that the profiler states without work that the compiler added, or that ingest was told. Products whose
-  operations are not known, and kernels whose operands no HLO tells, have no row; unsized_share says how much time such
-  ops take.
+  Matrix products by shape and type: their operations over what the devices could do in the products' self time at the
+  peak of their type.
+notes: >
+  The result's shape and the operations of one execution, which are 2 m n k of a product of m x k and k x n, tell the
+  product. A fusion's operations and time include what is fused with it. Operations are those that the profiler states
+  without work that the compiler added, or that ingest was told. Products whose operations are not known, and kernels
+  whose operands no HLO tells, have no row; unsized_share says how much time such ops take.
 changed: First version.
 ---*/
 WITH sized AS (

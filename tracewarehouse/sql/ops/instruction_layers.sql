@@ -1,10 +1,12 @@
 /*---
 model: instruction_layers
 description: >
-  Transformer layer and microbatch that a device works on in an HLO instruction, even if a pipeline runs one program for
-  all of its stages. Such a program has slots for the layers of a stage, and the stage is the device's place on the pp
-  axis. main.devices holds the slots of each stage's layers; without them, all stages are taken to hold the same number
-  of layers. In tick t, stage s works on microbatch t - s.
+  Transformer layer and microbatch that a device works on in an HLO instruction, even if a pipeline runs one program
+  for all of its stages.
+notes: >
+  Such a program has slots for the layers of a stage, and the stage is the device's place on the pp axis. main.devices
+  holds the slots of each stage's layers; without them, all stages are taken to hold the same number of layers. In
+  tick t, stage s works on microbatch t - s.
 ---*/
 SELECT
   run_id, i.instruction_id, d.device_id,

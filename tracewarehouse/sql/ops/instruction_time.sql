@@ -4,7 +4,7 @@ description: Executions and self time of each instruction's leaf ops on each dev
 ---*/
 WITH placed AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, o.self_ps, COALESCE(s.is_timed, FALSE) AS is_timed
-  FROM models.step_ops AS o
+  FROM models.leaf_ops AS o
   LEFT JOIN models.run_steps AS s USING (run_id, step)
 ),
 

@@ -3,8 +3,10 @@ model: leaf_ops
 inline: true
 description: >
   The ops that a device itself executes: events of its op line, without the containers (while, conditional, call) that
-  hold others. Sum these alone as device time: main.ops has every event of every line, and modules, loops and asynchronous
-  copies cover the same time again. The sum of busy_ps is the time in which the device was busy.
+  hold others. The sum of busy_ps is the time in which the device was busy.
+notes: >
+  Sum these alone as device time: main.ops has every event of every line, and modules, loops and asynchronous copies
+  cover the same time again.
 ---*/
 SELECT
   run_id, o.event_id, o.device_id, instruction_id,
@@ -16,6 +18,7 @@ SELECT
   o.self_ps, -- Duration without the events nested in it.
   -- Duration without what the leaf ops cover that began before it, on all streams of the device.
   o.duration_ps - o.overlap_ps AS busy_ps,
+  o.duration_ps - o.class_overlap_ps AS class_busy_ps, -- The same, among the ops of its op_class.
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.
   o.execution, o.phase, o.step, i.part,
   i.source, -- Source line, as file:line; NULL where not known.

@@ -1,9 +1,11 @@
 /*---
 model: model_shapes
 description: >
-  The sizes of a run's model that decide how many floating-point operations a token takes: its parameters without the
-  embedding tables and the output head, the head, and the width of attention over all layers. Without the number of heads
-  the width is that of the residual stream. Without the vocabulary the head counts as large as the embedding table.
+  The sizes of a run's model that decide how many floating-point operations a token takes. These are its parameters
+  without the embedding tables and the output head, the head, and the width of attention over all layers.
+notes: >
+  Without the number of heads the width is that of the residual stream. Without the vocabulary the head counts as
+  large as the embedding table.
 ---*/
 WITH sizes AS (
   SELECT

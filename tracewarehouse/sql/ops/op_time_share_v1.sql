@@ -9,9 +9,11 @@ value: share
 ranges: {share: [0, 1]}
 needs: [device_ops]
 description: >
-  Share of the devices' op time by category of op: self time of the leaf ops of a category over that of all leaf ops of
-  the phase, all devices together. XProf's hlo_stats sums a different time, which each event states on the device clock;
-  the shares of both agree within 0.1 % on a capture of four v6e chips.
+  Share of the devices' op time by category of op: self time of the leaf ops of a category over that of all leaf ops
+  of the phase, all devices together.
+notes: >
+  XProf's hlo_stats sums a different time, which each event states on the device clock. The shares of both agree
+  within 0.1 % on a capture of four v6e chips.
 changed: First version.
 ccl_bench: dominant_kernel_concentration
 ---*/

@@ -9,13 +9,15 @@ value: flops_per_s
 needs: [op_costs]
 description: >
   Each HLO instruction's place under the roofline: floating-point operations and memory traffic of its executions over
-  their self time, all devices together. Flops and bytes are those that the profiler states or that were given at
-  ingest. The bound is the resource that would take longest at its peak: the matrix units at the rate of the type that
-  they multiply, the memory, or for a collective the inter-chip links with the bytes that it sends. The attained share
-  is that time over the time it took. An op that computes and whose flops or bytes are not known, such as a Pallas
-  kernel, has no bound. Halves of asynchronous ops have no row, because they state the bytes of a transfer that goes on
-  between them. XProf's roofline has the same operations, bytes and peaks, no bound by links, and a time by another
-  clock of the device, by which single ops differ by some percent. Source: Williams et al., Roofline (2009).
+  their self time, all devices together. The bound is the resource that would take longest at its peak. The attained
+  share is that time over the time it took.
+notes: >
+  Flops and bytes are those that the profiler states or that were given at ingest. The resources are the matrix units
+  at the rate of the type that they multiply, the memory, and for a collective the inter-chip links with the bytes
+  that it sends. An op that computes and whose flops or bytes are not known, such as a Pallas kernel, has no bound.
+  Halves of asynchronous ops have no row, because they state the bytes of a transfer that goes on between them.
+  XProf's roofline has the same operations, bytes and peaks, no bound by links, and a time by another clock of the
+  device, by which single ops differ by some percent. Source: Williams et al., Roofline (2009).
 changed: First version.
 ---*/
 WITH timed AS (

@@ -9,9 +9,11 @@ value: utilization
 ranges: {utilization: [0, 1]}
 needs: [unit_counters]
 description: >
-  Utilization of hardware units over the whole capture by the performance counters of the chips, as the profiler states it
-  on the planes of hosts, such as matrix_unit_utilization_percent. Unlike mfu it counts all work of the unit, padding and
-  recomputation included. Captures do not hold the utilization of single ops.
+  Utilization of hardware units over the whole capture, by the performance counters of the chips. Unlike mfu it counts
+  all work of the unit, padding and recomputation included.
+notes: >
+  The profiler states it on the planes of hosts, such as matrix_unit_utilization_percent. Captures do not hold the
+  utilization of single ops.
 changed: First version.
 ---*/
 WITH stated AS (

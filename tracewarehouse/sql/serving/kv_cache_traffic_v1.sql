@@ -21,7 +21,7 @@ WITH worked AS (
     COUNT(*) AS kernels,
     SUM(c.token_bytes) AS token_bytes,
     SUM(o.self_ps) AS self_ps
-  FROM models.step_ops AS o
+  FROM models.leaf_ops AS o
   INNER JOIN models.attention_caches AS c USING (run_id, instruction_id)
   GROUP BY run_id, o.device_id, o.step
 ),

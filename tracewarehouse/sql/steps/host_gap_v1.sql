@@ -9,10 +9,11 @@ value: gap_ratio
 ranges: {gap_ratio: [0, 1]}
 needs: [device_steps]
 description: >
-  Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host. A gap
-  of up to a microsecond between two ops of a device does not count, because rounded times and the issuing of ops
-  cause such gaps. A step of the run lasts from the first device's start to the first start of the next step. The last
-  step counts only in a phase that has no other; it then lasts to its latest end. Devices of several hosts are
+  Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host.
+notes: >
+  A gap of up to a microsecond between two ops of a device does not count, because rounded times and the issuing of
+  ops cause such gaps. A step of the run lasts from the first device's start to the first start of the next step. The
+  last step counts only in a phase that has no other; it then lasts to its latest end. Devices of several hosts are
   compared on the run's clock, so the result is only as exact as the alignment of the clocks. A capture without steps
   has no row.
 changed: First version.

@@ -9,11 +9,13 @@ value: gap_us
 needs: [repeated_launches]
 description: >
   Time on a device from the end of one execution of a program to the start of the next, as the mean over the
-  executions of a phase, with percentiles by nearest rank. The phase is that of the next execution. An execution that
-  starts before the end of those before it follows at 0. Two more times are given. The dispatch time is from the start
-  of the host's dispatch of an execution to its start on the device, including queueing behind earlier executions. The
-  undispatched part of a gap is the time in which the host had not begun to dispatch; the rest of the gap is the
-  device's own. A phase has no row if none of its executions follows another and no dispatch is known.
+  executions of a phase. The dispatch time is from the start of the host's dispatch of an execution to its start on
+  the device. The undispatched part of a gap is the time in which the host had not begun to dispatch.
+notes: >
+  The phase is that of the next execution. An execution that starts before the end of those before it follows at 0.
+  The dispatch time includes queueing behind earlier executions. The rest of a gap, after dispatch began, is the
+  device's own. Percentiles are by nearest rank. A phase has a row if one of its executions follows another or has a
+  known dispatch.
 changed: First version.
 ---*/
 WITH executions AS (

@@ -8,9 +8,11 @@ grain: [run_id, phase]
 value: busy_imbalance
 needs: [several_devices, parallel_compute]
 description: >
-  Busy time of the busiest device over the mean of the devices that ran the phase; 1 is perfect balance. Waiting in a
-  collective is busy time, so the column for compute shows the imbalance for which ranks wait. A device that computes
-  nothing in the whole capture, such as one that is only copied to, does not count. There is no row for one device.
+  Busy time of the busiest device over the mean of the devices that ran the phase; 1 is perfect balance. There is no
+  row for one device.
+notes: >
+  Waiting in a collective is busy time, so the column for compute shows the imbalance for which ranks wait. A device
+  that computes nothing in the whole capture, such as one that is only copied to, does not count.
 changed: First version.
 ccl_bench: load_imbalance_ratio
 ---*/

@@ -1,8 +1,11 @@
 /*---
 model: phase_steps
 description: >
-  Number of all steps of each phase that a device ran, for means of work per step. The last step of a capture counts too,
-  because its work is known. How long it took is not, so shares and rates of time use models.timed_spans.
+  Number of all steps of each phase that a device ran, for means of work per step. The last step counts too, because its
+  work is known.
+notes: >
+  How long the last step took is not known, so shares and rates of time use models.timed_spans. models.device_phases adds
+  the work of the steps, for which it reads all ops.
 ---*/
 SELECT
   run_id, device_id, phase,

@@ -10,10 +10,12 @@ ranges: {bubble_ratio: [0, 1]}
 needs: [pipeline_transfers]
 description: >
   Share of a pipeline's ticks in which a stage does no work of its own: gaps without an op, and exposed time of
-  collectives on axis pp, in which it waits for its neighbours. It is divided by the time from the first op of a step to
-  its last end, all stages together. ideal_ratio is the share for P stages and M microbatches, (P - 1) / (M + P - 1). If
-  every stage computes in every tick, as one program for all devices does, the bubble is filled with work that is thrown
-  away. That counts as compute here, and the ratio can be below the ideal. Source: Huang et al., GPipe (2019).
+  collectives on axis pp, in which it waits for its neighbours. ideal_ratio is the share for P stages and M
+  microbatches, (P - 1) / (M + P - 1).
+notes: >
+  It is divided by the time from the first op of a step to its last end, all stages together. If every stage computes
+  in every tick, as one program for all devices does, the bubble is filled with work that is thrown away. That counts
+  as compute here, and the ratio can be below the ideal. Source: Huang et al., GPipe (2019).
 changed: First version.
 ---*/
 WITH waited AS (

@@ -2,12 +2,13 @@
 model: step_composition
 description: >
   What the steps of each phase consist of: the time of their ops by layer, category, collective and name, and the time
-  without an op. Steps last from start to start, as in models.timed_spans. Each moment counts once, for the op that covers it first, so the rows of a phase add up
-  to the time of these steps on all devices, to the picosecond.
+  without an op. The rows of a phase add up to the time of its steps on all devices, to the picosecond.
+notes: >
+  Steps last from start to start, as in models.timed_spans. Each moment counts once, for the op that covers it first.
 ---*/
 WITH ops AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
-  FROM models.step_ops AS o
+  FROM models.leaf_ops AS o
   INNER JOIN models.steps AS s USING (run_id, device_id, step)
   LEFT JOIN models.communication_ops AS c USING (run_id, event_id)
   WHERE s.is_timed

@@ -8,11 +8,12 @@ grain: [run_id, phase, step]
 value: step_time_ms
 needs: [followed_step]
 description: >
-  Time of each step from its start to the next step's start, on the slowest device. A step that no other step follows
-  has no value, because the start of a next step is unknown, so a capture of a single step has none. last_step_ms holds
-  that step's own duration, which leaves out the gap to a next step; do not compare it with times of steps. If the
-  devices of a run have no steps, its hosts' markers give the time. In a capture without marks, every execution of a
-  program is a step, and phase is NULL.
+  Time of each step from its start to the next step's start, on the slowest device. The last step has no successor, so
+  it has no value.
+notes: >
+  last_step_ms holds the last step's own duration, which leaves out the gap to a next step; do not compare it with
+  times of steps. A capture of a single step has no value. If the devices of a run have no steps, its hosts' markers
+  give the time. In a capture without marks, every execution of a program is a step, and phase is NULL.
 changed: First version.
 ccl_bench: avg_step_time
 ---*/

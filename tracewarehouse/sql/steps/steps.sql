@@ -1,9 +1,10 @@
 /*---
 model: steps
 description: >
-  Steps on each device's clock and on each host's. A step lasts from its start to the start of the next one on the same
-  device or host, so it includes the gap after it. The last one lasts for its own duration. is_timed says whose times
-  shares and rates may use.
+  Steps on each device's clock and on each host's. A step lasts from its start to the start of the next one on the
+  same device or host, so it includes the gap after it.
+notes: >
+  The last one lasts for its own duration. is_timed says whose times shares and rates may use.
 ---*/
 WITH marked AS (
   SELECT

@@ -2,10 +2,11 @@
 model: timed_spans
 description: >
   The times of which shares and rates are taken, on each device that runs ops: the steps that models.steps calls
-  timed. The last step has no successor, so its length is unknown and it is left out. If a phase has no other step,
-  the last one counts with its own duration; shares and rates then say in bound on which side they err. A capture
-  without steps has one such time for each device, from its first op to the end of its last. What belongs to a time
-  has its phase and step.
+  timed. What belongs to a time has its phase and step.
+notes: >
+  The last step has no successor, so its length is unknown and it is left out. If a phase has no other step, the last
+  one counts with its own duration; shares and rates then say in bound on which side they err. A capture without steps
+  has one such time for each device, from its first op to the end of its last.
 ---*/
 WITH runs_with_steps AS (
   SELECT run_id, TRUE AS is_stepped

@@ -9,14 +9,16 @@ value: saved_percent
 ranges: {saved_percent: [0, 100]}
 needs: [inter_chip_links, fitted_transfers, collectives_in_steps]
 description: >
-  How much shorter a phase would be with links that are faster by a factor: 100 (T - T') / T, where T is the time of
-  the phase's steps, all devices together (models.timed_spans). In T', each collective is shorter by (1 - 1 / factor)
-  x bytes / bandwidth, but at most by its transfer time without the latency, and at most by its exposed time, of which
-  each moment counts once, for the collective whose op runs. Waiting for late ranks and the latency do not change; a
-  factor of 1 saves nothing. Latency and bandwidth of a kind and axis come from models.transfer_fit, if they are
-  within the peak of the links; a negative latency counts as 0. Collectives without such a fit, or with ranks outside
-  the capture, do not change, so the value is a lower bound if fitted_executions is below executions. A phase without
-  any fit has no row; neither has a GPU, which has no such links.
+  How much shorter a phase would be with links that are faster by a factor: 100 (T - T') / T. T is the time of the
+  phase's steps, all devices together; in T' each collective is shorter by what the faster links save.
+notes: >
+  A collective is shorter by (1 - 1 / factor) x bytes / bandwidth, but at most by its transfer time without the
+  latency, and at most by its exposed time, of which each moment counts once, for the collective whose op runs.
+  Waiting for late ranks and the latency do not change; a factor of 1 saves nothing. Steps are those of
+  models.timed_spans. Latency and bandwidth of a kind and axis come from models.transfer_fit, if they are within the
+  peak of the links; a negative latency counts as 0. Collectives without such a fit, or with ranks outside the
+  capture, do not change, so the value is a lower bound if fitted_executions is below executions. A phase without any
+  fit has no row; neither has a GPU, which has no such links.
 changed: First version.
 ccl_bench: scale_up_bw_utility
 ---*/

@@ -8,12 +8,13 @@ grain: [run_id, phase, kind, axis]
 value: utilization
 needs: [inter_chip_links, link_peak, sent_bytes]
 description: >
-  Share of the peak inter-chip bandwidth that collectives reach: the bytes that a device sends, divided by the transfer
-  time (the shortest time over the ranks) and by the device's peak of all links in one direction. A row divides the sum
-  of its bytes by the sum of its time. Ranks that send nothing, such as the target of a pair, are left out. Executions
-  with ranks outside the capture count only in a row that has no others, with the bytes that the algorithm of their kind
-  sends. Their transfer took at most the shortest time at hand, so the share is a lower bound. The window of an
-  asynchronous collective may outlast its transfer, so its share is a lower bound too.
+  Share of the peak inter-chip bandwidth that collectives reach. It is the bytes that a device sends over the transfer
+  time, which is the shortest time over the ranks, and over the device's peak of all links in one direction.
+notes: >
+  A row divides the sum of its bytes by the sum of its time. Ranks that send nothing, such as the target of a pair,
+  are left out. Executions with ranks outside the capture count only in a row that has no others, with the bytes that
+  the algorithm of their kind sends. Their transfer took at most the shortest time at hand, so the share is a lower
+  bound. The window of an asynchronous collective may outlast its transfer, so its share is a lower bound too.
 changed: First version.
 ---*/
 WITH sent AS (

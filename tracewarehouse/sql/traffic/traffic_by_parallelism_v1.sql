@@ -9,9 +9,10 @@ value: message_bytes_per_device
 needs: [message_bytes]
 description: >
   Traffic of each kind of parallelism, and how certain the kind is. The traffic is the message bytes per device of all
-  collectives along one axis of the mesh, or along several at once, as a mean over the devices that take part. Source,
-  confidence and evidence of the axis come from main.mesh_axes. If a collective runs along several inferred axes,
-  confidence and evidence are those of the least certain axis, because the combination cannot be more certain.
+  collectives along one axis of the mesh, or along several at once, as a mean over the devices that take part.
+notes: >
+  Source, confidence and evidence of the axis come from main.mesh_axes. If a collective runs along several inferred
+  axes, confidence and evidence are those of the least certain axis, because the combination cannot be more certain.
 changed: First version.
 ---*/
 WITH carried AS (

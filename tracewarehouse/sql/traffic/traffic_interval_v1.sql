@@ -8,10 +8,11 @@ grain: [run_id, phase, axis_from, axis_to, crosses_step]
 value: interval_us
 needs: [consecutive_collectives]
 description: >
-  Time on a device from the end of one collective to the start of the next, of the same axis or of another, as the mean
-  over all devices, with percentiles by nearest rank. Of the collectives that started earlier, the one before is the one
-  that ends last. A collective that starts before that end follows at 0. Both are in the same phase. Gaps within a step
-  and gaps from one step to the next have rows of their own.
+  Time on a device from the end of one collective to the start of the next, of the same axis or of another, as the
+  mean over all devices. Gaps within a step and gaps from one step to the next have rows of their own.
+notes: >
+  Both collectives are in the same phase. Of those that started earlier, the one before is the one that ends last. A
+  collective that starts before that end follows at 0. Percentiles are by nearest rank.
 changed: First version.
 ccl_bench: traffic_window
 ---*/

@@ -8,10 +8,12 @@ grain: [run_id, phase, axis, kind, source_device_id, target_device_id]
 value: sent_bytes
 needs: [known_traffic]
 description: >
-  Bytes that one device sends to another over a phase by kind of collective, under the algorithm of main.traffic: in a ring to the next rank
-  of the group, in an all-to-all an equal share to every other rank, in a collective-permute from source to target. Each
-  execution on the sender counts. Collectives whose groups are partly outside the capture are left out, because their
-  devices are not known.
+  Bytes that one device sends to another over a phase by kind of collective, under the algorithm of main.traffic. Each
+  execution on the sender counts.
+notes: >
+  In a ring a device sends to the next rank of the group, in an all-to-all an equal share to every other rank, in a
+  collective-permute from source to target. Collectives whose groups are partly outside the capture are left out,
+  because their devices are not known.
 changed: First version.
 ---*/
 WITH executed AS (

@@ -8,9 +8,10 @@ grain: [run_id, phase, kind, axis]
 value: message_bytes_per_ms
 needs: [recorded, collectives_in_steps, message_bytes]
 description: >
-  Message bytes of collectives on a device per millisecond of the phase, over the devices that take part. The time of
-  a phase is the time of its steps, including the gaps between them. The last step counts only in a phase that has no
-  other (models.timed_spans). Message and sent bytes are counted as in traffic_volume.
+  Message bytes of collectives on a device per millisecond of the phase, over the devices that take part.
+notes: >
+  The time of a phase is the time of its steps, including the gaps between them. The last step counts only in a phase
+  that has no other (models.timed_spans). Message and sent bytes are counted as in traffic_volume.
 changed: First version.
 ---*/
 WITH moved AS (
