@@ -176,6 +176,7 @@ class CollectiveWriter:
             "kind": Coded(of_row, [f.kind if f else "" for f in facts]),
             "axis": Coded(of_row, [p.axis for p in participants]),
             "axis_source": Coded(of_row, [p.axis_source for p in participants]),
+            "link": Coded(of_row, [f.link if f else None for f in facts]),
             "channel_id": Nullable.of(f.channel_id if f else None for f in facts)[of_row],
             "group_index": Nullable.of(m.group_index if m else None for m in members)[of_row],
             "group_size": Nullable.of(p.group_size for p in participants)[of_row],

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.keys import distinct, occurrence, packed
-from tracewarehouse.ingest.columns.nesting import Coverage
+from tracewarehouse.ingest.columns.nesting import Coverage, Flags
 from tracewarehouse.ingest.columns.records import Columns, Int32, Int64
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
@@ -78,9 +78,12 @@ def windows(
         exposed_added[starts] += added[dones]
     if spans is not None:
         _take_spans(np.flatnonzero(source == START_ONLY), ops, spans, end, source)
-    kept = np.flatnonzero(is_op | is_start)
-    order = kept[np.lexsort((ops.event_id[kept], ops.start_ps[kept]))]
-    start, end = ops.start_ps[order], end[order]
+    start, kept = ops.start_ps.copy(), is_op | is_start
+    columns = start, end, source, done_event_id, exposed_added
+    _join_halves(facts, programs, ops, inverse, used.tolist(), columns, kept)
+    at = np.flatnonzero(kept)
+    order = at[np.lexsort((ops.event_id[at], start[at]))]
+    start, end = start[order], end[order]
     previous = _previous(end)
     owned: dict[str, npt.NDArray[Any]] = {
         "instruction_id": ops.instruction_id[order],
@@ -194,6 +197,43 @@ def _take_spans(at: Int64, ops: CollectiveOps, spans: AsyncSpans, end: Int64, so
         is_inside = (last >= a) & (ops.end_ps[starts] <= end_of[last])
         end[starts[is_inside]] = end_of[last[is_inside]]
         source[starts[is_inside]] = _SPAN
+
+
+def _join_halves(
+    facts: Sequence[OpFacts],
+    programs: Mapping[int, int | None],
+    ops: CollectiveOps,
+    of_op: Int64,
+    used: Sequence[int],
+    columns: tuple[npt.NDArray[Any], ...],
+    kept: Flags,
+) -> None:
+    """Let one start stand for the two of a collective that share a rendezvous; the other is kept no longer.
+
+    In one execution of a program the k-th start of one half belongs to the k-th of the other. The window of both lasts
+    from the earlier start to the later end. `columns` are start, end, source, done_event_id and exposed_added.
+    """
+    names = [(programs.get(i, facts[i].program_id), facts[i].rendezvous) for i in used]
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(names)) if name[1] is not None}
+    if not numbers:
+        return
+    number = np.array([numbers.get(name, -1) for name in names], np.int64)[of_op]
+    is_second = np.array([facts[i].is_second_half for i in used], bool)[of_op]
+    halves = [np.flatnonzero(kept & (number >= 0) & (is_second == second)) for second in (False, True)]
+    key = packed([np.concatenate([column[half] for half in halves]) for column in (number, ops.execution)])
+    cut = len(halves[0])
+    count = [occurrence(k, ops.start_ps[half]) for k, half in zip((key[:cut], key[cut:]), halves, strict=True)]
+    key = packed([key, np.concatenate(count)])
+    _, of_first, of_second = np.intersect1d(key[:cut], key[cut:], True, return_indices=True)
+    first, second = halves[0][of_first], halves[1][of_second]
+    start, end, source, done_event_id, exposed_added = columns
+    is_longer = end[second] > end[first]
+    for column in (source, done_event_id):
+        column[first] = np.where(is_longer, column[second], column[first])
+    start[first] = np.minimum(start[first], start[second])
+    end[first] = np.maximum(end[first], end[second])
+    exposed_added[first] += exposed_added[second]
+    kept[second] = False
 
 
 class CollectiveExecutions:

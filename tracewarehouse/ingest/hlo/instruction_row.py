@@ -14,7 +14,14 @@ from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
 from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
-from tracewarehouse.ingest.hlo.opcodes import OpClass, async_role, async_start_name, is_spread_step, op_class
+from tracewarehouse.ingest.hlo.opcodes import (
+    OpClass,
+    async_role,
+    async_start_name,
+    base_opcode,
+    is_spread_step,
+    op_class,
+)
 from tracewarehouse.ingest.hlo.replica_groups import Groups
 from tracewarehouse.ingest.hlo.shapes import ELEMENT_BITS, Shape
 
@@ -27,6 +34,7 @@ class OpFacts(NamedTuple):
 
     `role` says which part of an asynchronous op it is, and `start_name` names the operand that an update or done
     continues. `carried` is what passes from the start of an asynchronous collective to its done: its kind and shape.
+    `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
     """
 
     name: str
@@ -36,6 +44,8 @@ class OpFacts(NamedTuple):
     role: AsyncRole | None
     start_name: str | None
     carried: str | None
+    rendezvous: str | None = None
+    is_second_half: bool = False
 
     @property
     def is_collective(self) -> bool:
@@ -157,6 +167,8 @@ class InstructionRow:
             collective.role if collective else async_role(self.hlo) if self.hlo else None,
             collective.start_name if collective else async_start_name(self.hlo) if self.hlo else None,
             self._carried,
+            collective.rendezvous if collective else None,
+            collective.is_second_half if collective else False,
         )
 
     @property
@@ -165,7 +177,8 @@ class InstructionRow:
             return None
         of_done = next(iter(self.hlo.operand_shapes), None)
         shape = self.hlo.shape if self.collective.role == "start" else of_done
-        return f"{self.collective.kind} {shape.text}" if shape is not None else None
+        kind = base_opcode(self.hlo.opcode) if self.collective.link else self.collective.kind
+        return f"{kind} {shape.text}" if shape is not None else None
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""

@@ -380,13 +380,16 @@ COLLECTIVES = _table(
     instruction_id!   INTEGER  The HLO instruction.
     instance          BIGINT   Number of the execution; all its ranks share it.
     kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...
-    axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'unknown' if no mesh fits.
+    axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'dcn' between slices, 'unknown' if
+        no mesh fits.
     axis_source       VARCHAR  How the axis is known: mesh, or inferred (see main.mesh_axes); NULL if it is unknown.
+    link              VARCHAR  dcn if the data center network carries it, between slices; NULL where its devices tell
+        which links do.
     channel_id        BIGINT   HLO channel.
     group_index       INTEGER  Which of the instruction's replica groups this device is in.
     group_size        INTEGER  Devices in the group; 2 for a collective-permute pair. [devices]
     rank_in_group     INTEGER  Position of this device in its group, if device numbers are known.
-    is_partial!       BOOLEAN  True if some members of the group are not in the capture.
+    is_partial!       BOOLEAN  True if some members of the group are not in the capture, or not known.
     message_bytes     BIGINT   Message size of this execution on this device (all-gather: the full buffer). [bytes]
     wire_bytes        BIGINT   Bytes that this device sends under the algorithm that main.traffic names. [bytes]
     dtype             VARCHAR  Element type of the message.

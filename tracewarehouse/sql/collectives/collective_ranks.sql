@@ -10,8 +10,8 @@ notes: >
 ---*/
 WITH timed AS (
   SELECT
-    run_id, event_id, instance, device_id, kind, axis, phase, step, group_size, is_async, message_bytes,
-    wire_bytes, start_ps, end_ps, exposed_ps, exposed_added_ps,
+    run_id, event_id, instance, device_id, kind, axis, link, phase, step, group_size, is_async,
+    message_bytes, wire_bytes, start_ps, end_ps, exposed_ps, exposed_added_ps,
     MIN(end_ps - start_ps) OVER (PARTITION BY run_id, instance) AS transfer_ps,
     COUNT(*) OVER (PARTITION BY run_id, instance) AS ranks,
     MAX(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, instance) = 1 AS is_partial
@@ -22,7 +22,9 @@ WITH timed AS (
 SELECT
   run_id,
   event_id, -- The op, or the start of an asynchronous one.
-  instance, device_id, kind, axis, phase, step,
+  instance, device_id, kind, axis,
+  link, -- dcn between slices, else NULL.
+  phase, step,
   group_size, -- Devices in a group; 2 for a collective-permute pair.
   is_async, -- Split into a start and a done.
   message_bytes, -- Message of the rank.
