@@ -307,9 +307,12 @@ def test_repeats_are_runs_of_one_configuration(connection: duckdb.DuckDBPyConnec
 
 
 def test_what_a_last_step_waits_saves_nothing(connection: duckdb.DuckDBPyConnection) -> None:
-    """Two devices of a step of 10 us, in which device 0 waits 2 us in an all-reduce, and a last step without an end."""
+    """Two devices of a step of 10 us, in which device 0 waits 2 us in an all-reduce, and a last step without an end.
+
+    How long it waits in an all-reduce that lacks a rank is not known.
+    """
     steps = ((1, 0, 8), (2, 10, 20))
-    rows = [(0, 0, 1, 0, 6), (0, 1, 1, 2, 6), (1, 0, 2, 10, 18), (1, 1, 2, 17, 18)]
+    rows = [(0, 0, 1, 0, 6), (0, 1, 1, 2, 6), (1, 0, 2, 10, 18), (1, 1, 2, 17, 18), (2, 0, 1, 6, 8), (2, 1, 1, 7, 8)]
     fill(
         connection,
         {
@@ -324,8 +327,8 @@ def test_what_a_last_step_waits_saves_nothing(connection: duckdb.DuckDBPyConnect
                 for _, d, i, s, e in rows
             ],
             "collectives": [
-                {"event_id": n, "instance": j, "device_id": d, "kind": "all-reduce", "group_size": 2}
-                | {"phase": "decode", "step": i, "start_us": s, "end_us": e}
+                {"event_id": n, "instance": j, "device_id": d, "kind": "all-reduce", "group_size": 3 if j == 2 else 2}
+                | {"phase": "decode", "step": i, "start_us": s, "end_us": e, "is_partial": j == 2}
                 for n, (j, d, i, s, e) in enumerate(rows)
             ],
         },

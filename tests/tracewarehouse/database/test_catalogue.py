@@ -436,7 +436,7 @@ def test_odd_entries_among_the_manifests_cost_one_warning(folder: Path) -> None:
         (manifests / f"{name}.json").symlink_to(target)
     os.mkfifo(manifests / "pipe.json")
     (manifests / "folder.json").mkdir()
-    odd = ["device", "dangling", "folder", "loop", "pipe"]
+    odd = ["dangling", "device", "folder", "loop", "pipe"]
 
     with open_warehouse(folder) as opened:
         with pytest.warns(UnreadRunWarning) as caught:
