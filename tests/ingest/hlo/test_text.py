@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tracewarehouse.ingest.hlo.instruction import Instruction
-from tracewarehouse.ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.hlo.text import MAX_NESTING, parse_instruction
 
 ALL_REDUCE = (
     "%psum.3 = bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)} all-reduce(bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)} %fusion.7), "
@@ -168,6 +168,15 @@ def test_every_truncation_keeps_the_facts_before_it() -> None:
 def test_a_string_without_end_is_a_truncation(end: str) -> None:
     found = parsed(f"%a = f32[8] add(%x), kind=kLoop, note={end}")
     assert found.is_truncated
+
+
+def test_brackets_are_read_to_a_depth() -> None:
+    for depth, is_truncated in ((MAX_NESTING, False), (MAX_NESTING + 1, True)):
+        assert parsed(f"%a = f32[8] add(%x), note={'(' * depth}{')' * depth}").is_truncated is is_truncated
+
+
+def test_of_a_key_twice_the_first_counts() -> None:
+    assert parsed("%a = f32[8] fusion(%x), kind=kLoop, kind=kInput").fusion_kind == "kLoop"
 
 
 def test_an_ellipsis_at_the_end_is_a_truncation() -> None:
