@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo import proto as proto_module
 from tracewarehouse.ingest.hlo.collectives import find_collective
 from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.proto import read_module
@@ -148,6 +149,21 @@ def test_impossible_groups_are_malformed() -> None:
     proto.iota_collective_device_list.num_devices_per_group = 1 << 40
     proto.iota_collective_device_list.iota_reshape_dims.append(1 << 62)
     with pytest.raises(MalformedError):
+        builder.read()
+
+
+def test_groups_of_all_collectives_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = Builder()
+    entry = builder.computation("main")
+    builder.add(entry, "x", "parameter")
+    for number in range(90):
+        proto = builder.add(entry, f"a{number}", "all-reduce", "f32[8]", "x")
+        proto.iota_collective_device_list.num_replica_groups = 1
+        proto.iota_collective_device_list.num_devices_per_group = 1000 + number
+        proto.iota_collective_device_list.iota_reshape_dims.append(1000 + number)
+    assert len(builder.read()) == 91
+    monkeypatch.setattr(proto_module, "_MOST_MEMBERS", 90_000)
+    with pytest.raises(MalformedError, match="too many members in all"):
         builder.read()
 
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.replica_groups import (
     MAX_MEMBERS,
+    Groups,
     explicit_groups,
     explicit_pairs,
+    flattened,
     iota_groups,
     mesh_groups,
     parse_groups,
@@ -102,6 +104,23 @@ def test_pairs() -> None:
 def test_what_are_no_pairs_is_refused(text: str) -> None:
     with pytest.raises(MalformedError):
         parse_pairs(text)
+
+
+@pytest.mark.parametrize(
+    ("has_channel", "is_global", "has_global_form", "expected", "of_all"),
+    [
+        (False, False, True, ((0, 3), (1, 4), (2, 5)), ((0, 3), (1, 4), (2, 5))),  # replicas, by partition
+        (True, False, False, ((0, 1), (3, 4)), ((0, 1, 2), (3, 4, 5))),  # partitions, by replica
+        (True, False, True, ((0, 1, 2, 3, 4, 5),), ((0, 1, 2, 3, 4, 5),)),  # replicas with all their partitions
+        (True, True, True, ((0, 1),), ()),  # devices
+    ],
+)
+def test_device_numbers_of_two_replicas_in_three_partitions(
+    has_channel: bool, is_global: bool, has_global_form: bool, expected: Groups, of_all: Groups
+) -> None:
+    for groups, numbered in ((((0, 1),), expected), ((), of_all)):
+        found = flattened(groups, 2, 3, has_channel=has_channel, is_global=is_global, has_global_form=has_global_form)
+        assert found == numbered
 
 
 def test_members_are_bounded() -> None:
