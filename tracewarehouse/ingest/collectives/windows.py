@@ -53,6 +53,7 @@ def windows(
     ops: CollectiveOps,
     spans: AsyncSpans | None,
     compute: Coverage | None = None,
+    busy: Coverage | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return one row per execution on a device, sorted by start: a synchronous op, or a start joined with its done.
 
@@ -62,13 +63,14 @@ def windows(
         ops: the device's op events.
         spans: its Async XLA Ops events, for starts whose done is not in the capture.
         compute: when the device computes, if it can compute while it runs a collective's op.
+        busy: when the device runs any op, if it can be idle inside a window; by default it never is.
     """
     n = len(ops.event_id)
     used, inverse = distinct(ops.instruction_id)
     roles = np.array([_ROLES[facts[i].role] for i in used.tolist()], np.int8)[inverse]
     is_start, is_op = roles == _ROLES["start"], roles == _ROLES[None]
     end, source = ops.end_ps.copy(), np.where(is_start, START_ONLY, _OP).astype(np.int8)
-    done_event_id = np.full(n, -1, np.int64)
+    done_event_id, exposed_done = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     added = _added(ops, compute)
     exposed_added = added.copy()
     if is_start.any():
@@ -76,14 +78,16 @@ def windows(
         starts, dones = _partners(pair, ops, np.flatnonzero(is_start), np.flatnonzero(roles == _ROLES["done"]))
         end[starts], source[starts], done_event_id[starts] = ops.end_ps[dones], _PAIR, ops.event_id[dones]
         exposed_added[starts] += added[dones]
+        exposed_done[starts] = added[dones]
     if spans is not None:
         _take_spans(np.flatnonzero(source == START_ONLY), ops, spans, end, source)
     start, kept = ops.start_ps.copy(), is_op | is_start
-    columns = start, end, source, done_event_id, exposed_added
+    columns = start, end, source, done_event_id, exposed_added, exposed_done
     _join_halves(facts, programs, ops, inverse, used.tolist(), columns, kept)
     at = np.flatnonzero(kept)
     order = at[np.lexsort((ops.event_id[at], start[at]))]
     start, end = start[order], end[order]
+    exposed = _exposed(ops, compute, start, end)
     previous = _previous(end)
     owned: dict[str, npt.NDArray[Any]] = {
         "instruction_id": ops.instruction_id[order],
@@ -96,8 +100,10 @@ def windows(
         "done_event_id": done_event_id[order],
         "is_async": is_start[order],
         "start_ps": start,
-        "exposed_ps": _exposed(ops, compute, start, end),
+        "exposed_ps": exposed,
         "exposed_added_ps": exposed_added[order],
+        "exposed_done_ps": exposed_done[order],
+        "hidden_ps": (busy.within(start, end) if busy else end - start) - exposed,
         "window_source": source[order],
         "execution": ops.execution[order],
         **owned,
@@ -211,7 +217,8 @@ def _join_halves(
     """Let one start stand for the two of a collective that share a rendezvous; the other is kept no longer.
 
     In one execution of a program the k-th start of one half belongs to the k-th of the other. The window of both lasts
-    from the earlier start to the later end. `columns` are start, end, source, done_event_id and exposed_added.
+    from the earlier start to the later end. `columns` are start, end, source, done_event_id, exposed_added and
+    exposed_done.
     """
     names = [(programs.get(i, facts[i].program_id), facts[i].rendezvous) for i in used]
     numbers = {name: k for k, name in enumerate(dict.fromkeys(names)) if name[1] is not None}
@@ -226,13 +233,17 @@ def _join_halves(
     key = packed([key, np.concatenate(count)])
     _, of_first, of_second = np.intersect1d(key[:cut], key[cut:], True, return_indices=True)
     first, second = halves[0][of_first], halves[1][of_second]
-    start, end, source, done_event_id, exposed_added = columns
+    start, end, source, done_event_id, exposed_added, exposed_done = columns
     is_longer = end[second] > end[first]
     for column in (source, done_event_id):
         column[first] = np.where(is_longer, column[second], column[first])
     start[first] = np.minimum(start[first], start[second])
     end[first] = np.maximum(end[first], end[second])
     exposed_added[first] += exposed_added[second]
+    has_both = (exposed_done[first] >= 0) & (exposed_done[second] >= 0)
+    exposed_done[first] = np.where(
+        has_both, exposed_done[first] + exposed_done[second], np.maximum(exposed_done[first], exposed_done[second])
+    )
     kept[second] = False
 
 
@@ -253,6 +264,7 @@ class CollectiveExecutions:
         self._ops: dict[int, list[CollectiveOps]] = {}
         self._spans: dict[int, list[AsyncSpans]] = {}
         self._compute: dict[int, Coverage] = {}
+        self._busy: dict[int, list[Coverage]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -273,11 +285,15 @@ class CollectiveExecutions:
         """Add the times in which a device that executes several ops at once computes; these hide its collectives."""
         self._compute[device_id] = Coverage(start, end)
 
+    def add_busy(self, device_id: int, start: Int64, end: Int64) -> None:
+        """Add leaf ops of a device that may be idle inside a window; they may come in several chunks."""
+        self._busy.setdefault(device_id, []).append(Coverage(start, end))
+
     def finish_device(self, device_id: int, facts: Sequence[OpFacts], programs: Mapping[int, int | None]) -> None:
         """Pair starts and dones of a device whose events have all been added."""
         spans = self._spans.pop(device_id, None)
         if device_id in self._ops:
             ops = CollectiveOps.joined(self._ops.pop(device_id))
-            compute = self._compute.pop(device_id, None)
+            compute, busy = self._compute.pop(device_id, None), Coverage.of(self._busy.pop(device_id, ()))
             joined = AsyncSpans.joined(spans) if spans else None
-            self.rows.put(device_id, windows(facts, programs, ops, joined, compute))
+            self.rows.put(device_id, windows(facts, programs, ops, joined, compute, busy))
