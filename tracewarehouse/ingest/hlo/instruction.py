@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs, flattened
@@ -9,6 +10,17 @@ from tracewarehouse.ingest.hlo.shapes import Shape
 
 AsyncRole = Literal["start", "update", "done"]
 OpNameSource = Literal["own", "fusion", "operand", "user"]
+
+
+KNOWN_TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d{1,9})"\}')
+"""Where the configuration of a `while` states its number of iterations."""
+
+
+class Loop(NamedTuple):
+    """A loop of a program: the name of its `while`, and its number of iterations, 0 if the compiler does not tell."""
+
+    name: str
+    trips: int
 
 
 class Instruction(NamedTuple):

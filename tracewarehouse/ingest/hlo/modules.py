@@ -11,7 +11,9 @@ from functools import cached_property
 
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction, Loop
+
+_NOT_IN_KERNELS = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass
@@ -45,6 +47,31 @@ class HloModule:
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
             return None
+
+    @cached_property
+    def loops(self) -> Mapping[str, tuple[Loop, ...]]:
+        """The loops that hold each instruction, outermost first; empty if there are none, or the proto is damaged."""
+        if b"while" not in self.raw:
+            return {}
+        from tracewarehouse.ingest.hlo.program import Program
+
+        try:
+            return Program(self.raw).loops
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return {}
+
+    def named_kernel(self, kernel: str) -> str | None:
+        """Return the name of the instruction for which the compiler made a GPU's kernel; None if several could be."""
+        return self._kernels.get(kernel)
+
+    @cached_property
+    def _kernels(self) -> dict[str, str | None]:
+        kernels: dict[str, str | None] = {}
+        for name in self._instructions:
+            kernel = _NOT_IN_KERNELS.sub("_", name)
+            kernels[kernel] = None if kernel in kernels else name
+        return kernels
 
     @cached_property
     def _instructions(self) -> Mapping[str, Instruction]:

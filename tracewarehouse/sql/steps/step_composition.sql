@@ -1,23 +1,28 @@
 /*---
 model: step_composition
 description: >
-  What the steps of each phase consist of: the time of their ops by layer, category, collective and name, and the time
+  What the steps of each phase consist of: the time of their ops by layer, part, category, collective and name, and the time
   without an op. The rows of a phase add up to the time of its steps on all devices, to the picosecond.
 notes: >
   Steps last from start to start, as in models.timed_spans. Each moment counts once, for the op that covers it first.
 ---*/
 WITH ops AS (
-  SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
+  SELECT run_id, o.device_id, o.phase, o.instruction_id, o.iteration, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
   FROM models.leaf_ops AS o
   INNER JOIN models.steps AS s USING (run_id, device_id, step)
   LEFT JOIN models.communication_ops AS c USING (run_id, event_id)
   WHERE s.is_timed
-  GROUP BY run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis
+  GROUP BY run_id, o.device_id, o.phase, o.instruction_id, o.iteration, c.kind, c.axis
 ),
 
 described AS (
   SELECT
-    run_id, o.phase, l.layer, i.category, i.op_name,
+    run_id, o.phase,
+    CASE
+      WHEN l.layers_per_iteration IS NULL THEN l.first_layer
+      ELSE l.first_layer + o.iteration * l.layers_per_iteration
+    END AS layer,
+    i.part, i.category, i.op_name,
     REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
     COALESCE(o.kind, i.collective) AS collective,
     CASE WHEN i.collective IS NOT NULL THEN COALESCE(o.axis, 'unknown') END AS axis,
@@ -28,12 +33,13 @@ described AS (
 ),
 
 parts AS (
-  SELECT run_id, phase, layer, category, op_name, kernel, collective, axis, FALSE AS is_idle, time_ps
+  SELECT run_id, phase, layer, part, category, op_name, kernel, collective, axis, FALSE AS is_idle, time_ps
   FROM described
   UNION ALL
   SELECT
     run_id, phase,
     NULL AS layer,
+    NULL AS part,
     NULL AS category,
     NULL AS op_name,
     NULL AS kernel,
@@ -47,6 +53,7 @@ parts AS (
   SELECT
     run_id, phase,
     NULL AS layer,
+    NULL AS part,
     NULL AS category,
     NULL AS op_name,
     NULL AS kernel,
@@ -60,6 +67,7 @@ parts AS (
 SELECT
   run_id, phase,
   layer, -- Transformer layer; NULL if unknown, and for idle time.
+  part, -- Part of the model; NULL if unknown, and for idle time.
   category, -- The profiler's category of the ops; NULL if it names none, and for idle time.
   op_name, -- The framework's name path of the ops; NULL if unknown, and for idle time.
   kernel, -- Name of the ops without the numbers at its end; NULL for idle time.
@@ -69,4 +77,4 @@ SELECT
   is_idle,
   CAST(SUM(time_ps) AS BIGINT) AS time_ps -- Time over all steps and devices.
 FROM parts
-GROUP BY run_id, phase, layer, category, op_name, kernel, collective, axis, is_idle
+GROUP BY run_id, phase, layer, part, category, op_name, kernel, collective, axis, is_idle
