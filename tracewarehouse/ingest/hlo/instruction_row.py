@@ -189,7 +189,9 @@ class InstructionRow:
         if self.collective is not None:
             return False
         # XLA calls several things a custom fusion, and of some kernels only the name is known
-        names = category in ("custom fusion", "") and _PRODUCT_NAME.search(f"{self.name} {self.kernel} {self.op_name or ''}")
+        names = category in ("custom fusion", "") and _PRODUCT_NAME.search(
+            f"{self.name} {self.kernel} {self.op_name or ''}"
+        )
         return bool(names) or _PRODUCT.search(category) is not None
 
     @property

@@ -131,12 +131,14 @@ def _program_layers(
     with_parts: bool,
 ) -> ProgramLayers:
     marks, share, has_stages = _marks(executions, rows)
-    if has_stages or share >= _MOSTLY:
+    if has_stages:
         return ProgramLayers(program, share, is_marked=True)
     if loops := find_layer_loops(executions, rows, model):
         in_loop = {i: place for loop in loops for i, place in loop.places.items()}
         count = max(loop.first + loop.count for loop in loops)
         return ProgramLayers(program, share, count=count, confidence=1.0, in_loop=in_loop)
+    if share >= _MOSTLY:
+        return ProgramLayers(program, share, is_marked=True)
     orders: dict[bytes, _Order] = {}
     for e in executions:
         once = None if e.has_loop else _run_once(e)

@@ -13,7 +13,7 @@ from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, LoopPlace
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
 from tracewarehouse.ingest.layers.loops import MIN_PRODUCTS
 from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
-from tracewarehouse.ingest.layers.repetition import MIN_LAYERS, find_copies
+from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, find_copies, find_pieces
 from tracewarehouse.ingest.layers.sequence import Execution, OpSequence, op_kind
 
 _FEW_PRODUCTS, _MAIN = 2, 0.5
@@ -78,10 +78,11 @@ def find_layer_loops(
     if not whole:
         return []
     longest = max(whole, key=lambda e: len(e.instruction_id))
-    bodies = [b for b in _bodies(longest, rows) if not _has_stages(b, rows, model)]
-    alike = Counter((b.iterations, b.products) for b in bodies)
-    bodies = [b for b in bodies if alike[b.iterations, b.products] < MIN_LAYERS]  # more are loops within the layers
-    copies = [_copies(b, rows) for b in bodies]
+    found = [b for b in _bodies(longest, rows) if not _has_stages(b, rows, model)]
+    alike = Counter((b.iterations, b.products) for b in found)
+    found = [b for b in found if alike[b.iterations, b.products] < MIN_LAYERS]  # more are loops within the layers
+    each = [(b, copy) for b in found if (copy := _copies(b, rows)) is not None]
+    bodies, copies = [b for b, _ in each], [copy for _, copy in each]
     counts = [b.iterations * (int(copy.max(initial=0)) + 1) for b, copy in zip(bodies, copies, strict=True)]
     are_one_stack = model.layers is not None and sum(counts) == model.layers
     loops: list[LayerLoop] = []
@@ -129,17 +130,28 @@ def _has_stages(body: _Body, rows: Sequence[InstructionRow], model: KnownModel) 
     return any(c is not None and c.kind == "collective-permute" for c in collectives)
 
 
-def _copies(body: _Body, rows: Sequence[InstructionRow]) -> Int64:
-    """Return which of the layers of an iteration each instruction of a body is in, from 0, shape (n,)."""
-    marks = [layer_and_part(rows[i].op_name)[0] for i in body.instruction.tolist()]
-    is_marked = np.array([m is not None for m in marks], bool)
-    if body.sequence.time[is_marked].sum() < _MOSTLY * body.sequence.time.sum():
-        return find_copies(body.sequence)
-    lowest = min(m for m in marks if m is not None)
-    copy = np.zeros(len(marks), np.int64)
-    last = 0
-    for i, mark in enumerate(marks):
-        last = copy[i] = last if mark is None else mark - lowest
+def _copies(body: _Body, rows: Sequence[InstructionRow]) -> Int64 | None:
+    """Return which of the layers of an iteration each instruction of a body is in, from 0, shape (n,).
+
+    It is None if the body holds a whole model, as that of a loop over tokens does: its layers, and the output head.
+    """
+    sequence = body.sequence
+    is_product = sequence.contracts & ~sequence.collective
+    told = [layer_and_part(rows[i].op_name) for i in body.instruction.tolist()]
+    if any(
+        part in ("embed", "lm_head") for (_, part), product in zip(told, is_product.tolist(), strict=True) if product
+    ):
+        return None
+    marks = np.array([-1 if layer is None else layer for layer, _ in told], np.int64)
+    if sequence.time[marks >= 0].sum() < _MOSTLY * sequence.time.sum():
+        copy = find_copies(sequence)
+        is_whole = not copy.any() and find_pieces(sequence).confidence >= MIN_CONFIDENCE
+        return None if is_whole else copy
+    if (marks[is_product] < 0).any():
+        return None
+    copy = marks - marks[marks >= 0].min()
+    for i in np.flatnonzero(marks < 0).tolist():  # in the layer of the op before it
+        copy[i] = copy[i - 1] if i else 0
     return copy
 
 

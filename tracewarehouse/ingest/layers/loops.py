@@ -147,7 +147,11 @@ def places_in_programs(
             break
         loop = own[inside, level]
         key = packed([run[inside], loop])
-        found[inside, level] = _iterations(key, of[inside], trips[loop], depth[inside] == level + 1)
+        deeper = np.where(own[inside, level + 1 :] >= 0, trips[own[inside, level + 1 :]], 1).prod(
+            axis=1, dtype=np.int64
+        )
+        is_direct = depth[inside] == level + 1
+        found[inside, level] = _iterations(key, of[inside], trips[loop], is_direct, deeper)
         run[inside] = packed([key, found[inside, level]])
     # innermost first, as chains differ in length
     back = depth[:, None] - 1 - np.arange(own.shape[1])
@@ -158,7 +162,7 @@ def places_in_programs(
     return places
 
 
-def _iterations(run: Int64, instruction: Int32, trips: Int32, is_direct: Flags) -> Int32:
+def _iterations(run: Int64, instruction: Int32, trips: Int32, is_direct: Flags, inner: Int64 | None = None) -> Int32:
     """Return the iteration of each op in its run of a loop, -1 if not known; ops in order of start, shape (n,).
 
     Args:
@@ -166,18 +170,20 @@ def _iterations(run: Int64, instruction: Int32, trips: Int32, is_direct: Flags) 
         instruction: the instruction of the op.
         trips: iterations of the loop, 0 if not known.
         is_direct: the op is of the loop's own body, and in no loop or branch in it.
+        inner: how often loops within the loop run the op in each iteration; by default once.
     """
     key = packed([run, instruction])
     number = occurrence(key)
     _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
     count = counts[inverse]
     runs, of_run = np.unique(run, return_inverse=True)
-    told = np.zeros(len(runs), np.int64)
+    told, has_told = np.zeros(len(runs), np.int64), np.zeros(len(runs), bool)
     np.maximum.at(told, of_run, trips)
+    has_told[of_run[is_direct & (count == told[of_run])]] = True
     usual = _usual_counts(of_run, count, is_direct & (number == 0), len(runs))
-    in_run = np.where(usual == 0, told, usual)
+    in_run = np.where(has_told | (usual == 0), told, usual)
     each = np.maximum(in_run, 1)[of_run]
-    is_regular = count % each == 0
+    is_regular = np.where(is_direct, count % each == 0, count == each * (1 if inner is None else inner))
     iteration = np.where(is_regular, number // np.maximum(count // each, 1), 0)
     # the others belong to the iteration of the ops before them
     order = np.argsort(of_run, kind="stable")
