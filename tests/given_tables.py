@@ -4,7 +4,7 @@ Columns that a row does not name take a default: keys count, `run_id` is 'r', `s
 of instruction 0, an instruction's `op_class` follows from its opcode, a collective is at time 0; others are NULL, or
 where that is not allowed, 0, false or a typical text. What leaf ops and collectives owe to the order of those of
 their device, and the copies that follow from ops, are filled as ingest does it. A collective without an op of its own
-adds the exposed time that is given.
+adds the exposed time that is given, and a window that does not say what is hidden is never idle.
 Times may be written in microseconds or milliseconds (`start_us`, `duration_ms`).
 """
 
@@ -167,7 +167,10 @@ def _fill_collectives(connection: duckdb.DuckDBPyConnection) -> None:
         UPDATE given.collectives AS c SET exposed_added_ps = coalesce((
           SELECT sum(o.duration_ps - o.class_overlap_ps) FROM given.ops AS o
           WHERE o.run_id = c.run_id AND o.event_id IN (c.event_id, c.done_event_id)
-        ), c.exposed_ps)
+        ), c.exposed_ps), exposed_done_ps = coalesce(c.exposed_done_ps, (
+          SELECT o.duration_ps - o.class_overlap_ps FROM given.ops AS o
+          WHERE o.run_id = c.run_id AND o.event_id = c.done_event_id
+        ))
         WHERE c.start_ps IS NOT NULL
         """
     )
@@ -221,6 +224,8 @@ def _complete(table: str, given: Mapping[str, Any], position: int) -> dict[str, 
         row = {"start_ps": 0, "end_ps": 0} | row
         is_exposed = row["start_ps"] is not None and not row.get("is_async")
         row = {"exposed_ps": row["end_ps"] - row["start_ps"] if is_exposed else 0} | row
+        if row["start_ps"] is not None:
+            row = {"hidden_ps": row["end_ps"] - row["start_ps"] - row["exposed_ps"]} | row
     for name, column in columns.items():
         if name not in row:
             row[name] = _default(column, position)

@@ -9,7 +9,7 @@ from tracewarehouse.ingest.hlo.text import parse_instruction
 
 
 class Module:
-    """A program whose instructions are given as text; shapes are of f32 and u32."""
+    """A program whose instructions are given as text; shapes are of f32, bf16, u32 and token."""
 
     def __init__(self) -> None:
         self.proto = CLASSES["HloProto"]()
@@ -52,5 +52,5 @@ def _write_shape(proto: Any, shape: Any) -> None:
         for element in shape.elements:
             _write_shape(proto.tuple_shapes.add(), element)
         return
-    proto.element_type = {"f32": 11, "u32": 8}[shape.element]
+    proto.element_type = {"f32": 11, "bf16": 16, "u32": 8, "token": 17}[shape.element]
     proto.dimensions.extend(shape.dimensions)

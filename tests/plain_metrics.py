@@ -378,10 +378,20 @@ def comm_to_compute(run: Run) -> Values:
 
 def overlap_ratio(run: Run) -> Values:
     return {
-        key: 1 - sum(c["exposed_ps"] for c in rows) / sum(c["end_ps"] - c["start_ps"] for c in rows)
+        key: sum(_hidden(run, c) for c in rows) / sum(c["end_ps"] - c["start_ps"] for c in rows)
         for key, rows in grouped(run.collectives, "phase", "kind", "axis").items()
         if any(c["end_ps"] > c["start_ps"] for c in rows)
     }
+
+
+def _hidden(run: Run, c: Row) -> int:
+    """Time of a window in which the device runs ops, and none of them communicates."""
+    inside: dict[bool, list[Interval]] = {True: [], False: []}
+    for o in run.ops:
+        start, end = max(o["start_ps"], c["start_ps"]), min(o["end"], c["end_ps"])
+        if o["device_id"] == c["device_id"] and start < end:
+            inside[o["i"]["collective"] is not None].append((start, end))
+    return length(inside[True] + inside[False]) - length(inside[True])
 
 
 def window_sources(run: Run) -> dict[tuple[Any, ...], str]:
@@ -399,22 +409,29 @@ def collective_skew(run: Run) -> Values:
 
 
 def last_device(run: Run) -> Values:
-    """Beside collective_skew: the device that was last most often."""
-    return {k: Counter(sorted(d for _, d in v)).most_common(1)[0][0] for k, v in _arrivals(run).items()}
+    """Beside collective_skew: the device that alone was last most often; None if it is not one."""
+    found: Values = {}
+    for key, v in _arrivals(run).items():
+        times = Counter(d for _, d in v if d is not None)
+        most = [d for d, n in times.items() if n == max(times.values())]
+        found[key] = most[0] if len(most) == 1 else None
+    return found
 
 
 def last_share(run: Run) -> Values:
-    """In what share of the executions it was."""
-    return {k: Counter(d for _, d in v).most_common(1)[0][1] / len(v) for k, v in _arrivals(run).items()}
+    """In what share of the executions the device was last that was so most often."""
+    counts = {k: Counter(d for _, d in v if d is not None) for k, v in _arrivals(run).items()}
+    return {k: max(counts[k].values(), default=0) / len(v) for k, v in _arrivals(run).items()}
 
 
-def _arrivals(run: Run) -> dict[Any, list[tuple[int, int]]]:
-    """Skew of each execution that counts, and the device that started last."""
-    found: dict[Any, list[tuple[bool, tuple[int, int]]]] = defaultdict(list)
+def _arrivals(run: Run) -> dict[Any, list[tuple[int, int | None]]]:
+    """Skew of each execution that counts, and the device that started last; None if several did."""
+    found: dict[Any, list[tuple[bool, tuple[int, int | None]]]] = defaultdict(list)
     for ranks in run.all_instances():
         if len(ranks) > 1:
             first, last = min(c["start_ps"] for c in ranks), max(c["start_ps"] for c in ranks)
-            device = min(c["device_id"] for c in ranks if c["start_ps"] == last)
+            latest = [c["device_id"] for c in ranks if c["start_ps"] == last]
+            device = latest[0] if len(latest) == 1 else None
             found[ranks[0]["phase"], ranks[0]["axis"]].append((is_partial(ranks), (last - first, device)))
     return whole_first(found)
 
@@ -431,8 +448,12 @@ def sync_wait(run: Run) -> Values:
 
 
 def _waited(c: Row, transfer: int) -> int:
-    """Time of a rank beyond the transfer, at most the time in which the device runs this one's ops and no others'."""
-    return min(c["end_ps"] - c["start_ps"] - transfer, c["exposed_added_ps"])
+    """Time of a rank beyond the transfer, at most the time in which the device runs this one's ops and no others'.
+
+    A start does not wait: where the capture has the done, the rank waits only there.
+    """
+    limit = c["exposed_added_ps"] if c["done_event_id"] is None else c["exposed_done_ps"]
+    return min(c["end_ps"] - c["start_ps"] - transfer, limit)
 
 
 SIZES = {
@@ -1079,9 +1100,10 @@ def _stragglers(run: Run) -> dict[Any, list[int]]:
         for ranks in executions:
             transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
             waited = sum(_waited(c, transfer) for c in ranks)
-            last = min(ranks, key=lambda c: (-c["start_ps"], c["device_id"]))
+            starts = sorted(c["start_ps"] for c in ranks)
             for c in ranks:
-                waits[*key, c["device_id"]].append(waited if c is last else 0)
+                is_last = c["start_ps"] > starts[-2]
+                waits[*key, c["device_id"]].append(waited if is_last else 0)
     return waits
 
 
@@ -1100,12 +1122,11 @@ def window_parts(run: Run) -> dict[Any, dict[str, int]]:
     for ranks in run.instances():
         transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
         for c in ranks:
-            window = c["end_ps"] - c["start_ps"]
-            exposed = c["exposed_ps"]
+            rest = c["end_ps"] - c["start_ps"] - _hidden(run, c)
             parts = found[c["phase"], c["kind"], c["axis"]]
             parts["arrival"] += _waited(c, transfer)
-            parts["overlap"] += window - exposed
-            parts["transfer"] += exposed - _waited(c, transfer)
+            parts["overlap"] += _hidden(run, c)
+            parts["transfer"] += rest - _waited(c, transfer)
     return {k: parts for k, parts in found.items() if sum(parts.values())}
 
 

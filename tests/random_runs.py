@@ -278,14 +278,22 @@ class RandomRun:
         return start, start + duration
 
     def _expose(self) -> None:
-        """Exposed time of each window: where the device's op line runs any communication."""
+        """Times of each window in which the op line runs communication, and only other ops."""
         running: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        busy: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for o in self.tables["ops"]:
+            if o["is_leaf"]:
+                busy[o["device_id"]].append((o["start_ps"], o["start_ps"] + o["duration_ps"]))
             if "collective" in self.instructions[o["instruction_id"]]:
                 running[o["device_id"]].append((o["start_ps"], o["start_ps"] + o["duration_ps"]))
         for c in self.tables["collectives"]:
-            inside = ((max(s, c["start_ps"]), min(e, c["end_ps"])) for s, e in running[c["device_id"]])
-            c["exposed_ps"] = length((s, e) for s, e in inside if s < e)
+            c["exposed_ps"] = _within(c, running[c["device_id"]])
+            c["hidden_ps"] = _within(c, busy[c["device_id"]]) - c["exposed_ps"]
+
+
+def _within(window: dict[str, Any], ops: list[tuple[int, int]]) -> int:
+    inside = ((max(start, window["start_ps"]), min(end, window["end_ps"])) for start, end in ops)
+    return length((start, end) for start, end in inside if start < end)
 
 
 def _sent(kind: str, size: int, n: int, rank: int) -> int:

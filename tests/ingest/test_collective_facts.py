@@ -64,6 +64,43 @@ class TestGenericAsync:
         assert query(WINDOWS) == [("reduce-scatter-start.1", 0, 37, 9, "start/done pair")]
 
 
+class TestWindows:
+    GROUP = "channel_id=1, replica_groups={{0,1}}, to_apply=%add"
+    START = f"%all-reduce-start.1 = f32[8]{{0}} all-reduce-start(f32[8]{{0}} %x), {GROUP}"
+    DONE = "%all-reduce-done.1 = f32[8]{0} all-reduce-done(f32[8]{0} %all-reduce-start.1)"
+    PARTS = "SELECT DISTINCT exposed_ps, exposed_done_ps, hidden_ps FROM collectives"
+
+    def test_idle_time_is_neither_hidden_nor_exposed(self, ingest: Any) -> None:
+        _, query = ingest(capture((self.START, 0, 2), (DOT, 2, 12), (self.DONE, 80, 100), devices=2))
+        assert query(self.PARTS) == [(22, 20, 10)]
+
+    def test_a_loop_around_the_window_does_not_make_it_busy(self, ingest: Any) -> None:
+        loop = "%while.1 = (f32[8]{0}) while((f32[8]{0}) %t), condition=%c, body=%b"
+        ops = [(loop, 0, 110), (self.START, 5, 10), (DOT, 20, 30), (self.DONE, 50, 60), (DOT, 60, 90)]
+        _, query = ingest(capture(*ops, devices=2))
+        assert query(self.PARTS) == [(15, 10, 10)]
+
+    def test_without_a_done_nothing_is_known_of_it(self, ingest: Any) -> None:
+        _, query = ingest(capture((self.START, 0, 2), (DOT, 2, 12), devices=2))
+        assert query(self.PARTS) == [(2, None, 0)]
+
+    def test_a_synchronous_collective_has_no_done_and_hides_nothing(self, ingest: Any) -> None:
+        text = f"%all-reduce.1 = f32[8]{{0}} all-reduce(f32[8]{{0}} %x), {self.GROUP}"
+        _, query = ingest(capture((self.START, 0, 2), (text, 4, 9), (self.DONE, 12, 15), devices=2))
+        assert sorted(query(self.PARTS), key=str) == [(10, 3, 0), (5, None, 0)]
+
+    def test_a_device_that_starts_early_waits_at_most_for_its_done(self, ingest: Any) -> None:
+        space = Space()
+        for device, start in ((0, 0), (1, 60)):
+            tpu = space.tpu(device)
+            tpu.modules.event(f"jit_step({PROGRAM})", 0, 100)
+            for text, begin, end in ((self.START, start, start + 2), (self.DONE, 95, 100)):
+                tpu.ops.event(tpu.instruction(text, program_id=Unsigned(PROGRAM)), begin, end - begin)
+        _, query = ingest(space)
+        parts = "SELECT end_ps - start_ps, exposed_ps, exposed_done_ps FROM collectives ORDER BY device_id"
+        assert query(parts) == [(100, 7, 5), (40, 7, 5)]
+
+
 class TestLoops:
     SHAPE = "(f32[8]{0}, f32[8]{0}, u32[], u32[])"
 

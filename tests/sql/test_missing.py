@@ -26,6 +26,7 @@ _PREFILL, _NAMELESS = _STEP | {"name": "prefill"}, _STEP | {"name": "main"}
 _MODULE = {"kind": "module", "device_id": 0, "index": 0, "name": "main"}
 _SUM = {"instance": 0, "device_id": 0, "kind": "all-reduce", "group_size": 2, "message_bytes": 8, "end_ps": 9}
 _PEER = _SUM | {"device_id": 1, "event_id": 1}
+_BETWEEN = _SUM | {"link": "dcn", "is_partial": True, "wire_bytes": 8}
 _SIZES = [_SUM | {"event_id": i, "instance": i, "message_bytes": 8 << i // 2, "end_ps": 9 << i // 2} for i in range(6)]
 _COPY = {"opcode": "copy-start", "async_role": "start", "op_class": "copy", "bytes_accessed": 8}
 _DONE = {"opcode": "copy-done", "async_role": "done", "op_class": "copy", "async_start": "copy-start.1"}
@@ -163,6 +164,12 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         [{"collectives": _SIZES[:-1]}, {"collectives": [*_SIZES[:-1], _SIZES[-1] | {"kind": "all-gather"}]}],
     ),
     "fitted_transfers": ({"collectives": _SIZES}, [{"collectives": [s | {"end_ps": 9} for s in _SIZES]}]),
+    "collective_in_slice": ({"collectives": [_SUM]}, [{"collectives": [_BETWEEN]}]),
+    "link_traffic": ({"collectives": [_BETWEEN]}, [{"collectives": [_SUM | {"wire_bytes": 8}]}, {}]),
+    "attributed_collectives": (
+        {"collectives": [_BETWEEN]},
+        [{"collectives": [_SUM, _PEER | {"is_partial": True}]}, {"collectives": [_BETWEEN | {"instance": None}]}],
+    ),
     "sent_bytes": ({"collectives": [_SUM | {"wire_bytes": 8}]}, [{"collectives": [_SUM]}]),
     "known_traffic": ({"traffic": [{"source_device_id": 0, "target_device_id": 1, "bytes": 8}]}, [{}]),
     "inter_chip_links": ({"runs": [{"backend": "tpu"}]}, [{"runs": [{"backend": "gpu"}]}]),
@@ -375,8 +382,9 @@ def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
     assert gpu["load_imbalance"] == "several_devices"
     assert v6e["sync_wait"] == "ranks_to_compare"
     assert v6e["hockney"] == "whole_collectives"
-    assert v6e["traffic_matrix"] == v6e["traffic_by_link"] == "known_traffic"
-    assert v6e["collective_attribution"] == "whole_collectives"
+    assert v6e["traffic_matrix"] == "known_traffic"
+    assert v6e["traffic_by_link"] == "link_traffic"
+    assert v6e["collective_attribution"] == "attributed_collectives"
     assert v6e["prefill_throughput"] == "known_phases"
     assert v6e["collective_frequency"] == v6e["traffic_rate"] == "collectives_in_steps"
     assert v6e["gemm_efficiency"] == "product_costs"

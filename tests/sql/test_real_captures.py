@@ -491,3 +491,21 @@ def test_reductions_before_the_first_step_are_no_part_of_a_step(
     assert (fraction["phase"], fraction["fraction"]) == (None, 0)
     [count] = _rows(connection, "metrics.collective_count", runs[V6E])
     assert (count["phase"], count["executions_per_step"]) == ("outside", 3)
+
+
+@pytest.mark.parametrize(
+    ("situation", "view", "expected"),
+    [
+        ("srv-early", "SELECT device_id, wait_ms / 2 AS per_execution FROM metrics.sync_wait", {(0, 0.005), (1, 0)}),
+        ("srv-gap", "SELECT DISTINCT overlap_ratio, idle_ms FROM metrics.overlap_ratio", {(0.1, 0.136)}),
+        ("device-dropped", "SELECT DISTINCT flag FROM main.quality_flags", {("no_device_events",)}),
+    ],
+)
+def test_what_reported_situations_give(
+    shared_traces: Path, tmp_path: Path, situation: str, view: str, expected: set[tuple[Any, ...]]
+) -> None:
+    """Where ranks start at different times, where devices are idle in a window, where they recorded nothing."""
+    ingest_one(shared_traces / "situations" / situation, tmp_path)
+    with duckdb.connect() as database:
+        create_lens(database, run_sources(str(tmp_path), Lake(tmp_path).runs()), DEFINITIONS)
+        assert set(database.execute(view).fetchall()) == expected

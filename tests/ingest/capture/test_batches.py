@@ -66,7 +66,7 @@ def test_steps_get_the_facts_and_the_phase_of_their_batch(tmp_path: Path, tables
     ]
     assert query("SELECT step, phase FROM ops WHERE line = 'XLA Ops' ORDER BY start_ps") == [
         (0, "prefill"),
-        (1, None),
+        (1, "mixed"),
         (2, "decode"),
     ]
     assert "batches_unmatched" not in result.entry.flags
@@ -135,7 +135,7 @@ def test_batches_belong_to_their_rank_wherever_the_server_writes_them(
         query("SELECT device_id, phase FROM ops WHERE line = 'XLA Ops' AND step = 0 ORDER BY 1")
         == [
             (0, "prefill"),
-            (1, None),
+            (1, "mixed"),
         ][: len(captures)]
     )
 
@@ -164,10 +164,29 @@ def test_ranks_by_name(path: str, rank: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefill", "decode", "phase"), [(4, 0, "prefill"), (0, 4, "decode"), (4, 4, None), (None, 4, None)]
+    ("prefill", "decode", "phase"),
+    [(4, 0, "prefill"), (0, 4, "decode"), (4, 4, "mixed"), (None, 4, None), (0, 0, None)],
 )
 def test_the_phase_of_a_batch_of_no_kind(prefill: int | None, decode: int | None, phase: str | None) -> None:
     assert Batch(0, 0, prefill_tokens=prefill, decode_tokens=decode).phase == phase
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefill", "decode", "phase"),
+    [
+        ("decode_heavy", 0, 5, "decode"),  # a server of 2025, which had no decode_only
+        ("prefill_heavy", 900, 0, "prefill"),
+        ("prefill_heavy", 900, 2, "mixed"),
+        ("ambiguous", 30, 70, "mixed"),
+        ("balanced", None, None, "mixed"),
+        ("decode_only", None, None, "decode"),
+        ("not_determined", None, None, None),
+    ],
+)
+def test_tokens_say_more_of_a_batch_than_its_kind(
+    kind: str, prefill: int | None, decode: int | None, phase: str | None
+) -> None:
+    assert Batch(0, 0, kind=kind, prefill_tokens=prefill, decode_tokens=decode).phase == phase
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\xff", '"a"'])
@@ -197,7 +216,7 @@ def test_batches_of_one_rank_are_not_joined_to_another(tmp_path: Path, tables_of
     assert "rank 1: the server tells of 0 batches, the capture has 2 steps" in result.notes
     assert tables_of(tmp_path / "w")(
         "SELECT device_id, step, phase FROM ops WHERE line = 'XLA Ops' ORDER BY device_id, start_ps"
-    ) == [(0, 0, "prefill"), (0, 1, None), (0, 2, "decode"), (1, 0, None), (1, 1, None)]
+    ) == [(0, 0, "prefill"), (0, 1, "mixed"), (0, 2, "decode"), (1, 0, None), (1, 1, None)]
 
 
 def test_batches_of_one_id_are_not_joined(tmp_path: Path, tables_of: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from xplane_builder import LineBuilder, Space, Unsigned
 
 from tracewarehouse.ingest.pipeline import ingest_one
@@ -233,6 +234,58 @@ class TestOpsThatStateTheirDevice:
             (None, "outside", 3),
         ]
         assert result.entry.flags == ["missing_hlo"]
+
+    def test_marks_reach_the_executions_of_a_single_device_on_other_threads(self, ingest: Any) -> None:
+        """Its launches state no `run_id`. Two programs of a step wait in the pool, the last until after its mark."""
+        space = Space()
+        host = space.host()
+        python, pool, other = (
+            host.line("python"),
+            host.line("tf_XLAPjRtCpuClient/1"),
+            host.line("tf_XLAPjRtCpuClient/2"),
+        )
+        for step, name in enumerate(("prefill", "decode", "decode")):
+            at = 100 * step
+            python.event(name, at * US, 40 * US, step_num=step, _r=1)
+            for k, (thread, begin) in enumerate(((pool, at + 10), (other, at + 60))):
+                context = 10 * step + k + 1
+                python.event("CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice", (at + 5 + 9 * k) * US, 5 * US)
+                record(python, at + 6 + 9 * k, context)
+                region(thread, begin, begin + 20, context)
+                launch = 2 * step + k + 7
+                self.op(thread, f"dot.{k}", begin + 1, device=0, launch=launch)
+                ids = {"run_id": launch, "device_ordinal": 0}
+                thread.event("ThunkExecutor::Execute (wait for completion)", (begin + 9) * US, 0, **ids)
+        _, query = ingest(space)
+        assert query("SELECT step, phase, count(*) FROM ops WHERE device_id = 0 GROUP BY ALL ORDER BY ALL") == [
+            (0, "prefill", 2),
+            (1, "decode", 2),
+            (2, "decode", 2),
+        ]
+        steps = """SELECT "index", name, source FROM phases WHERE kind = 'step' AND device_id = 0 ORDER BY 1"""
+        assert query(steps) == [(0, "prefill", "marker"), (1, "decode", "marker"), (2, "decode", "marker")]
+
+    @pytest.mark.parametrize("mark", ["train", "step"])
+    @pytest.mark.parametrize("is_whole", [False, True])
+    def test_a_neutral_mark_leaves_the_phases_of_named_programs(self, ingest: Any, mark: str, is_whole: bool) -> None:
+        """A mark around each step or around all of them; a program that samples follows each step inside it."""
+        space = Space()
+        host = space.host()
+        python, pool = host.line("python"), host.line("tf_client/2")
+        if is_whole:
+            python.event(mark, 0, 300 * US, step_num=0, _r=1)
+        for step, name in enumerate(("jit_prefill", "jit_decode", "jit_decode")):
+            if not is_whole:
+                python.event(mark, 100 * step * US, 90 * US, step_num=step + 4, _r=1)
+            for k, module in enumerate((name, "jit_sample")):
+                at, launch = 100 * step + 30 * k, 2 * step + k + 1
+                python.event("ThunkExecutor::Execute", (at + 2) * US, US, run_id=launch)
+                stats = {"hlo_op": "dot.1", "hlo_module": module, "program_id": Unsigned(1)}
+                pool.event("dot.1", (at + 5) * US, US, **stats, run_id=launch, device_ordinal=0)
+        _, query = ingest(space)
+        phases = [phase for (phase,) in query("SELECT phase FROM ops WHERE device_id = 0 ORDER BY start_ps")]
+        assert phases == ["prefill"] * 2 + ["decode"] * 4
+        assert len(set(query("SELECT step FROM ops WHERE device_id = 0"))) == 3
 
     def test_an_op_on_a_device_beyond_belief_has_none(self, ingest: Any) -> None:
         space = Space()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from served_steps import head, layers, served
 from transformer_capture import capture, transformer
 from xplane_builder import PlaneBuilder, Space, Unsigned
 
-from tracewarehouse.ingest.devices.sampled_programs import phase_by_shapes
 from tracewarehouse.ingest.devices.steps import starters
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.pipeline import ingest_one
 
 US = 1_000_000
 DOT = "%dot.1 = f32[8,8]{1,0} dot(f32[8,8]{1,0} %a, f32[8,8]{1,0} %b)"
@@ -219,8 +222,8 @@ def test_a_host_without_calls_of_the_server_has_the_steps_of_the_one_beside_it(i
     assert "inferred_steps" in result.entry.flags
 
 
-def test_ops_and_collectives_between_two_steps_have_the_same_owner(ingest: Any) -> None:
-    """Steps line at 0-50 and 100-150 us; a sampling program reduces at 60, another runs after the last step."""
+def test_ops_and_collectives_after_a_step_have_the_same_owner(ingest: Any) -> None:
+    """Steps line at 0-50 and 100-150 us; a sampling program reduces at 60, and again after the last step."""
     space = Space()
     for device in (0, 1):
         tpu = space.tpu(device)
@@ -232,10 +235,11 @@ def test_ops_and_collectives_between_two_steps_have_the_same_owner(ingest: Any) 
             tpu.ops.event(reduce, (100 * step + 10) * US, 5 * US)
             tpu.ops.event(reduce, (100 * step + 60) * US, 5 * US)
     _, query = ingest(space, mesh="tp=2")
-    owners = [("prefill", 0, 10), ("prefill", 0, 60), ("decode", 1, 110), ("outside", None, 160)]
+    owners = [("prefill", 0, 10), ("prefill", 0, 60), ("decode", 1, 110), ("decode", 1, 160)]
     for table in ("ops WHERE is_leaf AND", "collectives WHERE"):
         sql = f"SELECT phase, step, start_ps // {US} FROM {table} device_id = 1 ORDER BY start_ps"
         assert query(sql) == owners, table
+    assert query("SELECT max(end_ps) / 1000000 FROM phases WHERE kind = 'step' AND device_id = 1") == [(165,)]
 
 
 def test_programs_that_hold_layers_begin_steps() -> None:
@@ -245,16 +249,53 @@ def test_programs_that_hold_layers_begin_steps() -> None:
     assert starters({}) == set()
 
 
+COMPOSITION = {"num_reqs": 2, "min_kv_len": 100, "total_num_scheduled_tokens": 4}
+
+
+def batches(folder: Path, *tokens: tuple[int, int]) -> None:
+    """Files of a server about batches of so many tokens that prefill and that decode."""
+    for number, (prefill, decode) in enumerate(tokens):
+        counts = {"num_prefill_tokens": prefill, "num_decode_tokens": decode, "batch_id": number}
+        (folder / f"batch_composition_stats_{number}.json").write_text(json.dumps(COMPOSITION | counts))
+
+
 @pytest.mark.parametrize(
-    ("tokens", "sampled", "others", "phase"),
+    ("tokens", "phases"),
     [
-        (1024, 8, [], "prefill"),
-        (64, 8, [], None),
-        (8, 8, [], None),
-        (8, 8, [1024], "decode"),
-        (1024, None, [8], "prefill"),
-        (16, None, [8], None),
+        ([(0, 400), (0, 400), (0, 8)], ["decode", "decode", "decode"]),
+        ([(400, 0), (300, 2), (0, 8)], ["prefill", "mixed", "decode"]),
+        ([(0, 400), (0, 8)], ["decode", "decode", "decode"]),  # one file is lost, and all say the same
+        ([(300, 2), (0, 8)], [None, None, "decode"]),  # nothing says which step is mixed, but none prefills
+        ([], ["prefill", "prefill", "decode"]),
     ],
 )
-def test_phase_by_shapes(tokens: int, sampled: int | None, others: list[int], phase: str | None) -> None:
-    assert phase_by_shapes(tokens, sampled, others) == phase
+def test_what_the_server_says_of_a_batch_goes_before_shapes(
+    tmp_path: Path, tables_of: Any, tokens: list[tuple[int, int]], phases: list[str | None]
+) -> None:
+    """Two steps of 512 rows and one of 8, each with a head of 8."""
+    steps = [[("jit_step", layers(rows)), ("jit_logits", [head(8)])] for rows in (512, 512, 8)]
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    served(*steps).write(capture / "vm.xplane.pb")
+    batches(capture, *tokens)
+    ingest_one(capture, tmp_path / "warehouse")
+    query = tables_of(tmp_path / "warehouse")
+    of_steps = query("SELECT DISTINCT step, phase FROM ops WHERE is_leaf AND step IS NOT NULL ORDER BY step")
+    assert [phase for _, phase in of_steps] == phases
+
+
+def test_what_the_server_says_of_a_batch_goes_before_the_name_of_a_program(tmp_path: Path, tables_of: Any) -> None:
+    space = Space()
+    tpu = space.tpu(0)
+    for step in range(2):
+        tpu.modules.event("jit_prefill(1)", 100 * step * US, 50 * US)
+        tpu.ops.event(tpu.instruction(DOT), 100 * step * US, 50 * US)
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    space.write(capture / "vm.xplane.pb")
+    batches(capture, (400, 0), (0, 8))
+    ingest_one(capture, tmp_path / "warehouse")
+    assert tables_of(tmp_path / "warehouse")("SELECT step, phase FROM ops WHERE is_leaf ORDER BY step") == [
+        (0, "prefill"),
+        (1, "decode"),
+    ]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracewarehouse.ingest.columns.records import PHASES
-from tracewarehouse.ingest.devices.timeline import MarkedTime, Run, Step, StepMarker, Timeline
+from tracewarehouse.ingest.devices.timeline import MarkedTime, Run, Step, StepMarker, Timeline, steps_marked
 
 _TIMES = st.lists(st.integers(-5, 40), max_size=30)
 
@@ -55,3 +55,61 @@ def test_the_innermost_marker_is_that_of_a_search_through_all(spans: list[tuple[
         lasting = [m for m in markers if m.start_ps <= at <= m.end_ps]
         expected = max(lasting, key=lambda m: (m.start_ps, m.step), default=None)
         assert marked.innermost(at) is expected
+
+
+def last_end(source: str, runs: list[tuple[str, int]]) -> int:
+    """End of the last of two steps, at 0 and 100, of a device whose programs each take 10."""
+    steps = [Step(i, None, "s", 100 * i, 100 * i + 20, source) for i in (0, 1)]
+    return Timeline([Run(name, None, at, at + 10) for name, at in runs], steps).steps[-1].end_ps
+
+
+def test_the_last_step_lasts_until_what_follows_it_has_ended() -> None:
+    assert last_end("step line", [("f", 0), ("f", 100)]) == 120
+    assert last_end("step line", [("f", 0), ("g", 50), ("f", 100), ("g", 150)]) == 160
+    assert last_end("step line", [("f", 0), ("f", 100), ("g", 150)]) == 160
+
+
+def test_what_follows_the_last_mark_counts_if_it_follows_earlier_ones_too() -> None:
+    """The program h, which checks the result, follows none."""
+    assert last_end("marker", [("f", 0), ("f", 100), ("h", 150)]) == 120
+    assert last_end("marker", [("f", 0), ("g", 50), ("f", 100), ("g", 150), ("h", 170), ("g", 200)]) == 160
+
+
+def test_all_that_follows_moves_with_its_step() -> None:
+    timeline = Timeline([Run("f", None, 0, 10), Run("g", None, 50, 60)], [Step(0, None, "s", 0, 20, "step line")])
+    timeline.move(1000)
+    assert [(s.start_ps, s.end_ps) for s in timeline.steps] == [(1000, 1060)]
+
+
+def marked(*spans: tuple[str, int, int, int], thread: int = 0) -> list[StepMarker]:
+    return [StepMarker(name, step, start, end, thread) for name, step, start, end in spans]
+
+
+def kept(markers: list[StepMarker]) -> list[tuple[str, int, int]]:
+    return [(m.name, m.step, m.start_ps) for m in steps_marked(markers)]
+
+
+def test_the_mark_that_names_a_phase_wins_over_those_around_it_and_inside_it() -> None:
+    inside = marked(("decode", 0, 0, 20), ("forward", 10, 1, 19), ("inner", 20, 2, 18), ("decode", 1, 30, 50))
+    assert kept(inside) == [("decode", 0, 0), ("decode", 1, 30)]
+    around = marked(("request", 0, 0, 90), ("prefill", 5, 1, 9), ("decode", 6, 10, 19), ("warmup", 3, 100, 110))
+    assert kept(around) == [("prefill", 5, 1), ("decode", 6, 10), ("warmup", 3, 100)]
+    neutral = marked(("train", 4, 0, 20), ("forward", 0, 1, 9), ("backward", 0, 10, 19), ("train", 5, 20, 40))
+    assert kept(neutral) == [("train", 4, 0), ("train", 5, 20)]
+
+
+def test_numbers_that_count_anew_are_further_steps() -> None:
+    """Prefill and decode that both count from 0, and a second request; but not two marks of one step."""
+    phases = marked(("prefill", 0, 0, 9), ("decode", 0, 10, 19), ("decode", 1, 20, 29))
+    assert kept(phases) == [("prefill", 0, 0), ("decode", 1, 10), ("decode", 2, 20)]
+    requests = marked(("decode", 0, 0, 9), ("decode", 1, 10, 19), ("decode", 0, 20, 29), ("decode", 1, 30, 39))
+    assert [step for _, step, _ in kept(requests)] == [0, 1, 2, 3]
+    halves = marked(("forward", 7, 0, 9), ("sample", 7, 10, 19), ("forward", 8, 20, 29), ("sample", 8, 30, 39))
+    assert [step for _, step, _ in kept(halves)] == [7, 7, 8, 8]
+
+
+def test_threads_that_mark_the_same_steps_number_them_alike() -> None:
+    one = marked(("prefill", 0, 0, 9), ("decode", 0, 10, 19))
+    other = marked(("prefill", 0, 3, 9), ("decode", 0, 13, 19), thread=1)
+    assert kept([*one, *other]) == [("prefill", 0, 0), ("decode", 1, 10), ("prefill", 0, 3), ("decode", 1, 13)]
+    assert kept(steps_marked([*one, *other])) == kept([*one, *other])

@@ -85,7 +85,6 @@ def run_manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         "prompt_source": recording.prompt_source,
     }
     if spec.capacity_factor is not None:
-        extra["capacity_factor"] = spec.capacity_factor
         extra["expert_places"] = {phase: asdict(places) for phase, places in expert_places(spec).items()}
     return Manifest(
         name=spec.name,
@@ -97,6 +96,7 @@ def run_manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         output_length=spec.output_length,
         mesh=Mesh(axes=spec.mesh.axes, device_ids=spec.mesh.device_ids or list(range(spec.mesh.size))),
         sequence_parallelism=spec.sequence_parallelism,
+        capacity_factor=spec.capacity_factor,
         microbatches=spec.microbatch_count if spec.axis("pp") > 1 else None,
         stages=list(spec.stage_layout.stages) if spec.axis("pp") > 1 else None,
         hosts=recording.hosts,

@@ -29,7 +29,16 @@ _COLUMNS = {
     "requests": "num_reqs",
     "min_kv_length": "min_kv_len",
 }
-_PHASES = {"prefill_only": "prefill", "decode_only": "decode"}
+_PHASES = {
+    "prefill_only": "prefill",
+    "decode_only": "decode",
+    "prefill_heavy": "mixed",
+    "balanced": "mixed",
+    "decode_heavy": "mixed",
+    "ambiguous": "mixed",
+}
+"""Kinds of batches. Before the server had the first two, prefill_heavy and decode_heavy were all batches of which at
+least 90 % prefills, or at most 20 %."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +63,12 @@ class Batch:
 
     @property
     def phase(self) -> str | None:
-        """The phase of a batch that only prefills or only decodes; from its tokens if its kind is not stated."""
-        if self.kind:
-            return _PHASES.get(self.kind)
-        if self.prefill_tokens is None or self.decode_tokens is None:
-            return None
-        has_tokens = self.prefill_tokens > 0, self.decode_tokens > 0
-        return {(True, False): "prefill", (False, True): "decode"}.get(has_tokens)
+        """Prefill, decode, or mixed if it does both: by its tokens or, if they are not stated, by its kind."""
+        if self.prefill_tokens is not None and self.decode_tokens is not None:
+            has_tokens = self.prefill_tokens > 0, self.decode_tokens > 0
+            if any(has_tokens):
+                return {(True, False): "prefill", (False, True): "decode"}.get(has_tokens, "mixed")
+        return _PHASES.get(self.kind or "")
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value."""

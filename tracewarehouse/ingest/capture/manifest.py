@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -175,6 +175,9 @@ class Manifest(BaseModel):
     mesh: Mesh | None = None
     sequence_parallelism: str | None = None
     microbatches: Int32 | None = None
+    capacity_factor: float | Literal["inf"] | None = Field(
+        default=None, description="places of an expert over its mean share of the tokens; inf if none is dropped"
+    )
     stages: list[PipelineStage] | None = Field(
         default=None, max_length=1 << 16, description="stages of the pipeline, by their place on pp"
     )

@@ -13,6 +13,7 @@ from tracewarehouse.ingest.collectives.axis_inference import CollectiveSeen, Inf
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import Int32
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.collectives import DCN, Collective
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
 
@@ -121,13 +122,15 @@ class Participants:
         kind: kind of collective.
         logical: groups or pairs of device numbers as HLO counts them.
         group_size: devices in a group; None if groups differ or are unknown.
-        axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one.
+        axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one, 'dcn' for groups
+            between slices, whose members are not known.
         axis_source: 'mesh' if the mesh was given, 'inferred' if its axes were inferred, None if the axis is unknown.
         groups: the same groups as device ids, None for a member outside the capture. If each host counts its own
             devices from 0, there is a copy for each host. None if HLO's numbers could not be matched with devices.
         members: every device's place.
         component_size: devices of a component; None if some are outside the capture.
-        bytes_of_others: bytes that a device in no group sends: 0 in a permute whose pairs are known, else None.
+        bytes_of_others: bytes that a device in no known group sends: 0 in a permute whose pairs are known; between
+            slices, what the size of the group tells; else None.
     """
 
     kind: str
@@ -243,7 +246,7 @@ class CollectiveGroups:
     def _match(self, row: InstructionRow) -> Participants:
         kind = row.collective.kind if row.collective else ""
         if row.members is None:
-            return Participants(kind)
+            return Participants(kind) if row.collective is None else _without_members(row.collective)
         world = self._world.get(row.program_id, self._device_count)
         logical = row.members or (tuple(range(world)),)  # HLO's {} is one group of all devices
         sizes = {len(g) for g in logical}
@@ -319,6 +322,15 @@ class CollectiveGroups:
         if participants.kind == PERMUTE and groups and message_bytes is not None:
             participants.bytes_of_others = 0
         participants.component_size = [None if None in d else len(d) for d in devices]
+
+
+def _without_members(collective: Collective) -> Participants:
+    """Return what is known of a collective whose members are not: between slices, its axis and what a device sends."""
+    if collective.link is None:
+        return Participants(collective.kind)
+    size, message = collective.group_size, collective.message_bytes
+    sent = None if size is None or message is None else wire_bytes(collective.kind, size, message)
+    return Participants(collective.kind, group_size=size, axis=DCN, bytes_of_others=sent)
 
 
 def _joined(axes: Collection[str]) -> str:

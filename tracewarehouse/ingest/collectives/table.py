@@ -102,6 +102,8 @@ def _sizes(instruction: Int32, component: Int32, expected: Callable[[int, int], 
     return np.repeat(sizes, np.diff(first, append=len(instruction)))
 
 
+_EXPOSED = ("exposed_ps", "exposed_added_ps", "hidden_ps")
+"""The parts of a window that every execution with times has."""
 SLICE = 1 << 16
 """Number of rows that are described and written together."""
 
@@ -154,11 +156,12 @@ class CollectiveWriter:
 
     def _columns(self, device: int, low: int, high: int, groups: CollectiveGroups) -> dict[str, Any]:
         """Rows low to high of a device, without their instances."""
-        names = ("event_id", "instruction_id", "is_async", "start_ps", "end_ps", "exposed_ps", "exposed_added_ps")
+        names = ("event_id", "instruction_id", "is_async", "start_ps", "end_ps", *_EXPOSED)
         spill = self._rows[device]
         columns: dict[str, Any] = {n: spill.get(device, n, low, high) for n in names}
-        done, source, phase, step = (
-            spill.get(device, n, low, high) for n in ("done_event_id", "window_source", "phase", "step")
+        done, exposed_done, source, phase, step = (
+            spill.get(device, n, low, high)
+            for n in ("done_event_id", "exposed_done_ps", "window_source", "phase", "step")
         )
         previous, previous_end, previous_phase, previous_step = (
             spill.get(device, f"previous_{n}", low, high) for n in ("instruction_id", "end_ps", "phase", "step")
@@ -171,11 +174,13 @@ class CollectiveWriter:
         self._count(device, facts, [p.axis for p in participants], of_row, phase, step)
         described = columns | {
             "done_event_id": Nullable.from_zero(done),
+            "exposed_done_ps": Nullable.from_zero(exposed_done),
             "host": self._hosts[device],
             "device_id": device,
             "kind": Coded(of_row, [f.kind if f else "" for f in facts]),
             "axis": Coded(of_row, [p.axis for p in participants]),
             "axis_source": Coded(of_row, [p.axis_source for p in participants]),
+            "link": Coded(of_row, [f.link if f else None for f in facts]),
             "channel_id": Nullable.of(f.channel_id if f else None for f in facts)[of_row],
             "group_index": Nullable.of(m.group_index if m else None for m in members)[of_row],
             "group_size": Nullable.of(p.group_size for p in participants)[of_row],
@@ -223,7 +228,7 @@ def _untimed(rows: int) -> dict[str, Any]:
     unknown = Nullable(np.zeros(rows, np.int64), np.zeros(rows, bool))
     nothing = Coded(np.full(rows, -1, np.int8), ("",))
     return {
-        **dict.fromkeys(("start_ps", "end_ps", "exposed_ps", "exposed_added_ps", "previous_end_ps"), unknown),
+        **dict.fromkeys(("start_ps", "end_ps", *_EXPOSED, "exposed_done_ps", "previous_end_ps"), unknown),
         **dict.fromkeys(("previous_axis", "previous_phase"), nothing),
         "previous_step": unknown,
         "window_source": Coded(np.full(rows, WINDOW_SOURCES.index("program"), np.int8), WINDOW_SOURCES),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.keys import distinct, occurrence, packed
-from tracewarehouse.ingest.columns.nesting import Coverage
+from tracewarehouse.ingest.columns.nesting import Coverage, Flags
 from tracewarehouse.ingest.columns.records import Columns, Int32, Int64
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
@@ -54,6 +54,7 @@ def windows(
     ops: CollectiveOps,
     spans: AsyncSpans | None,
     compute: Coverage | None = None,
+    busy: Coverage | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return one row per execution on a device, sorted by start: a synchronous op, or a start joined with its done.
 
@@ -63,13 +64,14 @@ def windows(
         ops: the device's op events.
         spans: its Async XLA Ops events, for starts whose done is not in the capture.
         compute: when the device computes, if it can compute while it runs a collective's op.
+        busy: when the device runs any op, if it can be idle inside a window; by default it never is.
     """
     n = len(ops.event_id)
     used, inverse = distinct(ops.instruction_id)
     roles = np.array([_ROLES[facts[i].role] for i in used.tolist()], np.int8)[inverse]
     is_start, is_op = roles == _ROLES["start"], roles == _ROLES[None]
     end, source = ops.end_ps.copy(), np.where(is_start, START_ONLY, _OP).astype(np.int8)
-    done_event_id = np.full(n, -1, np.int64)
+    done_event_id, exposed_done = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     added = _added(ops, compute)
     exposed_added = added.copy()
     if is_start.any():
@@ -77,11 +79,16 @@ def windows(
         starts, dones = _partners(pair, ops, np.flatnonzero(is_start), np.flatnonzero(roles == _ROLES["done"]))
         end[starts], source[starts], done_event_id[starts] = ops.end_ps[dones], _PAIR, ops.event_id[dones]
         exposed_added[starts] += added[dones]
+        exposed_done[starts] = added[dones]
     if spans is not None:
         _take_spans(np.flatnonzero(source == START_ONLY), ops, spans, end, source)
-    kept = np.flatnonzero(is_op | is_start)
-    order = kept[np.lexsort((ops.event_id[kept], ops.start_ps[kept]))]
-    start, end = ops.start_ps[order], end[order]
+    start, kept = ops.start_ps.copy(), is_op | is_start
+    columns = start, end, source, done_event_id, exposed_added, exposed_done
+    _join_halves(facts, programs, ops, inverse, used.tolist(), columns, kept)
+    at = np.flatnonzero(kept)
+    order = at[np.lexsort((ops.event_id[at], start[at]))]
+    start, end = start[order], end[order]
+    exposed = _exposed(ops, compute, start, end)
     previous = _previous(end)
     owned: dict[str, npt.NDArray[Any]] = {
         "instruction_id": ops.instruction_id[order],
@@ -94,8 +101,10 @@ def windows(
         "done_event_id": done_event_id[order],
         "is_async": is_start[order],
         "start_ps": start,
-        "exposed_ps": _exposed(ops, compute, start, end),
+        "exposed_ps": exposed,
         "exposed_added_ps": exposed_added[order],
+        "exposed_done_ps": exposed_done[order],
+        "hidden_ps": (busy.within(start, end) if busy else end - start) - exposed,
         "window_source": source[order],
         "execution": ops.execution[order],
         "iteration": ops.iteration[order],
@@ -198,6 +207,48 @@ def _take_spans(at: Int64, ops: CollectiveOps, spans: AsyncSpans, end: Int64, so
         source[starts[is_inside]] = _SPAN
 
 
+def _join_halves(
+    facts: Sequence[OpFacts],
+    programs: Mapping[int, int | None],
+    ops: CollectiveOps,
+    of_op: Int64,
+    used: Sequence[int],
+    columns: tuple[npt.NDArray[Any], ...],
+    kept: Flags,
+) -> None:
+    """Let one start stand for the two of a collective that share a rendezvous; the other is kept no longer.
+
+    In one execution of a program the k-th start of one half belongs to the k-th of the other. The window of both lasts
+    from the earlier start to the later end. `columns` are start, end, source, done_event_id, exposed_added and
+    exposed_done.
+    """
+    names = [(programs.get(i, facts[i].program_id), facts[i].rendezvous) for i in used]
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(names)) if name[1] is not None}
+    if not numbers:
+        return
+    number = np.array([numbers.get(name, -1) for name in names], np.int64)[of_op]
+    is_second = np.array([facts[i].is_second_half for i in used], bool)[of_op]
+    halves = [np.flatnonzero(kept & (number >= 0) & (is_second == second)) for second in (False, True)]
+    key = packed([np.concatenate([column[half] for half in halves]) for column in (number, ops.execution)])
+    cut = len(halves[0])
+    count = [occurrence(k, ops.start_ps[half]) for k, half in zip((key[:cut], key[cut:]), halves, strict=True)]
+    key = packed([key, np.concatenate(count)])
+    _, of_first, of_second = np.intersect1d(key[:cut], key[cut:], True, return_indices=True)
+    first, second = halves[0][of_first], halves[1][of_second]
+    start, end, source, done_event_id, exposed_added, exposed_done = columns
+    is_longer = end[second] > end[first]
+    for column in (source, done_event_id):
+        column[first] = np.where(is_longer, column[second], column[first])
+    start[first] = np.minimum(start[first], start[second])
+    end[first] = np.maximum(end[first], end[second])
+    exposed_added[first] += exposed_added[second]
+    has_both = (exposed_done[first] >= 0) & (exposed_done[second] >= 0)
+    exposed_done[first] = np.where(
+        has_both, exposed_done[first] + exposed_done[second], np.maximum(exposed_done[first], exposed_done[second])
+    )
+    kept[second] = False
+
+
 class CollectiveExecutions:
     """The executions of collectives on some devices, stored on disk; as a context manager, it removes them at its end.
 
@@ -215,6 +266,7 @@ class CollectiveExecutions:
         self._ops: dict[int, list[CollectiveOps]] = {}
         self._spans: dict[int, list[AsyncSpans]] = {}
         self._compute: dict[int, Coverage] = {}
+        self._busy: dict[int, list[Coverage]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -235,11 +287,15 @@ class CollectiveExecutions:
         """Add the times in which a device that executes several ops at once computes; these hide its collectives."""
         self._compute[device_id] = Coverage(start, end)
 
+    def add_busy(self, device_id: int, start: Int64, end: Int64) -> None:
+        """Add leaf ops of a device that may be idle inside a window; they may come in several chunks."""
+        self._busy.setdefault(device_id, []).append(Coverage(start, end))
+
     def finish_device(self, device_id: int, facts: Sequence[OpFacts], programs: Mapping[int, int | None]) -> None:
         """Pair starts and dones of a device whose events have all been added."""
         spans = self._spans.pop(device_id, None)
         if device_id in self._ops:
             ops = CollectiveOps.joined(self._ops.pop(device_id))
-            compute = self._compute.pop(device_id, None)
+            compute, busy = self._compute.pop(device_id, None), Coverage.of(self._busy.pop(device_id, ()))
             joined = AsyncSpans.joined(spans) if spans else None
-            self.rows.put(device_id, windows(facts, programs, ops, joined, compute))
+            self.rows.put(device_id, windows(facts, programs, ops, joined, compute, busy))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +82,13 @@ class Coverage:
         self.start = start[first]
         self.end = reach[np.append(first[1:] - 1, len(start) - 1)] if len(first) else end
         self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.end - self.start)])
+
+    @classmethod
+    def of(cls, parts: Sequence[Coverage]) -> Coverage | None:
+        """Return the union of some coverages; None if there is none."""
+        if not parts:
+            return None
+        return cls(np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts]))
 
     def joined(self, other: Coverage) -> Coverage:
         """Return the union of both."""

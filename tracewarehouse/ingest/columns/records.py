@@ -26,8 +26,9 @@ Int8 = npt.NDArray[np.int8]
 
 OUTSIDE = "outside"
 """The phase of what runs before a device's first step or after its last."""
-PHASES = ("prefill", "decode", OUTSIDE)
-"""The phases of inference; a column holds a phase as its index in this tuple, -1 if unknown."""
+PHASES = ("prefill", "decode", "mixed", OUTSIDE)
+"""The phases of inference; a batch that prefills and decodes is mixed. A column holds a phase as its index in this
+tuple, -1 if unknown."""
 
 
 class Columns:

@@ -1,8 +1,9 @@
 """Finds the executions and steps of virtual CPU devices.
 
 Since 2025, XLA's CPU runtime writes `device_ordinal` and `run_id` to every op event, as in captures of JAX. An event
-with the same `run_id` on the thread that called the program is the launch; the step follows from it. In other captures
-`cpu_threads.py` follows the threads.
+with the same `run_id` on the thread that called the program is the launch; the step follows from it. A launch on a
+single device has no such event: its step follows from the threads, which `cpu_threads.py` follows, as it does in other
+captures.
 """
 
 from __future__ import annotations
@@ -13,21 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.batches import integers
-from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, EXECUTE, EXECUTE_SHARDED, THUNKS
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, Plane
 from tracewarehouse.ingest.devices.cpu_threads import (
-    EXECUTE,
-    EXECUTE_SHARDED,
-    THUNKS,
     CpuExecutions,
     CpuLine,
     CpuThread,
     Execution,
+    LaunchMarks,
+    Walk,
     follow_threads,
     is_op,
     name_modules,
 )
-from tracewarehouse.ingest.devices.timeline import MarkedTime, Run, Step, StepMarker, Timeline
+from tracewarehouse.ingest.devices.timeline import MarkedTime, Run, Step, StepMarker, Timeline, named_phase
 
 _MOST_DEVICES = 1 << 16
 """Maximum number of virtual devices on a host; a larger number means damage."""
@@ -42,10 +42,10 @@ def has_cpu_ops(plane: Plane) -> bool:
 
 def attribute(plane: Plane, lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]]) -> CpuExecutions:
     """Find device and execution of each op of a host; `markers` are the step markers of each line."""
-    return _stated(lines, markers) or follow_threads(plane, lines, markers)
+    return _stated(plane, lines, markers) or follow_threads(plane, lines, markers)
 
 
-def _stated(lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]]) -> CpuExecutions | None:
+def _stated(plane: Plane, lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]]) -> CpuExecutions | None:
     """Take device and launch of each op from its stats; None if no op states both.
 
     The devices are those that ran an op, sorted by ordinal. Launches with the same `run_id` count as one.
@@ -59,13 +59,7 @@ def _stated(lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]])
         steps = MarkedTime(thread_markers)
         for launch, start in _launches(events):
             _keep_first(launches, launch, Execution(start, steps.innermost(start)))
-    seen = np.array(list(launches), np.int64)
-    for (_, events), (is_stated, _, run_id) in zip(lines, stated, strict=True):
-        at = np.flatnonzero(is_stated & ~np.isin(run_id, seen))  # launched before the capture
-        at = at[np.argsort(events.start_ps[at])]
-        unseen, first = np.unique(run_id[at], return_index=True)
-        for launch, start in zip(unseen.tolist(), events.start_ps[at[first]].tolist(), strict=True):
-            _keep_first(launches, launch, Execution(start, None))
+    launches |= _unannounced(plane, lines, markers, stated, np.array(list(launches), np.int64))
     order = sorted(launches, key=lambda r: launches[r].start_ps)
     attributed = CpuExecutions(ordinals.tolist(), [launches[r] for r in order])
     numbers = {run_id: number for number, run_id in enumerate(order)}
@@ -77,6 +71,38 @@ def _stated(lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]])
         attributed.lines.append(CpuLine(line, events, is_op(events), device, execution))
     name_modules(attributed)
     return attributed
+
+
+def _unannounced(
+    plane: Plane,
+    lines: Sequence[CpuThread],
+    markers: Sequence[Sequence[StepMarker]],
+    stated: Sequence[tuple[npt.NDArray[np.bool_], Int64, Int64]],
+    seen: Int64,
+) -> dict[int, Execution]:
+    """Return the executions without a launch of their `run_id`, by that: they begin with their first op.
+
+    The launch was before the capture, or on one device, where it states no `run_id`. Then the thread that runs the
+    first op leads back to the one that scheduled it, and so to the mark.
+    """
+    first_ops: dict[int, tuple[int, int, int]] = {}
+    for number, ((_, events), (is_stated, _, run_id)) in enumerate(zip(lines, stated, strict=True)):
+        at = np.flatnonzero(is_stated & ~np.isin(run_id, seen))
+        at = at[np.argsort(events.start_ps[at], kind="stable")]
+        unseen, first = np.unique(run_id[at], return_index=True)
+        for launch, row in zip(unseen.tolist(), at[first].tolist(), strict=True):
+            place = int(events.start_ps[row]), number, row
+            first_ops[launch] = min(place, first_ops.get(launch, place))
+    if not first_ops or not any(markers):
+        return {launch: Execution(start, None) for launch, (start, _, _) in first_ops.items()}
+    walks = [Walk(plane, number, events) for number, (_, events) in enumerate(lines)]
+    marks = LaunchMarks(walks, markers)
+    executions = {}
+    for launch, (start, number, row) in first_ops.items():
+        region = int(walks[number].event_region[row])
+        step = marks.at(number, start, region if region < len(walks[number].regions) else None)
+        executions[launch] = Execution(start, step)
+    return executions
 
 
 def _ops(events: EventBatch) -> tuple[npt.NDArray[np.bool_], Int64, Int64]:
@@ -128,21 +154,24 @@ def cpu_timelines(cpu: CpuExecutions) -> list[Timeline]:
 
 
 def _cpu_timeline(executions: Sequence[tuple[Execution, int, int]]) -> Timeline:
-    runs: list[Run] = []
-    steps: dict[int, Step] = {}
+    members: dict[int, list[tuple[StepMarker, Run]]] = {}  # a step may launch several programs
+    runs = []
     for execution, low, high in executions:
-        runs.append(Run(execution.module, None, low, high))
-        marker = execution.step
-        if marker is None:
-            continue
-        phase = execution.phase
-        known = steps.get(marker.step)  # a step may launch several programs
-        steps[marker.step] = Step(
-            marker.step,
-            phase,
-            phase or marker.name,
-            min(low, known.start_ps) if known else low,
-            max(high, known.end_ps) if known else high,
-            "marker",
-        )
-    return Timeline(runs, list(steps.values()))
+        run = Run(execution.module, execution.program_id, low, high)
+        runs.append(run)
+        if execution.step:
+            members.setdefault(execution.step.step, []).append((execution.step, run))
+    steps = []
+    for number, ran in members.items():
+        name, phase = _name_and_phase([m for m, _ in ran], [r.module for _, r in ran])
+        start, end = min(r.start_ps for _, r in ran), max(r.end_ps for _, r in ran)
+        steps.append(Step(number, phase, phase or name, start, end, "marker"))
+    return Timeline(runs, steps)
+
+
+def _name_and_phase(markers: Sequence[StepMarker], modules: Sequence[str]) -> tuple[str, str | None]:
+    """The name of a step's first mark, and the phase that its marks name or, if they name none, its modules."""
+    of_marks = [phase for m in markers if (phase := named_phase(m.name))]
+    of_modules = {phase for m in modules if (phase := named_phase(m))}
+    phase = of_marks[0] if of_marks else of_modules.pop() if len(of_modules) == 1 else None
+    return markers[0].name, phase

@@ -25,17 +25,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.batches import codes, integers
+from tracewarehouse.ingest.columns.profiler_names import (
+    EXECUTE,
+    EXECUTE_HELPER,
+    EXECUTE_SHARDED,
+    RECORD,
+    START_REGION,
+    STOP_REGION,
+    THUNKS,
+)
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane
-from tracewarehouse.ingest.devices.timeline import MarkedTime, StepMarker, named_phase
+from tracewarehouse.ingest.devices.timeline import MarkedTime, StepMarker
 
-EXECUTE = "PjRtCpuExecutable::Execute"
-EXECUTE_SHARDED = "PjRtCpuExecutable::ExecuteSharded"
-EXECUTE_HELPER = "PjRtCpuExecutable::ExecuteHelper"
-RECORD = "ThreadpoolListener::Record"
-START_REGION = "ThreadpoolListener::StartRegion"
-STOP_REGION = "ThreadpoolListener::StopRegion"
-THUNKS = "ThunkExecutor::Execute"
-"""Beginning of the names of events in which a device runs its program."""
 CpuThread = tuple[Line, EventBatch]
 """A host thread, and its events on the run's clock."""
 
@@ -60,11 +61,7 @@ class Execution:
     start_ps: int
     step: StepMarker | None
     module: str = ""
-
-    @property
-    def phase(self) -> str | None:
-        """Phase of its step marker, else of its module's name."""
-        return (named_phase(self.step.name) if self.step else None) or named_phase(self.module)
+    program_id: int | None = None
 
 
 @dataclass
@@ -111,13 +108,13 @@ class _Execute:
 
 def follow_threads(plane: Plane, lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]]) -> CpuExecutions:
     """Follow the contexts through all threads of a host; `markers` are the step markers of each line."""
-    walks = [_Walk(plane, number, events) for number, (_, events) in enumerate(lines)]
+    walks = [Walk(plane, number, events) for number, (_, events) in enumerate(lines)]
     regions = [r for w in walks for r in w.regions]
     executes = sorted((e for w in walks for e in w.executes), key=lambda e: e.start_ps)
     owner = {c: (i, 0 if e.is_single else k) for i, e in enumerate(executes) for k, c in enumerate(e.records)}
     _own(regions, [h for w in walks for h in w.helpers if h.is_waiting], owner)
-    steps = _Steps(walks, markers)
-    executions = [Execution(e.start_ps, steps.marker(e)) for e in executes]
+    steps = LaunchMarks(walks, markers)
+    executions = [Execution(e.start_ps, steps.at(e.line, e.start_ps, e.region)) for e in executes]
     device_count = max((1 if e.is_single else len(e.records) for e in executes), default=0)
     attributed = CpuExecutions(list(range(device_count)), executions)
     numbers = {(e.line, e.start_ps): i for i, e in enumerate(executes)}
@@ -179,17 +176,23 @@ def is_op(events: EventBatch) -> npt.NDArray[np.bool_]:
 
 
 def name_modules(cpu: CpuExecutions) -> None:
-    """Set the module of each execution to the one that its ops name."""
+    """Set the module and program of each execution to those that its ops name."""
     for line in cpu.lines:
-        column = next((s for s in line.events.stats if s.name == "hlo_module"), None)
-        code, names = codes(column, len(line.events))
-        for execution, c in {*zip(line.execution[line.is_op].tolist(), code[line.is_op].tolist(), strict=True)}:
+        stats = {s.name: s for s in line.events.stats}
+        code, names = codes(stats.get("hlo_module"), len(line.events))
+        program, is_known = integers(stats.get("program_id"), len(line.events))
+        columns = (line.execution, code, program, is_known)
+        for execution, c, number, known in {*zip(*(c[line.is_op].tolist() for c in columns), strict=True)}:
             if execution >= 0 and c >= 0:
                 cpu.executions[execution].module = names[c]
+                cpu.executions[execution].program_id = number % (1 << 64) if known else None
 
 
-class _Walk:
-    """One thread in time order: its regions, records and executes."""
+class Walk:
+    """One thread in time order: its regions, records and executes.
+
+    `event_region` holds the number of the region in force at each event, in file order; `len(regions)` is none.
+    """
 
     def __init__(self, plane: Plane, number: int, events: EventBatch) -> None:
         self.number = number
@@ -278,17 +281,17 @@ def _kind(name: str) -> int:
     return _MARKS[THUNKS] if name.startswith(THUNKS) else _MARKS.get(name, 0)
 
 
-class _Steps:
+class LaunchMarks:
     """Leads from an execution back to the step marker in whose time it was launched."""
 
-    def __init__(self, walks: Sequence[_Walk], markers: Sequence[Sequence[StepMarker]]) -> None:
+    def __init__(self, walks: Sequence[Walk], markers: Sequence[Sequence[StepMarker]]) -> None:
         self._walks = walks
         self._steps = [MarkedTime(m) for m in markers]
         self._records = {context: place for w in walks for context, place in w.records.items()}
 
-    def marker(self, execute: _Execute) -> StepMarker | None:
-        """Return the marker on the launching thread, or on the thread that scheduled that one, and so on."""
-        place: tuple[int, int, int | None] | None = (execute.line, execute.start_ps, execute.region)
+    def at(self, line: int, at: int, region: int | None) -> StepMarker | None:
+        """Return the marker that lasts at a time of a thread, or on the thread that scheduled its region, and so on."""
+        place: tuple[int, int, int | None] | None = (line, at, region)
         seen = 0
         while place is not None and seen < 64:
             line, at, region = place

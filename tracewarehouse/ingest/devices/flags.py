@@ -9,7 +9,7 @@ from typing import Any
 FLAGS = {
     "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
     "event_cap": "A line or an exported file has exactly as many events as a profiler's limit: later events are lost.",
-    "no_device_events": "Only the host was profiled: no device plane has events.",
+    "no_device_events": "No device has events: only the host was profiled, or what the devices recorded is lost.",
     "batches_unmatched": "The server's batches and the steps differ in number, or ids repeat: they are not joined.",
     "empty_file": "A host's .xplane.pb is empty: its export was read instead, which lacks asynchronous ops and costs.",
     "foreign_profiler": "A profiler other than XLA's wrote the capture: its events are read as thread events.",
@@ -20,7 +20,7 @@ FLAGS = {
     "uneven_launches": "Devices ran a program different numbers of times: its collectives are matched by counting.",
     "uneven_steps": "Devices have different steps, or other numbers of them: what is per step compares different ones.",
     "unrecorded_executions": "Ops run in no recorded execution: they belong to the step before them, or to none.",
-    "missing_ops": "Devices ran programs of which the capture has no op, while it has ops of other devices.",
+    "missing_ops": "Devices ran programs of which the capture has no op.",
     "clock_jump": "Some times are impossible: a negative duration, or events far outside the profile's window.",
     "clock_unaligned": "Nothing aligns the hosts' clocks: do not compare times of different hosts.",
     "clock_uncertain": "Shared collectives contradict the hosts' clocks, but too unevenly to correct them.",

@@ -21,7 +21,15 @@ from tracewarehouse.ingest.devices.compiled_program import CompiledProgram
 from tracewarehouse.ingest.devices.cpu_devices import attribute, cpu_timelines, has_cpu_ops
 from tracewarehouse.ingest.devices.cpu_threads import CpuExecutions
 from tracewarehouse.ingest.devices.hosts import Device, Host, accelerator
-from tracewarehouse.ingest.devices.timeline import Run, Step, StepMarker, Timeline, step_markers, steps_of_line
+from tracewarehouse.ingest.devices.timeline import (
+    Run,
+    Step,
+    StepMarker,
+    Timeline,
+    step_markers,
+    steps_marked,
+    steps_of_line,
+)
 from tracewarehouse.ingest.hlo.modules import HloModules, module_and_program
 
 
@@ -140,12 +148,15 @@ def _survey_cpu(survey: HostSurvey, position: int, first_device_id: int) -> None
     host = survey.host
     plane = host.trace.planes[position]
     lines = [(line, _shifted(host, plane, line)) for line in plane.lines]
-    markers = [step_markers(plane, events) for _, events in lines]
+    marked = steps_marked(m for thread, (_, events) in enumerate(lines) for m in step_markers(plane, events, thread))
+    markers: list[list[StepMarker]] = [[] for _ in lines]
+    for m in marked:
+        markers[m.thread].append(m)
     cpu = attribute(plane, lines, markers)
     if not cpu.ordinals:  # nothing was launched while it was recorded
         return
     survey.cpu, survey.cpu_position = cpu, position
-    survey.markers = [m for thread in markers for m in thread]
+    survey.markers = marked
     survey.devices = [
         Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")
         for k, ordinal in enumerate(cpu.ordinals)

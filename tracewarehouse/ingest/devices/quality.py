@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.batches import LineExtent
-from tracewarehouse.ingest.columns.profiler_names import device_plane
+from tracewarehouse.ingest.columns.profiler_names import device_plane, line_kind
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host
@@ -151,7 +151,7 @@ def unrecorded_executions(
         if has_executions and free > _FEW_OPS * (held + free):
             sentence = f"device {device}: {free:,} of {held + free:,} ops run in no recorded execution of a program"
             yield Flag("unrecorded_executions", sentence)
-        if timeline.runs and not held and any(leaf_ops.values()):
+        if timeline.runs and not held:
             sentence = f"device {device} has {len(timeline.runs)} executions of programs and no op in them"
             yield Flag("missing_ops", sentence)
 
@@ -170,14 +170,27 @@ def _launches(timelines: Sequence[tuple[int, Timeline]]) -> dict[tuple[str, int 
     return counts
 
 
-def silent_devices(hosts: Iterable[Host]) -> list[Flag]:
-    """Return flags for devices without an event, on hosts where other devices of the backend have some."""
-    flags = []
+def silent_devices(hosts: Sequence[Host]) -> Iterator[Flag]:
+    """Yield flags for devices that recorded nothing, and one for the run if that is all of its accelerators.
+
+    A TPU has a plane because the profiler traced it. A GPU that no process uses has one too, without a line.
+    """
+    silent, active = [], set()
     for host in hosts:
-        cores = [(p, n) for p in host.trace.planes if (n := device_plane(p.name)) and not n.is_sparse_core]
-        active = {n.backend for p, n in cores if any(line.has_events for line in p.lines)}
-        for p, n in cores:
-            is_profiled = n.backend == "tpu" or p.lines  # on GPUs, one that no process uses has a plane too
-            if n.backend in active and is_profiled and not any(line.has_events for line in p.lines):
-                flags.append(Flag("silent_device", f"{p.name} has no event", host.name))
-    return flags
+        for p in host.trace.planes:
+            name = device_plane(p.name)
+            if name and not name.is_sparse_core:
+                if any(line.has_events and line_kind(p.name, line.name) != "counters" for line in p.lines):
+                    active.add((name.backend, host.index))
+                elif name.backend == "tpu" or p.lines:
+                    silent.append((name.backend, host, p.name))
+    if silent and not active:
+        names = ", ".join(f"{plane} of {host.name}" for _, host, plane in silent[:4])
+        more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
+        sentence = f"{names}{more}: the planes of the devices are there without an event, so what they ran is lost"
+        yield Flag("no_device_events", sentence)
+        return
+    backends = {backend for backend, _ in active}
+    for backend, host, plane in silent:
+        if (backend, host.index) in active or (backend == "tpu" and backend in backends):
+            yield Flag("silent_device", f"{plane} has no event", host.name)

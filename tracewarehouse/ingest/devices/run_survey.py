@@ -17,6 +17,7 @@ from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey, survey_host
 from tracewarehouse.ingest.devices.hosts import Device, Host
 from tracewarehouse.ingest.devices.inferred_executions import infer_executions
+from tracewarehouse.ingest.devices.product_phases import tell_by_shapes
 from tracewarehouse.ingest.devices.server_steps import join_batches
 from tracewarehouse.ingest.devices.steps import number_steps
 from tracewarehouse.ingest.devices.timeline import Timeline
@@ -202,4 +203,6 @@ def survey_run(
     flags += align(surveys, instructions, run.groups)
     flags += number_steps(surveys, instructions, step_program)
     joined, unmatched = join_batches(surveys, batches)
-    return replace(run, flags=(*flags, *unmatched), batches=tuple(joined))
+    said = {b.phase for b in batches}
+    flags += [*unmatched, *tell_by_shapes(surveys, instructions, said if None not in said else ())]
+    return replace(run, flags=tuple(flags), batches=tuple(joined))

@@ -1,21 +1,17 @@
-"""Samples a few executions of each program, whose ops tell which programs hold layers, and which prefill or decode."""
+"""Samples a few executions of each program, whose ops tell which programs hold layers."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.batches import chunks, part
-from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Plane
 from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
-from tracewarehouse.ingest.devices.timeline import Run, Timeline
-from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
+from tracewarehouse.ingest.devices.timeline import Run
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.layers.inference import programs_with_layers
 from tracewarehouse.ingest.layers.loops import LoopPlaces, loop_facts, places_in_containers
@@ -27,16 +23,8 @@ MOST_OPS = 1 << 16
 """Most ops of an execution that are kept; a program that runs more has loops."""
 _LACKING, _LACKING_AT_EDGE = 5, 50
 """An execution is cut if more than a fifth of it lies before its ops, or after; at the profile's edges, a fiftieth."""
-_FIRST_EVENTS = 1 << 17
+FIRST_EVENTS = 1 << 17
 """Number of the first op events of a device that are read."""
-_FEWEST = 8
-"""Fewest products with the same number of tokens in a program with layers."""
-_PREFILL_RATIO, _OTHER_RATIO = 16, 4
-"""Ratio of tokens to output rows from which on a program prefills (padding less than doubles either), and ratio to
-another program's tokens."""
-_PRODUCT = re.compile(r"convolution|dot|gemm|matmul")
-_HEAD = re.compile(r"lm_head|logits|unembed")
-
 Program = tuple[str, int | None]
 """Module and program id."""
 
@@ -139,7 +127,7 @@ def _executions(survey: HostSurvey, plane: Plane, core: DevicePlane, instruction
             loops = places_in_containers(nesting, instruction, facts)
             executions = core.timeline.executions_at(start)
             samples.follow(executions, instruction, start, nesting.self_ps, is_leaf[instruction], loops)
-            if first + len(batch) >= _FIRST_EVENTS:
+            if first + len(batch) >= FIRST_EVENTS:
                 break
     return samples.executions()
 
@@ -152,101 +140,3 @@ def _begun_by(time_ps: int, batches: Iterable[EventBatch]) -> Iterator[EventBatc
         yield part(batch, 0, int(np.flatnonzero(start <= end).max(initial=-1)) + 1)
         if len(batch) and start[-1] >= time_ps:
             return
-
-
-def phases_of_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> dict[Program, str]:
-    """Find the phase of the programs on the run's first TPU, if shapes show it; numbers their instructions.
-
-    A prefill step runs the layers on all tokens of its prompts, but the output head on one token of each prompt. A
-    decode step runs both on one token of each sequence.
-    """
-    for survey in surveys:
-        for plane, core in survey.tpus:
-            if time := _times(survey, plane, core.timeline, instructions):
-                return _phases(time, instructions)
-    return {}
-
-
-def _times(
-    survey: HostSurvey, plane: Plane, timeline: Timeline, instructions: Instructions
-) -> dict[tuple[Program, int], int]:
-    """Device time by program and instruction, in the executions up to the third of each program."""
-    if not timeline.runs:
-        return {}
-    until = sampled_until(timeline.runs)
-    row_instruction = instructions.add_metadata(plane, survey.modules)
-    numbers: dict[Program, int] = {}
-    run_program = np.array([numbers.setdefault((r.module, r.program_id), len(numbers)) for r in timeline.runs] + [-1])
-    programs = list(numbers)
-    time: Counter[tuple[Program, int]] = Counter()
-    count = 0
-    for batches in survey.op_lines(plane):
-        for batch in batches:
-            start = batch.start_ps
-            program, instruction = run_program[timeline.executions_at(start)], row_instruction[batch.metadata]
-            _, first, inverse = np.unique(packed([program, instruction]), return_index=True, return_inverse=True)
-            total = np.bincount(inverse, batch.duration_ps)
-            columns = (program[first].tolist(), instruction[first].tolist(), total.tolist())
-            for program_number, instruction_id, ps in zip(*columns, strict=True):
-                if program_number >= 0:
-                    time[programs[program_number], instruction_id] += int(ps)
-            count += len(batch)
-            if count >= _FIRST_EVENTS or (len(start) and start[-1] >= until):
-                break
-    return dict(time)
-
-
-def _phases(time: dict[tuple[Program, int], int], instructions: Instructions) -> dict[Program, str]:
-    layers: dict[Program, Counter[int]] = {}
-    products: dict[Program, Counter[int]] = {}
-    heads: dict[Program, Counter[int]] = {}
-    for (program, number), ps in time.items():
-        row = instructions.rows[number]
-        tokens = _tokens(row)
-        if tokens is None:
-            continue
-        if _HEAD.search(f"{row.op_name} {program[0]}"):
-            heads.setdefault(program, Counter())[tokens] += ps
-        else:
-            layers.setdefault(program, Counter())[tokens] += ps
-            products.setdefault(program, Counter())[tokens] += 1
-    usual = {p: c.most_common(1)[0][0] for p, c in layers.items()}
-    usual = {p: n for p, n in usual.items() if products[p][n] >= _FEWEST}
-    sampled = {p: c.most_common(1)[0][0] for p, c in heads.items()}
-    shared = next(iter(sampled.values())) if len(set(sampled.values())) == 1 else None
-    phases = {}
-    for program, tokens in usual.items():
-        count = products[program].total()
-        alike = [n for p, n in usual.items() if p != program and products[p].total() == count]
-        if phase := phase_by_shapes(tokens, sampled.get(program, shared), alike):
-            phases[program] = phase
-    return phases
-
-
-def _tokens(row: InstructionRow) -> int | None:
-    """Return the product of all dimensions but the last of a matrix product's result; None for other instructions."""
-    opcode = row.hlo.opcode if row.hlo else ""
-    if row.collective or not row.hlo or not _PRODUCT.search(f"{row.category} {opcode}"):
-        return None
-    dimensions = [d for d in row.hlo.shape.dimensions if d is not None]
-    return math.prod(dimensions[:-1]) if len(dimensions) > 1 else None
-
-
-def phase_by_shapes(tokens: int, sampled: int | None, others: Sequence[int]) -> str | None:
-    """Prefill or decode, from the padded number of tokens in the layers; None if it does not show the phase.
-
-    A batch that both prefills and decodes looks like prefill. One output row for each token does not prove decode: the
-    program may compute the logits of all tokens of a short prompt.
-
-    Args:
-        tokens: tokens that the program's layers run on.
-        sampled: rows of the output head.
-        others: tokens of the run's other programs with the same products.
-    """
-    if sampled and tokens >= _PREFILL_RATIO * sampled:
-        return "prefill"
-    if others and tokens >= _OTHER_RATIO * min(others):
-        return "prefill"
-    if others and _OTHER_RATIO * tokens <= max(others):
-        return "decode"
-    return None

@@ -6,7 +6,6 @@ device. It is matched as the k-th launch of the thread, or by the `run_id` of th
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,23 +16,20 @@ import numpy as np
 
 from tracewarehouse.ingest.capture.batches import Batch
 from tracewarehouse.ingest.columns.batches import integers
-from tracewarehouse.ingest.columns.profiler_names import plane_kind
+from tracewarehouse.ingest.columns.profiler_names import (
+    ENQUEUED,
+    JITTED,
+    LINKED,
+    SERVER_ENGINE,
+    SERVER_LOOP,
+    plane_kind,
+)
 from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host
-from tracewarehouse.ingest.devices.timeline import Run, Step, named_phase, step_markers
+from tracewarehouse.ingest.devices.timeline import Run, Step, StepMarker, named_phase, step_markers, steps_marked
 
-_LOOP = re.compile(
-    r"(?:\A|[ .:$])(?:step_with_batch_queue|step_fn|engine_step|run_batch|execute_model|generate_step|decode_step"
-    r"|prefill_step)(?:\(|\Z)"
-)
-"""Names of the calls in the loop of a server, vLLM or SGLang. Frames of the Python tracer end in the function's
-name."""
-_ENGINE = re.compile(r"\A\$?\w*engine\w*\.py:\d+ (?:generate|prefill)\Z", re.IGNORECASE)
-"""Names of the calls of JetStream and MaxText, whose threads prefill and generate at the same time."""
-_LINKED, _JITTED = re.compile(r"\APJRT_LoadedExecutable_Execute linkage\Z"), re.compile(r"\APjitFunction\(.+\)\Z")
-_ENQUEUED = "DoEnqueueProgram"
 _BESIDE = 64
 """Most calls that several threads may make at the same time; calls of one thread follow each other."""
 
@@ -58,8 +54,10 @@ class Call:
 class Launches:
     """The calls and launches on a host's threads."""
 
-    marked: list[Call] = field(default_factory=list)
-    """Calls of the harness, which number their steps."""
+    markers: list[StepMarker] = field(default_factory=list)
+    """Marks of the harness, which number their steps; their thread is a value of `threads`."""
+    threads: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Number of each thread with events that count."""
     called: list[Call] = field(default_factory=list)
     """Calls of a server."""
     linked: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -68,6 +66,13 @@ class Launches:
     """Start and end of each call of a jitted function, by thread."""
     enqueued: dict[tuple[int, int], int] = field(default_factory=dict)
     """When the host handed an execution to a device, by the device's ordinal and `run_id`."""
+
+    @property
+    def marked(self) -> list[Call]:
+        """The stretches under marks that name a phase."""
+        threads = list(self.threads)
+        steps = [m for m in steps_marked(self.markers) if named_phase(m.name)]
+        return [Call(threads[m.thread], m.name, m.start_ps, m.end_ps, m.step) for m in steps]
 
     def starts(self, thread: tuple[int, int]) -> list[int]:
         """Return the times of a thread's launches; without such events, the starts of its calls of jitted functions."""
@@ -89,20 +94,18 @@ def launches(host: Host) -> Launches:
 
 
 def _is_call(name: str) -> bool:
-    return bool(_LOOP.search(name) or _ENGINE.search(name) or named_phase(name))
+    return bool(SERVER_LOOP.search(name) or SERVER_ENGINE.search(name) or named_phase(name))
 
 
 def _is_wanted(name: str) -> bool:
-    return bool(_is_call(name) or name == _ENQUEUED or _LINKED.search(name) or _JITTED.search(name))
+    return bool(_is_call(name) or name == ENQUEUED or LINKED.search(name) or JITTED.search(name))
 
 
 def _read(
     launches: Launches, host: Host, plane: Plane, thread: tuple[int, int], batch: EventBatch, wanted: np.ndarray
 ) -> None:
     shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
-    for m in step_markers(plane, shifted):
-        if named_phase(m.name):
-            launches.marked.append(Call(thread, m.name, m.start_ps, m.end_ps, m.step))
+    launches.markers += step_markers(plane, shifted, launches.threads.setdefault(thread, len(launches.threads)))
     stats = {s.name: s for s in batch.stats}
     run_id, has_run_id = integers(stats.get("run_id"), len(batch))
     ordinal, has_ordinal = integers(stats.get("device_ordinal"), len(batch))
@@ -110,14 +113,14 @@ def _read(
         name = plane.event_metadata[batch.metadata[i]].name
         start = int(shifted.start_ps[i])
         end = start + int(batch.duration_ps[i])
-        if name == _ENQUEUED:
+        if name == ENQUEUED:
             if has_run_id[i] and has_ordinal[i]:
                 launches.enqueued.setdefault((int(ordinal[i]), int(run_id[i])), start)
-        elif _LINKED.search(name):
+        elif LINKED.search(name):
             launches.linked.setdefault(thread, []).append(start)
-        elif _JITTED.search(name):
+        elif JITTED.search(name):
             launches.jitted.setdefault(thread, []).append((start, end))
-        elif _LOOP.search(name) or _ENGINE.search(name):
+        elif SERVER_LOOP.search(name) or SERVER_ENGINE.search(name):
             launches.called.append(Call(thread, name, start, end))
 
 
@@ -129,8 +132,8 @@ def _outermost(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> tuple[dict[int, list[Step]], str]:
-    """Find the steps of a host's devices, by ordinal, from the calls that launched their executions; and their source.
+def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> dict[int, list[Step]]:
+    """Find the steps of a host's devices, by ordinal, from the calls that launched their executions.
 
     The harness's marks are tried first, then the server's loop on the thread that launches most, then engines that
     prefill and generate on several threads. There are no steps if nothing shows which call launched what.
@@ -139,14 +142,14 @@ def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> tuple[di
         found: the calls and launches of the host's threads.
         runs: executions of each device, by ordinal.
     """
-    loops = [c for c in found.called if _LOOP.search(c.name)]
-    engines = [c for c in found.called if not _LOOP.search(c.name)]
+    loops = [c for c in found.called if SERVER_LOOP.search(c.name)]
+    engines = [c for c in found.called if not SERVER_LOOP.search(c.name)]
     calls_by_source = (found.marked, "marker"), (_busiest(found, loops), "server call"), (engines, "server call")
     for calls, source in calls_by_source:
         kept = [c for thread in sorted({c.thread for c in calls}) for c in _outermost_calls(calls, thread)]
         if kept and (steps := _steps(found, kept, runs, source)):
-            return steps, source
-    return {}, ""
+            return steps
+    return {}
 
 
 def _outermost_calls(calls: Sequence[Call], thread: tuple[int, int]) -> list[Call]:
@@ -211,9 +214,10 @@ def _launched_by(
 def join_batches(surveys: Sequence[HostSurvey], batches: Sequence[Batch]) -> tuple[list[Batch], list[Flag]]:
     """Join the k-th batch of a rank to the k-th step of its devices.
 
-    Steps without a phase get the phase of their batch. The server also describes the batch before which it stops the
-    profiler; that one, the last, has no step. If a rank has different numbers of steps and batches, or two batches with
-    one id, none of its batches is joined.
+    What the server says of a batch is the phase of its step, unless a mark names another. The server also describes
+    the batch before which it stops the profiler; that one, the last, has no step. If a rank has different numbers of
+    steps and batches, or two batches with one id, none of its batches is joined; if they are all of one phase, its
+    steps still are.
     """
     batch_ranks, host_ranks = {b.rank for b in batches}, {s.host.rank for s in surveys}
     has_ranks = max(len(batch_ranks), len(host_ranks)) > 1
@@ -234,12 +238,21 @@ def join_batches(surveys: Sequence[HostSurvey], batches: Sequence[Batch]) -> tup
             sentence = f"the server tells of {len(own)} batches, the capture has {len(steps)} steps"
         elif repeated := [i for i, n in ids.items() if n > 1]:
             sentence = f"the server tells of several batches with id {repeated[0]}"
+        phases: dict[int, str | None]
         if sentence:
             joined += own
             flags.append(Flag("batches_unmatched", f"rank {rank}: {sentence}" if has_ranks else sentence))
-            continue
-        joined += [replace(b, step=step) for b, step in zip_longest(own, steps)]
-        phases = {step: b.phase for b, step in zip(own, steps, strict=False)}
+            said = {b.phase for b in own}
+            phases = dict.fromkeys(steps, said.pop() if len(said) == 1 else None)
+        else:
+            joined += [replace(b, step=step) for b, step in zip_longest(own, steps)]
+            phases = {step: b.phase for b, step in zip(own, steps, strict=False)}
         for timeline in timelines:
-            timeline.set_steps([replace(s, phase=s.phase or phases[s.index]) for s in timeline.steps])
+            timeline.set_steps([_of_batch(s, phases[s.index]) for s in timeline.steps])
     return joined, flags
+
+
+def _of_batch(step: Step, phase: str | None) -> Step:
+    if phase is None or (step.phase and step.source.startswith("marker")):
+        return step
+    return replace(step, phase=phase, name=phase)

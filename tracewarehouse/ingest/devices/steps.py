@@ -11,7 +11,7 @@ from dataclasses import replace
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Device
-from tracewarehouse.ingest.devices.sampled_programs import layered_programs, phases_of_programs
+from tracewarehouse.ingest.devices.sampled_programs import layered_programs
 from tracewarehouse.ingest.devices.server_steps import called_steps, launches
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, named_phase
 from tracewarehouse.ingest.errors import CaptureError
@@ -26,9 +26,9 @@ _StepKey = tuple[str, int | None, int]
 def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, program: str | None = None) -> list[Flag]:
     """Set the steps of all hosts' devices, and return flags for what was inferred.
 
-    The rules, in this order: the program that the user names; the profiler's Steps line; marks of the harness, which
-    may be the names of its modules; calls of the server; and last the programs that hold layers, or the program with
-    most device time.
+    The rules, in this order: the program that the user names; the profiler's Steps line; marks on the launching thread,
+    unless they name no phase where modules do; modules that name phases; marks and calls of a server on the host; and
+    last the programs that hold layers, or the program with most device time.
 
     Raises:
         CaptureError: the program that the user names never ran.
@@ -44,21 +44,18 @@ def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, prog
 def _numbered(
     surveys: Sequence[HostSurvey], devices: _Timelines, instructions: Instructions, program: str | None
 ) -> list[Flag]:
-    flags: list[Flag] = []
     if program is not None:
         _take(devices, _told(devices, program), "told program")
-    elif any(t.steps for _, t in devices):
+        return []
+    names = _named_phases(devices)
+    marked = [s for _, t in devices for s in t.steps]
+    is_neutral = bool(marked) and all(s.is_marked and not s.phase for s in marked)
+    if marked and not (names and is_neutral):
         return _beside(devices)
-    elif names := _named_phases(devices):
+    if names:
         _take(devices, lambda r: r.module in names, "module name", names)
-    elif not (source := _called(surveys)):
-        return _inferred(surveys, devices, instructions)
-    else:
-        flags = _beside(devices)
-        if source == "marker":
-            return flags
-    phases = _told_by_shapes(surveys, devices, instructions)
-    return [*flags, Flag("inferred_steps", phases)] if phases else flags
+        return []
+    return _beside(devices) if _called(surveys) else _inferred(surveys, devices, instructions)
 
 
 def starters(device_time: Mapping[str, int], with_layers: Collection[str] = ()) -> set[str]:
@@ -177,18 +174,18 @@ def _beside(devices: _Timelines) -> list[Flag]:
     return [Flag("inferred_steps", f"nothing tells steps of devices {names}: theirs are another's at the same times")]
 
 
-def _called(surveys: Sequence[HostSurvey]) -> str:
-    """Give accelerators the steps whose calls launched their executions; return their source, '' if no host tells."""
-    first_source = ""
+def _called(surveys: Sequence[HostSurvey]) -> bool:
+    """Give accelerators the steps whose calls launched their executions; return whether any host tells."""
+    is_told = False
     for survey in surveys:
         cores = {p.device.local_ordinal: p.timeline for p in survey.planes.values() if not p.is_sparse_core}
         if not any(t.runs for t in cores.values()):
             continue
-        steps, source = called_steps(launches(survey.host), {n: t.runs for n, t in cores.items()})
+        steps = called_steps(launches(survey.host), {n: t.runs for n, t in cores.items()})
         for ordinal, own in steps.items():
             cores[ordinal].set_steps(own)
-        first_source = first_source or source
-    return first_source
+        is_told = is_told or bool(steps)
+    return is_told
 
 
 def _inferred(surveys: Sequence[HostSurvey], devices: _Timelines, instructions: Instructions) -> list[Flag]:
@@ -203,29 +200,4 @@ def _inferred(surveys: Sequence[HostSurvey], devices: _Timelines, instructions: 
     names = ", ".join(sorted(begins))
     why = "the program with most time" if begins == starters(time) else "of those that hold layers"
     sentence = f"no marks tell steps: one is taken to begin with each execution of {names}, {why}"
-    phases = _told_by_shapes(surveys, devices, instructions)
-    return [Flag("inferred_steps", f"{sentence}{'; ' + phases if phases else ''}; `--step` at ingest names another")]
-
-
-def _told_by_shapes(surveys: Sequence[HostSurvey], devices: _Timelines, instructions: Instructions) -> str:
-    """Give steps without a named phase the phase that shapes tell, and return a phrase that says so; '' if none."""
-    if all(s.phase for _, t in devices for s in t.steps):
-        return ""
-    phases = phases_of_programs(surveys, instructions)
-    if not phases:
-        return ""
-    for _, timeline in devices:
-        steps = []
-        starts = [s.start_ps for s in timeline.steps]
-        longest: dict[int, Run] = {}
-        for run in timeline.runs:
-            at = bisect_right(starts, run.start_ps) - 1
-            if at not in longest or run.end_ps - run.start_ps > longest[at].end_ps - longest[at].start_ps:
-                longest[at] = run
-        for i, step in enumerate(timeline.steps):
-            ran = longest.get(i)
-            phase = phases.get((ran.module, ran.program_id)) if ran else None
-            steps.append(step if step.phase or not phase else replace(step, phase=phase, name=phase))
-        timeline.set_steps(steps)
-    told = ", ".join(f"{module} is {phase}" for (module, _), phase in sorted(phases.items(), key=str))
-    return f"by the shapes of its products {told}"
+    return [Flag("inferred_steps", f"{sentence}; `--step` at ingest names another")]

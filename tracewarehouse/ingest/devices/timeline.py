@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, takewhile
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,11 @@ class Step:
     start_ps: int
     end_ps: int
     source: str
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a mark of the host tells it."""
+        return self.source == "marker"
 
 
 @dataclass(frozen=True)
@@ -53,21 +58,41 @@ class Timeline:
 
     def __post_init__(self) -> None:
         self.set_runs(self.runs)
-        self.set_steps(self.steps)
 
     def set_runs(self, runs: list[Run]) -> None:
         """Set the device's executions."""
         self.runs = sorted(runs, key=lambda r: r.start_ps)
         self._run_edges = _edges(self.runs)
+        self.set_steps(self.steps)
 
     def set_steps(self, steps: list[Step]) -> None:
-        """Set the device's steps."""
+        """Set the device's steps; the last one is extended by the executions that follow it."""
         self.steps = sorted(steps, key=lambda s: s.start_ps)
+        if self.steps:
+            self.steps[-1] = self._with_what_follows(self.steps[-1])
         start, end = _edges(self.steps)
         self._step_edges = start, np.append(start[1:], end[-1:])
         self._step_index = np.array([s.index for s in self.steps] + [-1], np.int32)
         outside = PHASES.index(OUTSIDE) if self.steps or self.run_has_steps else -1
         self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [outside], np.int32)
+
+    def _with_what_follows(self, last: Step) -> Step:
+        """Return the last step until the end of the executions that follow it, as others last until the next one.
+
+        What follows the last mark of a host may be no step's, such as a check of the result. It counts up to the first
+        execution of a program that follows none of the earlier steps.
+        """
+        first = bisect_left(self.runs, last.start_ps, key=lambda r: r.start_ps)
+        following = self.runs[first:]
+        if last.is_marked and any(r.start_ps >= last.end_ps for r in following):
+            starts = [s.start_ps for s in self.steps]
+            between = set()
+            for run in self.runs[:first]:
+                at = bisect_right(starts, run.start_ps) - 1
+                if at >= 0 and run.start_ps >= self.steps[at].end_ps:
+                    between.add(run.module)
+            following = list(takewhile(lambda r: r.start_ps < last.end_ps or r.module in between, following))
+        return replace(last, end_ps=max([last.end_ps, *(r.end_ps for r in following)]))
 
     def set_run_has_steps(self) -> None:
         """Record that some device of the run has steps."""
@@ -76,8 +101,10 @@ class Timeline:
 
     def move(self, by_ps: int) -> None:
         """Move all times on the timeline."""
+        steps = [replace(s, start_ps=s.start_ps + by_ps, end_ps=s.end_ps + by_ps) for s in self.steps]
+        self.steps = []
         self.set_runs([replace(r, start_ps=r.start_ps + by_ps, end_ps=r.end_ps + by_ps) for r in self.runs])
-        self.set_steps([replace(s, start_ps=s.start_ps + by_ps, end_ps=s.end_ps + by_ps) for s in self.steps])
+        self.set_steps(steps)
 
     def executions_at(self, at: Int64) -> Int32:
         """Index into `runs` of the execution at each time, -1 for none."""
@@ -86,7 +113,8 @@ class Timeline:
     def steps_at(self, at: Int64) -> tuple[Int32, Int32]:
         """Return the step that owns each time, -1 for none, and a code into PHASES, which marks times outside of steps.
 
-        A step owns everything that begins before the next step begins; the last step, everything before its end.
+        A step owns everything that begins before the next step begins; the last step, everything before its end, which
+        is that of the last execution.
         """
         interval, count = _containing(self._step_edges, at)
         return np.repeat(self._step_index[interval], count), np.repeat(self._step_phase[interval], count)
@@ -164,17 +192,63 @@ def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence
 
 
 def host_steps(markers: Sequence[StepMarker]) -> list[Step]:
-    """Return the steps on the host's clock: its markers in time order, outermost first where they nest."""
-    steps: list[Step] = []
+    """Return the steps on the host's clock: its markers in time order, the outermost where those of threads nest."""
+    named = ((m, named_phase(m.name)) for m in _outermost(steps_marked(markers)))
+    return [Step(m.step, phase, phase or m.name, m.start_ps, m.end_ps, "marker") for m, phase in named]
+
+
+def steps_marked(markers: Iterable[StepMarker]) -> list[StepMarker]:
+    """Return the markers that are steps, by thread and start.
+
+    Where markers of a thread nest, the outermost that names a phase is the step; if none does, the outermost. A number
+    that a thread uses again after another one, or for another phase, stands for a further step. All steps are then
+    numbered from 0 in the order in which they begin, and the same visit of a number on two threads is one step.
+    """
+    threads: dict[int, list[StepMarker]] = {}
+    for m in markers:
+        threads.setdefault(m.thread, []).append(m)
+    placed: list[tuple[StepMarker, tuple[int, int]]] = []
+    for _, of_thread in sorted(threads.items()):
+        visits: Counter[int] = Counter()
+        before: StepMarker | None = None
+        for m in _outermost_by_phase(of_thread):
+            if before is None or m.step != before.step or _differ(named_phase(m.name), named_phase(before.name)):
+                visits[m.step] += 1
+            placed.append((m, (m.step, visits[m.step])))
+            before = m
+    if all(visit == 1 for _, (_, visit) in placed):
+        return [m for m, _ in placed]
+    begin: dict[tuple[int, int], int] = {}
+    for m, key in placed:
+        begin[key] = min(m.start_ps, begin.get(key, m.start_ps))
+    number = {key: i for i, key in enumerate(sorted(begin, key=lambda k: (begin[k], k)))}
+    return [replace(m, step=number[key]) for m, key in placed]
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _outermost_by_phase(markers: Sequence[StepMarker]) -> list[StepMarker]:
+    named = _outermost([m for m in markers if named_phase(m.name)])
+    ends = [m.end_ps for m in named]
+
+    def is_apart(m: StepMarker) -> bool:
+        after = bisect_right(ends, m.start_ps)  # the first named one that ends later
+        return after == len(named) or named[after].start_ps >= m.end_ps
+
+    others = _outermost([m for m in markers if not named_phase(m.name) and is_apart(m)])
+    return sorted([*named, *others], key=lambda m: m.start_ps)
+
+
+def _outermost(markers: Sequence[StepMarker]) -> list[StepMarker]:
+    kept: list[StepMarker] = []
     for m in sorted(markers, key=lambda m: (m.start_ps, -m.end_ps)):
-        if not steps or m.start_ps >= steps[-1].end_ps:
-            phase = named_phase(m.name)
-            steps.append(Step(m.step, phase, phase or m.name, m.start_ps, m.end_ps, "marker"))
-    return steps
+        if not kept or m.start_ps >= kept[-1].end_ps:
+            kept.append(m)
+    return kept
 
 
-_COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
-_NO_COMPILES = re.compile(r"\A\$|before_compile")
 _PHASE = re.compile(r"(?<![a-z])(prefill|decode)(?![a-z])", re.IGNORECASE)
 
 
@@ -186,6 +260,8 @@ class StepMarker:
     step: int
     start_ps: int
     end_ps: int
+    thread: int = 0
+    """The thread of its host, by any number."""
 
 
 def named_phase(name: str) -> str | None:
@@ -194,8 +270,8 @@ def named_phase(name: str) -> str | None:
     return match.group(1).lower() if match else None
 
 
-def step_markers(plane: Plane, events: EventBatch) -> list[StepMarker]:
-    """The step markers among a host line's events, in file order."""
+def step_markers(plane: Plane, events: EventBatch, thread: int = 0) -> list[StepMarker]:
+    """The step markers among a host line's events, in file order; `thread` tells them from those of other lines."""
     column = next((s for s in events.stats if s.name == "step_num"), None)
     if column is None:
         return []
@@ -206,6 +282,7 @@ def step_markers(plane: Plane, events: EventBatch) -> list[StepMarker]:
             int(steps[i]),
             int(events.start_ps[i]),
             int(events.start_ps[i] + events.duration_ps[i]),
+            thread,
         )
         for i in np.flatnonzero(known).tolist()
     ]
@@ -227,13 +304,3 @@ class MarkedTime:
             if self._markers[i].end_ps >= at:
                 return self._markers[i]
         return None
-
-
-@cache
-def is_compilation(event_name: str) -> bool:
-    """Whether a host event of this name is the compilation of a program.
-
-    Examples are TfrtTpuCompiler::Compile, backend_compile and PjRtComputationClient::Compile. Frames of the Python
-    tracer, `$file.py:line function`, do not count: importing `re` compiles too.
-    """
-    return bool(_COMPILES.search(event_name)) and not _NO_COMPILES.search(event_name)

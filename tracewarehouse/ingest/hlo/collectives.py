@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
+from tracewarehouse.ingest.hlo.instruction import AsyncRole, DcnTransfer, Instruction
 from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode, is_spread, is_spread_step
 from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs
 from tracewarehouse.ingest.hlo.shapes import MAX_BYTES, Shape
@@ -14,6 +14,17 @@ KINDS = frozenset({
     "reduce-scatter", "send",
 })  # fmt: skip
 """HLO opcodes that move data between devices, without -start and -done. HLO `broadcast` is local."""
+
+DCN = "dcn"
+"""The data center network, which connects slices."""
+DCN_KINDS = {
+    "ALL_GATHER": "all-gather",
+    "ALL_REDUCE": "all-reduce",
+    "ALL_TO_ALL": "all-to-all",
+    "ONE_TO_ONE": "collective-permute",
+    "REDUCE_SCATTER": "reduce-scatter",
+}
+"""Kind of the collective between slices, by the type of its transfer."""
 
 _JOINED = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
 """Kinds of collectives that a compiler joins with others of the same kind and groups."""
@@ -37,6 +48,9 @@ class Collective:
         pairs: source-target pairs.
         channel_id: the channel.
         group_size: devices in each group, 2 for pairs; None if unknown or if groups differ in size.
+        link: DCN if that network carries it; None if the devices decide which links do.
+        rendezvous: the name that the two halves of a collective over this network share, its send and its recv.
+        is_second_half: the other half stands for the collective, because its shape is that of the message.
         joined: number of collectives that the compiler joined into this one: the operands of a reduction or gather.
             All-to-alls have several operands by nature.
     """
@@ -50,6 +64,9 @@ class Collective:
     pairs: Pairs | None = None
     channel_id: int | None = None
     group_size: int | None = None
+    link: str | None = None
+    rendezvous: str | None = None
+    is_second_half: bool = False
     joined: int = 1
 
     @property
@@ -68,6 +85,8 @@ def find_collective(instruction: Instruction) -> Collective | None:
     shape tells; only the start has groups and channel.
     """
     opcode, role = instruction.opcode, async_role(instruction)
+    if instruction.dcn:
+        return _over_dcn(instruction, instruction.dcn, role)
     if instruction.is_host_transfer or is_spread_step(instruction):
         return None
     if instruction.inner:
@@ -91,6 +110,33 @@ def find_collective(instruction: Instruction) -> Collective | None:
         channel_id=instruction.channel_id,
         group_size=size,
         joined=max(len(operands or ()), 1) if kind in _JOINED else 1,
+    )
+
+
+def _over_dcn(instruction: Instruction, transfer: DcnTransfer, role: AsyncRole | None) -> Collective | None:
+    """Return the collective between slices that a send or recv, or its done, is half of.
+
+    The host takes the data of the send and gives the result to the recv. Without a rendezvous the two cannot be joined:
+    each is then a collective of its own, a send or a recv.
+    """
+    half = base_opcode(instruction.opcode)
+    if half not in ("send", "recv"):
+        return None
+    operands, results = _sides(instruction, half, role)
+    sent, received = (operands or results, None) if half == "send" else (None, results)
+    kind = DCN_KINDS.get(transfer.type or "", half) if transfer.rendezvous else half
+    size = transfer.slice_count if kind in DCN_KINDS.values() and kind != "collective-permute" else 2
+    return Collective(
+        kind=kind,
+        role=role,
+        start_name=async_start_name(instruction),
+        message_bytes=_message_bytes(kind, sent, received, size),
+        dtype=_dtype(sent or received),
+        channel_id=instruction.channel_id,
+        group_size=size,
+        link=DCN,
+        rendezvous=transfer.rendezvous if kind != half else None,
+        is_second_half=half == ("send" if kind == "all-gather" else "recv"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs, flattened
@@ -23,6 +24,38 @@ class Loop(NamedTuple):
     trips: int
 
 
+_SLICES = re.compile(r"\{(\d{1,6}(?:,\d{1,6}){0,4095})\}x\{[\d,:]+\}")
+
+
+class DcnTransfer(NamedTuple):
+    """What a send or recv says that the Megascale runtime carries between slices, over the data center network.
+
+    The compiler makes a pair of them from each collective between slices. Their frontend attributes are those that
+    XProf's Megascale tool reads.
+
+    Attributes:
+        type: ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL or ONE_TO_ONE.
+        rendezvous: the name that the send and the recv of one collective share.
+        slice_count: number of slices among which a device exchanges data.
+    """
+
+    type: str | None = None
+    rendezvous: str | None = None
+    slice_count: int | None = None
+
+
+def dcn_transfer(attributes: Mapping[str, str]) -> DcnTransfer | None:
+    """Return the transfer that the frontend attributes of a send or recv state; None for a transfer to the host."""
+    if attributes.get("_xla_host_transfer_handler_name") != "xla_megascale_runtime":
+        return None
+    slices = _SLICES.fullmatch(attributes.get("_xla_megascale_target", ""))
+    return DcnTransfer(
+        attributes.get("_xla_megascale_transfer_type"),
+        attributes.get("_xla_host_transfer_rendezvous"),
+        len(set(slices[1].split(","))) if slices else None,
+    )
+
+
 class Instruction(NamedTuple):
     """One HLO instruction. A fact is None if the source does not state it.
 
@@ -38,7 +71,8 @@ class Instruction(NamedTuple):
         replica_groups: replica groups, expanded; () for '{}', which means all devices in one group.
         source_target_pairs: pairs of a collective-permute, or of a send or recv made from one.
         use_global_device_ids: groups count devices over replicas and partitions.
-        is_host_transfer: a send or recv to the host, not to a device.
+        is_host_transfer: a send or recv to the host, not to a device of the slice.
+        dcn: the transfer between slices that such a send or recv hands to the host.
         op_name: the framework's name path.
         op_name_source: where op_name comes from: the instruction's own metadata, the instructions fused in it,
             its operands, or its users.
@@ -64,6 +98,7 @@ class Instruction(NamedTuple):
     source_target_pairs: Pairs | None = None
     use_global_device_ids: bool = False
     is_host_transfer: bool = False
+    dcn: DcnTransfer | None = None
     op_name: str | None = None
     op_name_source: OpNameSource | None = None
     op_type: str | None = None

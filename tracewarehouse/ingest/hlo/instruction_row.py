@@ -14,7 +14,14 @@ from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
 from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop
-from tracewarehouse.ingest.hlo.opcodes import OpClass, async_role, async_start_name, is_spread_step, op_class
+from tracewarehouse.ingest.hlo.opcodes import (
+    OpClass,
+    async_role,
+    async_start_name,
+    base_opcode,
+    is_spread_step,
+    op_class,
+)
 from tracewarehouse.ingest.hlo.replica_groups import Groups
 from tracewarehouse.ingest.hlo.shapes import ELEMENT_BITS, Shape
 
@@ -27,6 +34,7 @@ class OpFacts(NamedTuple):
 
     `role` says which part of an asynchronous op it is, and `start_name` names the operand that an update or done
     continues. `carried` is what passes from the start of an asynchronous collective to its done: its kind and shape.
+    `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
     `trips` is the number of iterations of a loop, 0 if the compiler does not tell it, None if it is no loop.
     """
 
@@ -37,6 +45,8 @@ class OpFacts(NamedTuple):
     role: AsyncRole | None
     start_name: str | None
     carried: str | None
+    rendezvous: str | None = None
+    is_second_half: bool = False
     trips: int | None = None
     is_product: bool = False
 
@@ -178,6 +188,8 @@ class InstructionRow:
             collective.role if collective else async_role(self.hlo) if self.hlo else None,
             collective.start_name if collective else async_start_name(self.hlo) if self.hlo else None,
             self._carried,
+            collective.rendezvous if collective else None,
+            collective.is_second_half if collective else False,
             self._trips,
             self.is_product,
         )
@@ -207,7 +219,8 @@ class InstructionRow:
             return None
         of_done = next(iter(self.hlo.operand_shapes), None)
         shape = self.hlo.shape if self.collective.role == "start" else of_done
-        return f"{self.collective.kind} {shape.text}" if shape is not None else None
+        kind = base_opcode(self.hlo.opcode) if self.collective.link else self.collective.kind
+        return f"{kind} {shape.text}" if shape is not None else None
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""

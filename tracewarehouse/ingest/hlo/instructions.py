@@ -189,7 +189,9 @@ class Instructions:
 
 
 def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
-    """True if only the proto states what the instruction moves: it is an async op, or a fused collective."""
+    """True if only the proto may state what it moves, as of an async op, a fused collective, or a send to no device."""
+    if base_opcode(hlo.opcode) in ("send", "recv"):
+        return hlo.dcn is None and not hlo.source_target_pairs
     if hlo.opcode.startswith("async-") or is_spread(hlo):
         return True
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)

@@ -14,7 +14,7 @@ from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, Instruction, Loop
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, TUPLE_TYPE, Shape
-from tracewarehouse.ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.hlo.text import frontend_attributes, parse_instruction
 
 MOST_DEVICES = 1 << 16
 """Most devices that a program may be compiled for; the largest slices have about ten thousand."""
@@ -123,6 +123,10 @@ def _fill_instruction(proto: Any, instruction: Instruction, line: str) -> None:
     for source, target in instruction.source_target_pairs or ():
         pair = proto.source_target_pairs.add()
         pair.source, pair.target = source, target
+    if instruction.dcn:
+        for key, value in frontend_attributes(line).items():
+            attribute = proto.frontend_attributes.map.add()
+            attribute.key, attribute.value = key.encode(), value.encode()
     if instruction.opcode == "while" and (trips := KNOWN_TRIPS.search(line)):
         proto.backend_config = f"{{{trips[0]}}}".encode()
 

@@ -11,7 +11,7 @@ from google.protobuf import message
 
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.collectives import KINDS
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer
 from tracewarehouse.ingest.hlo.op_names import decoded, inherited_names, root_instruction
 from tracewarehouse.ingest.hlo.opcodes import CARRIES_INNER
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
@@ -162,6 +162,7 @@ class _Instructions(Mapping[str, Instruction]):
             source_target_pairs=_pairs(proto, opcode),
             use_global_device_ids=proto.use_global_device_ids,
             is_host_transfer=proto.is_host_transfer,
+            dcn=dcn_transfer(_frontend_attributes(proto)),
             op_name=op_name,
             op_name_source=op_name_source,
             op_type=decoded(proto.metadata.op_type) or None,
@@ -302,7 +303,11 @@ def _pairs(proto: Any, opcode: str) -> Pairs | None:
     if proto.source_target_pairs:
         return explicit_pairs((pair.source, pair.target) for pair in proto.source_target_pairs)
     if opcode in ("send", "recv"):
-        for attribute in proto.frontend_attributes.map:
-            if attribute.key == b"_xla_send_recv_source_target_pairs":
-                return parse_pairs(decoded(attribute.value))
+        pairs = _frontend_attributes(proto).get("_xla_send_recv_source_target_pairs")
+        if pairs is not None:
+            return parse_pairs(pairs)
     return () if opcode in ("collective-permute", "collective-permute-start") else None
+
+
+def _frontend_attributes(proto: Any) -> dict[str, str]:
+    return {decoded(a.key): decoded(a.value) for a in proto.frontend_attributes.map if a.key.startswith(b"_xla_")}

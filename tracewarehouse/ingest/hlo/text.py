@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer
 from tracewarehouse.ingest.hlo.opcodes import async_opcode_by_name
 from tracewarehouse.ingest.hlo.replica_groups import parse_groups, parse_pairs
 from tracewarehouse.ingest.hlo.shapes import LONGEST_KEPT, Shape, array_of_text, scan_shape, skip
@@ -28,6 +28,8 @@ _METADATA = re.compile(r'(?<!\w)(\w++)=(?:"([^"\\]*+(?:\\.[^"\\]*+)*)"|(\d{1,9})
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _COMPUTATION = re.compile(r"%?([^\s,{}%]++)")
 _SEND_RECV_PAIRS = re.compile(r'_xla_send_recv_source_target_pairs="?(\{[\d,{}\s]*+)')
+# XLA prints a value that begins with a brace without quotes.
+_FRONTEND = re.compile(r'(?<!\w)(_xla_\w++)=(?:"([^"\\]*+)"|(\{[\d,:]++\}x\{[\d,:]++\}))')
 # An operand as XLA prints nearly all of them: a shape with a flat layout, a name, and what follows it.
 _OPERAND = re.compile(
     r" ?(?:/\*index=\d{1,9}\*/)?"
@@ -114,6 +116,7 @@ def parse_instruction(text: str, *, has_groups: bool = True, outline: Outline | 
         source_target_pairs=_read(parse_pairs, pairs),
         use_global_device_ids=attributes.get("use_global_device_ids") == "true",
         is_host_transfer=attributes.get("is_host_transfer") == "true",
+        dcn=dcn_transfer(frontend_attributes(attributes.get("frontend_attributes", ""))),
         op_name=op_name,
         op_name_source="own" if op_name else None,
         op_type=metadata.get("op_type") or None,
@@ -245,6 +248,11 @@ def _send_recv_pairs(text: str) -> str | None:
     match = _SEND_RECV_PAIRS.search(text)
     # Without quotes the brace of the attribute list follows the pairs.
     return match[1][: match[1].rfind("}}") + 2] if match and "}}" in match[1] else None
+
+
+def frontend_attributes(text: str) -> dict[str, str]:
+    """Return XLA's own frontend attributes by key: those in quotes, and a set of slices and devices."""
+    return {key: quoted or bare for key, quoted, bare in _FRONTEND.findall(text)}
 
 
 def _unquote(text: str | None) -> str | None:

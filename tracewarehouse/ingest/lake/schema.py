@@ -155,6 +155,8 @@ RUNS = _table(
     num_params_active     BIGINT   Parameters that one token uses; all of them in a dense model. [parameters]
     num_params_embedding  BIGINT   Parameters of the embedding tables. [parameters]
     has_tied_embeddings   BOOLEAN  True if the output head is the embedding table, so that the parameters count it once.
+    capacity_factor       VARCHAR  Places of an expert over its mean share of the tokens, such as 1.25; inf if no token
+        is dropped. NULL without experts, or where not known.
     mesh                  VARCHAR  Mesh axes and sizes, outermost first, such as 'dp=2,tp=2'.
     pp                    INTEGER  Size of the pipeline-parallel axis.
     dp                    INTEGER  Size of the data-parallel axis.
@@ -214,8 +216,10 @@ DEVICES = _table(
     local_ordinal!         INTEGER  The device's number on its host.
     global_id              INTEGER  The device's number in the whole slice, if the capture or the manifest gives it.
     backend!               VARCHAR  tpu, gpu, cpu or unknown.
-    kind                   VARCHAR  Device type as recorded, such as 'TPU v6 Lite'; otherwise as the card says.
-    chip_id                INTEGER  The chip in the slice that this core is on.
+    kind                   VARCHAR  Device type as recorded, such as 'TPU v6 Lite'; otherwise by what a GPU states, the
+        card or --device.
+    chip_id                INTEGER  The chip in the slice that this core is on; inferred for kinds with two devices a
+        chip, where the capture does not say.
     core_id                INTEGER  The core's number on its chip.
     pp_index               INTEGER  Coordinate on the pipeline-parallel axis.
     dp_index               INTEGER  Coordinate on the data-parallel axis.
@@ -230,9 +234,11 @@ DEVICES = _table(
     peak_int8_flops_per_s  DOUBLE   Peak dense matrix rate of int8; NULL if the chip has none of its own. [FLOP/s]
     peak_fp8_flops_per_s   DOUBLE   Peak dense matrix rate of fp8; NULL if the chip has none of its own. [FLOP/s]
     peak_hbm_gbps          DOUBLE   Peak memory bandwidth, decimal. [GB/s]
-    peak_ici_gbps          DOUBLE   Peak inter-chip bandwidth of the chip over all links, in one direction. [GB/s]
-    peak_source            VARCHAR  Where the peaks come from: the capture, the hardware table, both, or the chip that
-        the card names.
+    peak_ici_gbps          DOUBLE   Peak of the chip over all ICI links, in one direction; NULL for others. [GB/s]
+    link                   VARCHAR  Class of the links between chips: ici, nvlink or fabric (Infinity Fabric).
+    peak_link_gbps         DOUBLE   Peak of the chip over all these links, in one direction. [GB/s]
+    peak_die_gbps          DOUBLE   Peak between two devices of one chip, in one direction. [GB/s]
+    peak_source            VARCHAR  Where the peaks come from: capture, hardware table, both, card or option (--device).
     """,
 )
 
@@ -387,13 +393,16 @@ COLLECTIVES = _table(
     instruction_id!   INTEGER  The HLO instruction.
     instance          BIGINT   Number of the execution; all its ranks share it.
     kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...
-    axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'unknown' if no mesh fits.
+    axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'dcn' between slices, 'unknown' if
+        no mesh fits.
     axis_source       VARCHAR  How the axis is known: mesh, or inferred (see main.mesh_axes); NULL if it is unknown.
+    link              VARCHAR  dcn if the data center network carries it, between slices; NULL where its devices tell
+        which links do.
     channel_id        BIGINT   HLO channel.
     group_index       INTEGER  Which of the instruction's replica groups this device is in.
     group_size        INTEGER  Devices in the group; 2 for a collective-permute pair. [devices]
     rank_in_group     INTEGER  Position of this device in its group, if device numbers are known.
-    is_partial!       BOOLEAN  True if some members of the group are not in the capture.
+    is_partial!       BOOLEAN  True if some members of the group are not in the capture, or not known.
     message_bytes     BIGINT   Message size of this execution on this device (all-gather: the full buffer). [bytes]
     wire_bytes        BIGINT   Bytes that this device sends under the algorithm that main.traffic names. [bytes]
     dtype             VARCHAR  Element type of the message.
@@ -404,6 +413,9 @@ COLLECTIVES = _table(
         program. [ps]
     exposed_added_ps  BIGINT   Part of its op, or of its start and its done, in which no earlier communication runs on
         the op line. The sum over a device is its exposed communication. NULL in a program. [ps]
+    exposed_done_ps   BIGINT   Part of exposed_added_ps in the done; NULL if it has no done in the capture. [ps]
+    hidden_ps         BIGINT   Part of the window in which the device runs other ops; in the rest it communicates or is
+        idle. NULL in a program. [ps]
     window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; program, where
         there is none.
     iteration         INTEGER  Iteration of a loop, as of ops.

@@ -149,7 +149,7 @@ def _copies(body: _Body, rows: Sequence[InstructionRow]) -> Int64 | None:
         return None if is_whole else copy
     if (marks[is_product] < 0).any():
         return None
-    copy = marks - marks[marks >= 0].min()
+    copy: Int64 = marks - marks[marks >= 0].min()
     for i in np.flatnonzero(marks < 0).tolist():  # in the layer of the op before it
         copy[i] = copy[i - 1] if i else 0
     return copy

@@ -212,9 +212,9 @@ def _counted(loops: Sequence[Int32], iterations: Sequence[Int32], instruction: I
     is_layers = _distinct(own, instruction, facts.is_product, count) >= MIN_PRODUCTS
     is_bare = _distinct(own, instruction, facts.is_product | facts.is_collective, count) == 0
     trips = np.ones(count, np.int64)
-    for loop, iteration in zip(loops, iterations, strict=True):
+    for loop, of_level in zip(loops, iterations, strict=True):
         inside = np.flatnonzero(loop >= 0)
-        np.maximum.at(trips, loop[inside], iteration[inside] + 1)
+        np.maximum.at(trips, loop[inside], of_level[inside] + 1)
     chosen = np.zeros(len(own), np.int64)
     for level, loop in enumerate(loops):
         chosen[(loop >= 0) & is_layers[loop]] = level

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from tracewarehouse.ingest.collectives.windows import CollectiveExecutions
 from tracewarehouse.ingest.columns.batches import LineExtent
 from tracewarehouse.ingest.columns.keys import distinct
+from tracewarehouse.ingest.columns.profiler_names import is_compilation
 from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Line, Plane, Trace
-from tracewarehouse.ingest.devices.timeline import StepMarker, Timeline, is_compilation, step_markers
+from tracewarehouse.ingest.devices.timeline import StepMarker, Timeline, step_markers
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.lake.parquet import Coded
 from tracewarehouse.ingest.layers.sequence import Execution
@@ -169,7 +170,8 @@ class LineTables:
         for batch in batches:
             events = EventBatch(batch.metadata, batch.start_ps + lines.clock_offset_ps, batch.duration_ps, batch.stats)
             self.write_host_events(lines, line, events, first_event_id + count + np.arange(len(batch)))
-            self.written.markers.setdefault(lines.host_index, []).extend(step_markers(lines.plane, events))
+            markers = step_markers(lines.plane, events, line.line_id)
+            self.written.markers.setdefault(lines.host_index, []).extend(markers)
             count += len(batch)
 
     def write_host_events(self, lines: PlaneLines, line: Line, events: EventBatch, event_id: Any) -> None:

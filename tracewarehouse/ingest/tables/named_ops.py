@@ -101,10 +101,10 @@ class NamedOpWriter:
     ) -> tuple[int, int]:
         """Write the threads of virtual CPU devices; return the id after their events, and how many ops have no device.
 
-        An execution's step follows from the mark under which it was launched, or without a mark from its time.
+        An execution's step follows from the mark under which it was launched, if marks are the steps of its device, or
+        else from its time.
         """
         step = np.array([e.step.step if e.step else -1 for e in cpu.executions] + [-1], np.int32)
-        phase = np.array([PHASES.index(e.phase) if e.phase else -1 for e in cpu.executions] + [-1], np.int32)
         ops = [self._cpu_ops(lines.plane, host.modules, line) for line in cpu.lines]
         devices = host.device_timelines
         for ordinal, (virtual, _) in enumerate(devices):
@@ -126,7 +126,9 @@ class NamedOpWriter:
                 execution = line.execution[device_ops.at]
                 events = _select(line.events, device_ops.at)
                 step_then, phase_then = timeline.steps_at(events.start_ps)
-                is_marked = step[execution] >= 0
+                phases = {s.index: PHASES.index(s.phase) if s.phase else -1 for s in timeline.steps if s.is_marked}
+                is_marked = np.isin(step[execution], list(phases))
+                phase = np.array([phases.get(i, -1) for i in step.tolist()], np.int32)
                 columns = OpColumns(
                     device_ops.at,
                     device_ops.instruction,

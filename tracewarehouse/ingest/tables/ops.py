@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps
 from tracewarehouse.ingest.columns.batches import chunks, integers
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, line_kind
+from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, OWN_STATS, line_kind
 from tracewarehouse.ingest.columns.records import PHASES, EventBatch, Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
@@ -25,7 +25,6 @@ from tracewarehouse.ingest.tables.leaf_ops import NO_LEAF, CopyOps, CopyWriter, 
 from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
 
 _COMMUNICATION, _COPY = OP_CLASSES.index("communication"), OP_CLASSES.index("copy")
-_OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
 _ORDERED = ("idle_before", "overlap", "class_overlap")
 """The leaf-op columns of main.ops, without their unit."""
 
@@ -84,6 +83,8 @@ class OpWriter:
         self.leaf_ops: Counter[tuple[int, bool]] = Counter()
         """Number of leaf ops, by device id and whether an execution holds them."""
         self._order = LeafOrder()
+        self._has_windows = False
+        """Whether the line at hand has asynchronous collectives, whose windows hold idle time."""
 
     def write_line(
         self,
@@ -103,6 +104,7 @@ class OpWriter:
             self.sampled[line.device_id] = SampledExecutions(line.device_id, timeline.runs)
         is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = self._homeless(row_instruction) if line.is_op_line else []
+        self._has_windows = line.is_op_line and self._begins_collectives(row_instruction)
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
             instruction = row_instruction[batch.metadata]
             execution = self.write_chunk(line, first, batch, instruction, list(batch.stats), timeline, leaf_times)
@@ -110,6 +112,7 @@ class OpWriter:
                 self._assign_programs(homeless, instruction, execution, timeline)
             if is_counters:
                 self._write_counters(line, first, batch, instruction)
+        self._has_windows = False
 
     def write_chunk(
         self,
@@ -160,6 +163,8 @@ class OpWriter:
                 loops = places_in_containers(nesting, instruction, self._loop_facts)
             if line.device_id is not None:
                 self._count(line.device_id, events.execution[order], instruction, start, self_ps, is_leaf, loops)
+                if self._has_windows:
+                    self._executions.add_busy(line.device_id, start[is_leaf], end[order][is_leaf])
         stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
@@ -182,7 +187,7 @@ class OpWriter:
                 "iteration": Nullable.from_zero(loops.iteration),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
-                **{name: _stat(stats.get(name), n, order) for name in _OWN_COLUMN},
+                **{name: _stat(stats.get(name), n, order) for name in OWN_STATS},
             },
         )
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
@@ -263,6 +268,11 @@ class OpWriter:
         self.op_classes()
         return self._loop_facts
 
+    def _begins_collectives(self, row_instruction: Int32) -> bool:
+        """Whether any of these instructions is the start of an asynchronous collective."""
+        used = np.unique(row_instruction[self.op_classes()[row_instruction] == _COMMUNICATION])
+        return any(self._facts[i].role == "start" for i in used.tolist())
+
     def _homeless(self, row_instruction: Int32) -> list[int]:
         """The instructions whose program is not known yet."""
         self.op_classes()
@@ -323,6 +333,6 @@ def _stat(column: StatColumn | None, count: int, order: Int64 | slice) -> Nullab
 
 def _leftover(column: StatColumn) -> StatColumn:
     """The values of a stat that no column holds: all, or, if the stat has a column, those that are not integers."""
-    if column.name not in _OWN_COLUMN:
+    if column.name not in OWN_STATS:
         return column
     return unheld(column, (column.kinds == StatKind.UINT64) | (column.kinds == StatKind.INT64))

@@ -148,6 +148,7 @@ def manifest_facts(manifest: Manifest) -> dict[str, Any]:
         "has_tied_embeddings": model.tie_word_embeddings,
         "sequence_parallelism": manifest.sequence_parallelism,
         "microbatches": manifest.microbatches,
+        "capacity_factor": None if manifest.capacity_factor is None else f"{float(manifest.capacity_factor):g}",
         "framework": f"{manifest.backend} {versions}" if versions else manifest.backend,
     }
     return {k: v for k, v in facts.items() if v is not None}

@@ -137,4 +137,4 @@ def _flags(
     leaf_ops = sum((p.leaf_ops for p in parts), Counter[tuple[int, bool]]())
     tpus = {d.device_id for d in survey.devices if d.backend == "tpu"}  # on others, copies run in no program
     yield from unrecorded_executions([t for t in survey.timelines if t[0] in tpus], leaf_ops)
-    yield from silent_devices(s.host for s in survey.hosts)
+    yield from silent_devices([s.host for s in survey.hosts])

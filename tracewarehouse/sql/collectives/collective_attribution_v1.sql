@@ -7,13 +7,14 @@ polarity: none
 grain: [run_id, phase, kind, axis]
 value: bound_share
 ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], overlap_share: [0, 1]}
-needs: [whole_collectives, lasting_collectives]
+needs: [attributed_collectives, lasting_collectives]
 description: >
   What the time of collectives goes to. The windows of all ranks divide into overlap, in which the device runs other
   ops, arrival, in which it waits for the last rank, and transfer, the rest. The largest part bounds the collectives.
 notes: >
   A faster link shortens transfer, better balance shortens arrival, and overlap costs nothing. Arrival is that of
   sync_wait. Executions with ranks outside the capture are left out.
+  Between slices the ranks are not known, so transfer and arrival are one part.
 changed: First version.
 ---*/
 WITH peaks AS (
@@ -23,32 +24,52 @@ WITH peaks AS (
   GROUP BY run_id
 ),
 
-summed AS (
+known AS (
   SELECT
-    run_id, t.phase, t.kind, t.axis,
-    CAST(SUM(t.executions) AS BIGINT) AS executions,
-    SUM(t.window_ps) AS window_ps,
-    SUM(t.overlap_ps) AS overlap_ps,
-    SUM(t.wait_ps) AS arrival_ps,
-    SUM(t.window_ps - t.overlap_ps - t.wait_ps) AS transfer_ps,
-    CAST(SUM(t.wire_bytes) AS BIGINT) AS wire_bytes,
-    SUM(t.sending_ps) AS sending_ps,
-    MIN(p.peak_gbps) AS peak_gbps
+    run_id, t.phase, t.kind, t.axis, t.executions, t.window_ps, t.overlap_ps, t.wait_ps, t.wire_bytes, t.sending_ps,
+    p.peak_gbps
   FROM models.collective_time AS t
   LEFT JOIN peaks AS p USING (run_id)
-  GROUP BY run_id, t.phase, t.kind, t.axis
+  UNION ALL
+  SELECT
+    run_id, phase, kind, axis,
+    1 AS executions,
+    window_ps, overlap_ps,
+    NULL AS wait_ps,
+    wire_bytes,
+    CASE WHEN wire_bytes IS NOT NULL THEN window_ps END AS sending_ps,
+    NULL AS peak_gbps
+  FROM models.collective_ranks
+  WHERE link = 'dcn'
+),
+
+summed AS (
+  SELECT
+    run_id, phase, kind, axis,
+    CAST(SUM(executions) AS BIGINT) AS executions,
+    SUM(window_ps) AS window_ps,
+    SUM(overlap_ps) AS overlap_ps,
+    SUM(wait_ps) AS arrival_ps,
+    SUM(window_ps - overlap_ps - COALESCE(wait_ps, 0)) AS transfer_ps,
+    CAST(SUM(wire_bytes) AS BIGINT) AS wire_bytes,
+    SUM(sending_ps) AS sending_ps,
+    MIN(peak_gbps) AS peak_gbps
+  FROM known
+  GROUP BY run_id, phase, kind, axis
 )
 
 SELECT
   run_id, phase, kind, axis,
-  GREATEST(transfer_ps, arrival_ps, overlap_ps) / window_ps AS bound_share, -- Share of the windows of the largest part.
+  GREATEST(transfer_ps, COALESCE(arrival_ps, 0), overlap_ps) / window_ps AS bound_share, -- Share of the windows of the largest part.
   CASE
+    WHEN arrival_ps IS NULL AND transfer_ps >= overlap_ps THEN 'transfer or arrival'
     WHEN transfer_ps >= arrival_ps AND transfer_ps >= overlap_ps THEN 'transfer'
     WHEN arrival_ps >= overlap_ps THEN 'arrival'
     ELSE 'overlap'
-  END AS bound_by, -- That part: transfer, arrival or overlap.
+  END AS bound_by, -- That part: transfer, arrival or overlap; between slices, transfer or arrival together, or overlap.
   transfer_ps / window_ps AS transfer_share, -- Share of what is left, which only the transfer explains.
-  arrival_ps / window_ps AS arrival_share, -- Share in which ranks wait for the last to arrive.
+  -- Share in which ranks wait for the last to arrive; NULL between slices, where transfer_share holds it.
+  arrival_ps / window_ps AS arrival_share,
   overlap_ps / window_ps AS overlap_share, -- Share that other ops hide.
   window_ps / 1e9 AS window_ms, -- Windows of all ranks.
   (window_ps - overlap_ps) / 1e9 AS exposed_ms, -- What other ops do not hide.

@@ -3,15 +3,16 @@ model: collective_ranks
 description: >
   What the time of each rank of a collective consists of, in runs that have times. The shortest time over the ranks is
   the transfer time, because the rank that arrives last waits for nobody. The rest of a rank's time is waiting, at
-  most exposed_added_ps.
+  most exposed_added_ps, and in an asynchronous collective at most exposed_done_ps.
 notes: >
   A device that computes beside the collective does not wait, and one that is in several collectives waits in one of
   them.
 ---*/
 WITH timed AS (
   SELECT
-    run_id, event_id, instance, device_id, kind, axis, phase, step, group_size, is_async, message_bytes,
-    wire_bytes, start_ps, end_ps, exposed_ps, exposed_added_ps,
+    run_id, event_id, instance, device_id, kind, axis, link, phase, step, group_size, is_async,
+    message_bytes, wire_bytes, start_ps, end_ps, exposed_added_ps, hidden_ps,
+    COALESCE(exposed_done_ps, exposed_added_ps) AS waitable_ps,
     MIN(end_ps - start_ps) OVER (PARTITION BY run_id, instance) AS transfer_ps,
     COUNT(*) OVER (PARTITION BY run_id, instance) AS ranks,
     MAX(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, instance) = 1 AS is_partial
@@ -22,7 +23,9 @@ WITH timed AS (
 SELECT
   run_id,
   event_id, -- The op, or the start of an asynchronous one.
-  instance, device_id, kind, axis, phase, step,
+  instance, device_id, kind, axis,
+  link, -- dcn between slices, else NULL.
+  phase, step,
   group_size, -- Devices in a group; 2 for a collective-permute pair.
   is_async, -- Split into a start and a done.
   message_bytes, -- Message of the rank.
@@ -34,6 +37,6 @@ SELECT
   is_partial, -- Ranks are missing from the capture, so transfer_ps is not the whole's.
   end_ps - start_ps AS window_ps, -- Time from its start to its end.
   transfer_ps, -- Shortest time over the ranks.
-  LEAST(end_ps - start_ps - transfer_ps, exposed_added_ps) AS wait_ps, -- Time beyond it, as far as the rank waits.
-  end_ps - start_ps - exposed_ps AS overlap_ps -- Time in which the device runs ops beside it that do not communicate.
+  LEAST(end_ps - start_ps - transfer_ps, waitable_ps) AS wait_ps, -- Time beyond it, as far as the rank waits.
+  hidden_ps AS overlap_ps -- Time in which the device runs ops beside it that do not communicate.
 FROM timed

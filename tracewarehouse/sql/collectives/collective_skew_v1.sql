@@ -9,7 +9,7 @@ value: skew_us
 needs: [several_ranks]
 description: >
   Start of the last rank of a collective minus the start of the first, as the mean over executions, with percentiles by
-  nearest rank, and the device that was last most often. Executions with one rank are left out. Executions with ranks
+  nearest rank, and the device that alone was last most often. Executions with one rank are left out. Executions with ranks
   outside the capture count only in a row that has no others; their skew is a lower bound.
 changed: First version.
 ccl_bench: straggler
@@ -41,12 +41,13 @@ summed AS (
   GROUP BY run_id, phase, axis
 ),
 
--- the rank that starts last; the lowest of several
+-- the rank that starts last, if it is one
 latest AS (
   SELECT j.run_id, j.phase, j.axis, j.instance, MIN(c.device_id) AS device_id
   FROM chosen AS j
   INNER JOIN main.collectives AS c ON j.run_id = c.run_id AND j.instance = c.instance AND j.last_start_ps = c.start_ps
   GROUP BY j.run_id, j.phase, j.axis, j.instance
+  HAVING COUNT(*) = 1
 ),
 
 lasts AS (
@@ -55,10 +56,16 @@ lasts AS (
   GROUP BY run_id, phase, axis, device_id
 ),
 
-slowest AS (
+most AS (
   SELECT run_id, phase, axis, device_id, times
   FROM lasts
-  QUALIFY ROW_NUMBER() OVER (PARTITION BY run_id, phase, axis ORDER BY times DESC, device_id) = 1
+  QUALIFY times = MAX(times) OVER (PARTITION BY run_id, phase, axis)
+),
+
+slowest AS (
+  SELECT run_id, phase, axis, CASE WHEN COUNT(*) = 1 THEN MIN(device_id) END AS device_id, MIN(times) AS times
+  FROM most
+  GROUP BY run_id, phase, axis
 )
 
 SELECT
@@ -69,7 +76,7 @@ SELECT
   s.p90_ps / 1e6 AS p90_us,
   s.p99_ps / 1e6 AS p99_us,
   s.executions, -- Executions covered.
-  o.device_id AS last_device_id, -- Device that was last most often; the lowest of several.
-  o.times / s.executions AS last_share -- Share of the executions in which it was last.
+  o.device_id AS last_device_id, -- Device that alone was last most often; NULL if none was, or several as often.
+  COALESCE(o.times, 0) / s.executions AS last_share -- Share of the executions in which one of these was last.
 FROM summed AS s
-INNER JOIN slowest AS o ON s.run_id = o.run_id AND s.phase IS NOT DISTINCT FROM o.phase AND s.axis = o.axis
+LEFT JOIN slowest AS o ON s.run_id = o.run_id AND s.phase IS NOT DISTINCT FROM o.phase AND s.axis = o.axis

@@ -10,17 +10,18 @@ ranges: {last_share: [0, 1]}
 needs: [several_ranks]
 description: >
   Which device the others wait for: how often each is the last to start a collective, and how long all ranks together
-  wait in these executions, as sync_wait has it. Of ranks that start together the lowest device is the last. Executions of
-  which ranks are missing from the capture count only in phases and axes that have no others, where the values tell about
-  the ranks at hand alone.
+  wait in these executions, as sync_wait has it. Where several start last together, none of them is the last.
+notes: >
+  Executions of which ranks are missing from the capture count only in phases and axes that have no others. The values
+  then tell about the ranks at hand alone.
 changed: First version.
 ---*/
 WITH ranks AS (
   SELECT
     run_id, c.device_id, i.phase, i.axis, i.is_partial, i.wait_ps, c.start_ps,
     c.start_ps - i.first_start_ps AS lateness_ps,
-    LAG(c.start_ps) OVER (PARTITION BY run_id, instance ORDER BY c.start_ps, c.device_id DESC) AS previous_start_ps,
-    ROW_NUMBER() OVER (PARTITION BY run_id, instance ORDER BY c.start_ps DESC, c.device_id) = 1 AS is_last
+    LAG(c.start_ps) OVER (PARTITION BY run_id, instance ORDER BY c.start_ps) AS previous_start_ps,
+    c.start_ps = i.last_start_ps AND COUNT(*) OVER (PARTITION BY run_id, instance, c.start_ps) = 1 AS is_last
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
   WHERE i.ranks > 1
@@ -48,11 +49,13 @@ summed AS (
 SELECT
   run_id, phase, axis, device_id,
   caused_wait_ps / 1e9 AS caused_wait_ms, -- Time that the ranks wait where it is last, all of them together.
-  -- Place among the devices of the phase and axis, 1 for the one that causes most waiting.
-  ROW_NUMBER() OVER (
-    PARTITION BY run_id, phase, axis ORDER BY caused_wait_ps DESC, last_executions DESC, device_id
-  ) AS place,
-  last_executions / executions AS last_share, -- Share of its executions in which it is last.
+  -- Place among the devices of the phase and axis, 1 for the one that causes most waiting; NULL if it is never last.
+  CASE
+    WHEN last_executions > 0 THEN RANK() OVER (
+      PARTITION BY run_id, phase, axis ORDER BY caused_wait_ps DESC, last_executions DESC
+    )
+  END AS place,
+  last_executions / executions AS last_share, -- Share of its executions in which it alone is last.
   last_executions, -- Number of these.
   executions, -- Executions that it takes part in.
   lead_ps / 1e9 AS lead_ms, -- Where it is last, the time by which it alone was later than all others.

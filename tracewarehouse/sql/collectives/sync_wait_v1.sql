@@ -9,10 +9,12 @@ value: wait_ms
 needs: [ranks_to_compare]
 description: >
   Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks,
-  summed over the phase. In a collective it waits at most for its exposed time, of which each moment counts once, for the
-  collective whose op runs: a device that computes beside it does not wait, and one that is in two collectives at once
-  waits once. If ranks are outside the capture, the shortest may be among them, so the value is a
-  lower bound. Executions with only one rank in the capture are then left out.
+  summed over the phase. It waits at most for its exposed time, and in an asynchronous collective at most for that of
+  the done.
+notes: >
+  Each exposed moment counts once, for the collective whose op runs. So a device that computes beside the collective
+  does not wait, and one that is in two collectives at once waits once. If ranks are outside the capture, the shortest
+  may be among them, so the value is a lower bound. Executions with only one rank in the capture are then left out.
 changed: First version.
 ccl_bench: straggler_metrics
 ---*/

@@ -9,11 +9,13 @@ grain: [run_id, baseline_run_id]
 value: efficiency
 needs: [known_throughput, model_name, lengths]
 description: >
-  Output tokens per second and chip, relative to the run of the same workload on the fewest chips; at 1, throughput
-  grows with the chips. Two runs have the same workload if model, batch size, prompt and output length are equal, and if
-  precision and kind of device are equal or unknown for both. If several runs have the fewest chips, such as repeats,
-  there is a row for each of them. The metric compares runs, so it is not stored with a run: each query evaluates it
-  from the stored values of throughput version 2.
+  Output tokens per second and chip, relative to the run of the same workload on the fewest chips. At 1, throughput
+  grows with the chips. If several runs have the fewest chips, such as repeats, there is a row for each of them.
+notes: >
+  Two runs have the same workload if all that shapes the work is equal, or unknown for both: model, layers, sizes,
+  parameters, precision, capacity factor, batch size, lengths, framework and kind of device. Model, batch size and
+  lengths must be known. The metric compares runs, so it is not stored with a run. Each query evaluates it from the
+  stored values of throughput.
 changed: First version.
 ---*/
 WITH rated AS (
@@ -21,20 +23,24 @@ WITH rated AS (
     run_id,
     v.value AS tokens_per_s,
     c.chips,
-    COALESCE(c.kind, '') AS kind,
-    r.model,
-    COALESCE(r.dtype, '') AS dtype,
-    r.batch_size, r.input_length, r.output_length
+    DENSE_RANK() OVER (
+      ORDER BY
+        r.model, r.model_family, r.num_layers, r.hidden_size, r.num_heads, r.head_dim, r.vocab_size,
+        r.num_params, r.num_params_active, r.num_params_embedding, r.has_tied_embeddings, r.capacity_factor, r.dtype,
+        r.batch_size, r.input_length, r.output_length, r.framework, r.backend, c.kind
+    ) AS workload
   FROM main.metric_values AS v
   INNER JOIN main.runs AS r USING (run_id)
   INNER JOIN models.run_chips AS c USING (run_id)
-  WHERE v.metric = 'throughput' AND v.version = 1 AND v.value > 0
+  WHERE
+    v.metric = 'throughput' AND v.version = 1 AND v.value > 0
+    AND r.model IS NOT NULL AND r.batch_size IS NOT NULL AND r.input_length IS NOT NULL AND r.output_length IS NOT NULL
 ),
 
 placed AS (
   SELECT
     *,
-    MIN(chips) OVER (PARTITION BY model, batch_size, input_length, output_length, dtype, kind) AS fewest_chips
+    MIN(chips) OVER (PARTITION BY workload) AS fewest_chips
   FROM rated
 )
 
@@ -47,5 +53,5 @@ SELECT
   p.chips, -- Chips of the run.
   b.chips AS baseline_chips -- Chips of the baseline.
 FROM placed AS p
-INNER JOIN placed AS b USING (model, batch_size, input_length, output_length, dtype, kind)
+INNER JOIN placed AS b USING (workload)
 WHERE b.chips = b.fewest_chips

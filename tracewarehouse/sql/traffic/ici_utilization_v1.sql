@@ -24,6 +24,7 @@ WITH sent AS (
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
   INNER JOIN main.devices AS d USING (run_id, device_id)
+  WHERE c.link IS DISTINCT FROM 'dcn'
 ),
 
 chosen AS (

@@ -7,12 +7,11 @@ polarity: none
 grain: [run_id, phase, link]
 value: sent_bytes
 ranges: {share: [0, 1]}
-needs: [known_traffic]
+needs: [link_traffic]
 description: >
   Bytes that devices send to each other over a phase by the kind of way they take: between cores of one chip, between
-  chips of one host, or between hosts. Chips of a TPU slice reach each other by inter-chip links across hosts too, and
-  captures do not tell where a slice ends: of the bytes between hosts, those within a slice take these links, and only
-  those between slices the data center network. Bytes are counted as in traffic_matrix, whose rows these add up to.
+  chips of one host, between hosts, or between slices. Between slices they take the data center network, and the program
+  says so. Bytes within slices are counted as in traffic_matrix.
 changed: First version.
 ---*/
 WITH executed AS (
@@ -35,9 +34,18 @@ sent AS (
   INNER JOIN main.devices AS d ON t.run_id = d.run_id AND t.target_device_id = d.device_id
 ),
 
-summed AS (
-  SELECT run_id, phase, link, SUM(executions * bytes) AS sent_bytes, SUM(executions) AS executions
+carried AS (
+  SELECT run_id, phase, link, executions * bytes AS sent_bytes, executions
   FROM sent
+  UNION ALL
+  SELECT run_id, phase, link, wire_bytes AS sent_bytes, 1 AS executions
+  FROM main.collectives
+  WHERE link = 'dcn' AND wire_bytes IS NOT NULL
+),
+
+summed AS (
+  SELECT run_id, phase, link, SUM(sent_bytes) AS sent_bytes, SUM(executions) AS executions
+  FROM carried
   GROUP BY run_id, phase, link
 ),
 
@@ -50,9 +58,9 @@ compared AS (
 
 SELECT
   run_id, phase,
-  -- cores (of one chip), chips (of one host; also devices whose chip is not known) or hosts.
+  -- cores (of one chip), chips (of one host; also devices whose chip is not known), hosts, or dcn (between slices).
   link,
   CAST(sent_bytes AS BIGINT) AS sent_bytes,
   sent_bytes / NULLIF(phase_bytes, 0) AS share, -- Share of the bytes of the phase.
-  CAST(executions AS BIGINT) AS executions -- Executions of collectives, once for each pair of devices.
+  CAST(executions AS BIGINT) AS executions -- Executions, once for each pair of devices; of dcn, for each sender.
 FROM compared
