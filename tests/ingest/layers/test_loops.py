@@ -76,7 +76,7 @@ class Ran:
     def facts(self) -> LoopFacts:
         kinds = [self.kinds[i] for i in range(len(self.kinds))]
         trips = [self.trips.get(i, -1) for i in range(len(kinds))]
-        return LoopFacts(np.array(trips, np.int32), *(np.array([k == w for k in kinds], bool) for w in "pc"))
+        return LoopFacts(np.array(trips), *(np.array([k == w for k in kinds], bool) for w in "pc"))
 
     def expected(self) -> list[tuple[int, int]]:
         """The loop and the iteration that count, by the rule in the head of the module."""
@@ -118,7 +118,7 @@ class Ran:
             chains[i, : len(loops)] = [numbers.index(loop) for loop in loops]
         n = len(self.start)
         twice = np.array(self.instruction * 2, np.int32)
-        trips = np.array([self.trips[loop] for loop in numbers], np.int32)
+        trips = np.array([self.trips[loop] for loop in numbers])
         start = np.append(self.start, np.array(self.start) + 10**6)
         places = places_in_programs(np.repeat([0, 1], n), start, twice, chains, trips, self.facts)
         assert places.iteration[:n].tolist() == places.iteration[n:].tolist()

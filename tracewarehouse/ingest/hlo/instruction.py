@@ -13,7 +13,7 @@ AsyncRole = Literal["start", "update", "done"]
 OpNameSource = Literal["own", "fusion", "operand", "user"]
 
 
-KNOWN_TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d{1,9})"\}')
+KNOWN_TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d{1,18})"\}')
 """Where the configuration of a `while` states its number of iterations."""
 
 

@@ -57,7 +57,7 @@ class LoopFacts:
         is_collective: it is a collective.
     """
 
-    trips: Int32
+    trips: Int64
     is_product: Flags
     is_collective: Flags
 
@@ -66,10 +66,10 @@ def loop_facts(facts: Sequence[OpFacts]) -> LoopFacts:
     """Return the facts of these instructions that loops are counted by."""
     trips = [-1 if f.trips is None else f.trips for f in facts]
     columns = ([f.is_product for f in facts], [f.is_collective for f in facts])
-    return LoopFacts(np.array(trips, np.int32), *(np.array(column, bool) for column in columns))
+    return LoopFacts(np.array(trips, np.int64), *(np.array(column, bool) for column in columns))
 
 
-def loop_chains(rows: Sequence[InstructionRow]) -> tuple[Int32, Int32]:
+def loop_chains(rows: Sequence[InstructionRow]) -> tuple[Int32, Int64]:
     """Return the loops of instructions whose programs tell them, for `places_in_programs`.
 
     Returns:
@@ -84,7 +84,7 @@ def loop_chains(rows: Sequence[InstructionRow]) -> tuple[Int32, Int32]:
             number = chains[i, level] = numbers.setdefault((row.program_id, row.module, loop.name), len(numbers))
             if number == len(trips):
                 trips.append(loop.trips)
-    return chains, np.array(trips, np.int32)
+    return chains, np.array(trips, np.int64)
 
 
 def places_in_containers(nesting: Nesting, instruction: Int32, facts: LoopFacts) -> LoopPlaces:
@@ -119,7 +119,7 @@ def places_in_containers(nesting: Nesting, instruction: Int32, facts: LoopFacts)
 
 
 def places_in_programs(
-    execution: Integers, start: Int64, instruction: Int32, chains: Int32, trips: Int32, facts: LoopFacts
+    execution: Integers, start: Int64, instruction: Int32, chains: Int32, trips: Int64, facts: LoopFacts
 ) -> LoopPlaces:
     """Return the places of the ops of a device, whose programs tell the loops of their instructions.
 
@@ -162,7 +162,7 @@ def places_in_programs(
     return places
 
 
-def _iterations(run: Int64, instruction: Int32, trips: Int32, is_direct: Flags, inner: Int64 | None = None) -> Int32:
+def _iterations(run: Int64, instruction: Int32, trips: Int64, is_direct: Flags, inner: Int64 | None = None) -> Int32:
     """Return the iteration of each op in its run of a loop, -1 if not known; ops in order of start, shape (n,).
 
     Args:
