@@ -36,9 +36,11 @@ def busy_of(warehouse: Warehouse, run: str) -> tuple[dict[int, int], dict[int, i
     """By device: the sum of busy_ps, and the union of the events of models.leaf_ops."""
     run_id = warehouse.run(run).run_id
     sql = "SELECT device_id, CAST(sum(busy_ps) AS BIGINT) FROM models.leaf_ops WHERE run_id = $run GROUP BY device_id"
-    events = warehouse.query("SELECT device_id, start_ps, end_ps FROM models.leaf_ops WHERE run_id = $run", run=run_id)
+    asked = "SELECT device_id, start_ps, end_ps, duration_ps FROM models.leaf_ops WHERE run_id = $run"
+    events = warehouse.query(asked, run=run_id)
     by_device = defaultdict(list)
-    for device, start, end in events.rows():
+    for device, start, end, duration in events.rows():
+        assert end - start == duration
         by_device[device].append((start, end))
     return dict(warehouse.query(sql, run=run_id).rows()), {d: union(found) for d, found in by_device.items()}
 

@@ -27,6 +27,7 @@ _MODULE = {"kind": "module", "device_id": 0, "index": 0, "name": "main"}
 _SUM = {"instance": 0, "device_id": 0, "kind": "all-reduce", "group_size": 2, "message_bytes": 8, "end_ps": 9}
 _PEER = _SUM | {"device_id": 1, "event_id": 1}
 _BETWEEN = _SUM | {"link": "dcn", "is_partial": True, "wire_bytes": 8}
+_KERNELS = {"flag": "kernel_communication"}
 _SIZES = [_SUM | {"event_id": i, "instance": i, "message_bytes": 8 << i // 2, "end_ps": 9 << i // 2} for i in range(6)]
 _COPY = {"opcode": "copy-start", "async_role": "start", "op_class": "copy", "bytes_accessed": 8}
 _DONE = {"opcode": "copy-done", "async_role": "done", "op_class": "copy", "async_start": "copy-start.1"}
@@ -164,6 +165,11 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         [{"collectives": _SIZES[:-1]}, {"collectives": [*_SIZES[:-1], _SIZES[-1] | {"kind": "all-gather"}]}],
     ),
     "fitted_transfers": ({"collectives": _SIZES}, [{"collectives": [s | {"end_ps": 9} for s in _SIZES]}]),
+    "stated_collectives": (
+        {"runs": [{}], "quality_flags": [_KERNELS], "collectives": [_SUM]},
+        [{"runs": [{}], "quality_flags": [_KERNELS]}],
+    ),
+    "separate_collectives": ({"collectives": [_SUM]}, [{"collectives": [_SUM | {"window_source": "fused op"}]}]),
     "collective_in_slice": ({"collectives": [_SUM]}, [{"collectives": [_BETWEEN]}]),
     "link_traffic": ({"collectives": [_BETWEEN]}, [{"collectives": [_SUM | {"wire_bytes": 8}]}, {}]),
     "attributed_collectives": (

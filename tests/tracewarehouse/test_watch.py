@@ -17,10 +17,10 @@ import pytest
 from tiny_capture import tiny_capture, write_capture_directory
 
 import tracewarehouse as tw
+from tracewarehouse.cli.watch import Failed, Ingested, Waiting, Watcher
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
-from tracewarehouse.watch import Failed, Ingested, Waiting, Watcher
 
 SETTLE = 0.2
 

@@ -8,10 +8,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction, Loop
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.hlo.proto import Module
+
 
 _NOT_IN_KERNELS = re.compile(r"[^A-Za-z0-9_]")
 
@@ -43,10 +49,18 @@ class HloModule:
     def instruction(self, name: str) -> Instruction | None:
         """Return the instruction with this name in any computation; None if there is none or the proto is damaged."""
         try:
-            return self._instructions.get(name)
+            return self._module.instructions.get(name) if self._module else None
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
             return None
+
+    @property
+    def fused_collectives(self) -> frozenset[str]:
+        """Names of the fusions that carry a collective whose channel nothing outside of them has."""
+        is_parsed = "_module" in vars(self)
+        if not is_parsed and not any(kind.encode() in self.raw for kind in KINDS):
+            return frozenset()
+        return self._module.fused_collectives if self._module else frozenset()
 
     @cached_property
     def loops(self) -> Mapping[str, tuple[Loop, ...]]:
@@ -68,20 +82,25 @@ class HloModule:
     @cached_property
     def _kernels(self) -> dict[str, str | None]:
         kernels: dict[str, str | None] = {}
-        for name in self._instructions:
+        for name in self._module.instructions if self._module else ():
             kernel = _NOT_IN_KERNELS.sub("_", name)
             kernels[kernel] = None if kernel in kernels else name
         return kernels
 
     @cached_property
-    def _instructions(self) -> Mapping[str, Instruction]:
+    def has_communicating_kernels(self) -> bool:
+        """Whether some kernel of the program may send data to other devices itself."""
+        return b"has_communication" in self.raw or b"collective_id" in self.raw
+
+    @cached_property
+    def _module(self) -> Module | None:
         from tracewarehouse.ingest.hlo import proto
 
         try:
-            return proto.read_module(self.raw).instructions
+            return proto.read_module(self.raw)
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
-            return {}
+            return None
 
 
 class HloModules:

@@ -174,7 +174,7 @@ def _marks(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> t
 def _has_layers(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> bool:
     if _marks(executions, rows)[0]:
         return True
-    products = [i for e in executions for i in e.instruction_id.tolist() if rows[i].is_product]
+    products = [i for e in executions for i in e.instruction_id.tolist() if rows[i].contracts]
     return len(set(products)) >= MIN_PRODUCTS and len(products) >= _FEW_LAYERS * MIN_PRODUCTS * len(executions)
 
 

@@ -144,9 +144,9 @@ def _copies(body: _Body, rows: Sequence[InstructionRow]) -> Int64 | None:
         return None
     marks = np.array([-1 if layer is None else layer for layer, _ in told], np.int64)
     if sequence.time[marks >= 0].sum() < _MOSTLY * sequence.time.sum():
-        copy = find_copies(sequence)
-        is_whole = not copy.any() and find_pieces(sequence).confidence >= MIN_CONFIDENCE
-        return None if is_whole else copy
+        copies = find_copies(sequence)
+        is_whole = not copies.any() and find_pieces(sequence).confidence >= MIN_CONFIDENCE
+        return None if is_whole else copies
     if (marks[is_product] < 0).any():
         return None
     copy: Int64 = marks - marks[marks >= 0].min()

@@ -65,7 +65,7 @@ class LoopFacts:
 def loop_facts(facts: Sequence[OpFacts]) -> LoopFacts:
     """Return the facts of these instructions that loops are counted by."""
     trips = [-1 if f.trips is None else f.trips for f in facts]
-    columns = ([f.is_product for f in facts], [f.is_collective for f in facts])
+    columns = ([f.contracts for f in facts], [f.is_collective for f in facts])
     return LoopFacts(np.array(trips, np.int64), *(np.array(column, bool) for column in columns))
 
 
