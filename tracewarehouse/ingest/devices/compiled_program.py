@@ -17,6 +17,7 @@ from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.program import MOST_DEVICES, Program
+from tracewarehouse.ingest.layers.loops import loop_chains, loop_facts, places_in_programs
 from tracewarehouse.ingest.readers.hlo_program import HloProgramTrace
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class CompiledProgram:
         The order in which the program runs them takes the place of times: it pairs starts with dones.
         """
         numbers = instructions.add_program(self.module, self.program.names, self.program.lines)
-        collective = {name for name, n in numbers.items() if instructions.facts[n].is_collective}
+        collective = {name for name, n in numbers.items() if instructions.facts[n].has_collective}
         count = self.program.count(collective.__contains__)
         if count * len(devices) > MOST_EXECUTIONS:
             raise MalformedError(
@@ -71,10 +72,12 @@ class CompiledProgram:
         phase = named_phase(self.module.name)
         order = np.arange(len(runs), dtype=np.int64)
         once, unknown = np.zeros(len(runs), np.int32), np.full(len(runs), -1, np.int32)
+        chains, trips = loop_chains(instructions.rows)
+        iteration = places_in_programs(once, order, runs, chains, trips, loop_facts(instructions.facts)).iteration
         of_phase = np.full(len(runs), PHASES.index(phase) if phase in PHASES else -1, np.int32)
         for position, device in enumerate(devices):
             event_id = order + position * len(runs)
-            ops = CollectiveOps(event_id, runs, order, order, once, of_phase, unknown)
+            ops = CollectiveOps(event_id, runs, order, order, once, of_phase, unknown, iteration)
             executions.add_ops(device.device_id, device.host, ops)
             executions.finish_device(device.device_id, instructions.facts, {})
 
@@ -104,7 +107,8 @@ def survey_program(
             f"and at most {MOST_DEVICES} can be"
         )
     plane = trace.planes[0].name
-    devices = [Device(i, host.name, plane, i, "unknown", global_id=i) for i in range(count)]
+    ids = sorted(compiled.module.assignment) if compiled.device_count else range(count)
+    devices = [Device(i, host.name, plane, i, "unknown", global_id=number) for i, number in enumerate(ids)]
     more = f" and {len(program.unknown) - 5} more" if len(program.unknown) > 5 else ""
     flags = [Flag("unknown_repeats", ", ".join(program.unknown[:5]) + more)] if program.unknown else []
     return compiled, devices, flags

@@ -13,6 +13,17 @@ AsyncRole = Literal["start", "update", "done"]
 OpNameSource = Literal["own", "fusion", "operand", "user"]
 
 
+KNOWN_TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d{1,18})"\}')
+"""Where the configuration of a `while` states its number of iterations."""
+
+
+class Loop(NamedTuple):
+    """A loop of a program: the name of its `while`, and its number of iterations, 0 if the compiler does not tell."""
+
+    name: str
+    trips: int
+
+
 _SLICES = re.compile(r"\{(\d{1,6}(?:,\d{1,6}){0,4095})\}x\{[\d,:]+\}")
 
 
@@ -45,6 +56,14 @@ def dcn_transfer(attributes: Mapping[str, str]) -> DcnTransfer | None:
     )
 
 
+_COMMUNICATES = re.compile(r'"has_communication\\*":\s*true|"collective_id\\*":\s*\d')
+
+
+def is_communicating(backend_config: str) -> bool:
+    """Whether the configuration of a custom call says, as Pallas writes it, that the kernel sends to other devices."""
+    return _COMMUNICATES.search(backend_config) is not None
+
+
 class Instruction(NamedTuple):
     """One HLO instruction. A fact is None if the source does not state it.
 
@@ -71,6 +90,7 @@ class Instruction(NamedTuple):
         fusion_kind: 'kLoop', 'kOutput', ... of a fusion.
         called: names of called computations, without '%'.
         custom_call_target: target of a custom-call.
+        is_communicating: a custom call whose kernel sends data to other devices itself.
         async_opcode: the opcode that an async-start, -update or -done runs.
         inner: collectives in the computation of a fusion or an async op, in order; only a proto can tell.
         text: the HLO text, if it was read from text.
@@ -96,6 +116,7 @@ class Instruction(NamedTuple):
     fusion_kind: str | None = None
     called: tuple[str, ...] = ()
     custom_call_target: str | None = None
+    is_communicating: bool = False
     async_opcode: str | None = None
     inner: tuple[Instruction, ...] = ()
     text: str | None = None
@@ -108,13 +129,13 @@ def without_groups(instruction: Instruction) -> Instruction:
     return instruction._replace(replica_groups=None, source_target_pairs=None, inner=inner)
 
 
-def with_device_numbers(instruction: Instruction, replicas: int, partitions: int) -> Instruction:
-    """Return the instruction with groups and pairs of device numbers, for a program with replicas and partitions."""
-    inner = tuple(with_device_numbers(i, replicas, partitions) for i in instruction.inner)
+def with_logical_numbers(instruction: Instruction, replicas: int, partitions: int) -> Instruction:
+    """Return the instruction with groups and pairs of logical numbers, given its program's replicas and partitions."""
+    inner = tuple(with_logical_numbers(i, replicas, partitions) for i in instruction.inner)
     has_global_form = instruction.opcode.removesuffix("-start") in ("all-gather", "all-reduce", "reduce-scatter")
 
     def numbered(groups: Groups) -> Groups:
-        return flattened(
+        found = flattened(
             groups,
             replicas,
             partitions,
@@ -122,6 +143,8 @@ def with_device_numbers(instruction: Instruction, replicas: int, partitions: int
             is_global=instruction.use_global_device_ids,
             has_global_form=has_global_form,
         )
+        is_all = not groups and len(found) == 1 and 1 in (replicas, partitions)
+        return groups if is_all else found
 
     groups, pairs = instruction.replica_groups, instruction.source_target_pairs
     return instruction._replace(

@@ -13,7 +13,7 @@ from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, S
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import text
 from tracewarehouse.ingest.hlo.collectives import KINDS
-from tracewarehouse.ingest.hlo.instruction import Instruction, merged, with_device_numbers, without_groups
+from tracewarehouse.ingest.hlo.instruction import Instruction, Loop, merged, with_logical_numbers, without_groups
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
 from tracewarehouse.ingest.hlo.modules import HloModule, HloModules, module_and_program
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_role, async_start_name, base_opcode, is_spread
@@ -119,9 +119,11 @@ class Instructions:
         if row.hlo and _may_carry_collective(row.hlo, row.category):
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
             row.hlo = merged(row.hlo, module.instruction(row.name) if module else None)
+        elif row.hlo and row.hlo.opcode in ("fusion", "custom-call"):
+            _look_inside(row, modules.find(row.program_id, self._programs.get(row.program_id or 0)))
         if row.hlo and row.members is not None:
-            module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
-            _number_devices(row, module)
+            name = self._programs.get(row.program_id or 0)
+            _number_devices(row, modules.find(row.program_id, name), modules.assignments(row.program_id, name))
         key: Hashable
         if row.hlo:
             key = (row.program_id, row.name, row.hlo.text)
@@ -137,6 +139,9 @@ class Instructions:
             self._limit_members(row)
             self.rows.append(row)
             self.facts.append(row.facts)
+        elif row.assignments:  # another host may run the same text on devices of its own
+            known = self.rows[number]
+            known.assignments = tuple(dict.fromkeys((*known.assignments, *row.assignments)))
         return number
 
     def _limit_members(self, row: InstructionRow) -> None:
@@ -172,6 +177,16 @@ class Instructions:
         if row.program_id is None and row.hlo is not None:
             row.program_id, row.module = program_id, module
 
+    def tell_loops(self) -> None:
+        """Set the loops of the kernels of a command buffer that no instruction is named after: those of its others."""
+        of_buffer: dict[tuple[int | None, str | None, str], tuple[Loop, ...]] = {}
+        for row in self.rows:
+            if row.loops and row.hlo and row.hlo.name != row.name:
+                of_buffer.setdefault((row.program_id, row.module, row.name), row.loops)
+        for row in self.rows:
+            if row.hlo is None and row.kernel != row.name:
+                row.loops = of_buffer.get((row.program_id, row.module, row.name), ())
+
     def column_rows(self) -> Iterator[dict[str, Any]]:
         """Return the rows of main.instructions."""
         for number, row in enumerate(self.rows):
@@ -185,6 +200,20 @@ def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
     if hlo.opcode.startswith("async-") or is_spread(hlo):
         return True
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
+
+
+def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
+    """Give a fusion that computes the collective that it alone has, and tell whether a kernel communicates."""
+    if row.hlo is None or module is None:
+        return
+    if row.hlo.opcode == "custom-call":
+        known = module.instruction(row.name) if module.has_communicating_kernels else None
+        row.is_communicating = known is not None and known.is_communicating
+    elif row.name in module.fused_collectives:
+        row.hlo = merged(row.hlo, module.instruction(row.name))
+        if row.hlo.inner:
+            row.outline, row.is_fused = None, True
+            row.op_name, row.source = row.op_name or row.hlo.op_name, row.source or _source(row.hlo)
 
 
 def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
@@ -205,6 +234,9 @@ def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRo
     row.flops, row.model_flops, row.bytes_accessed = (
         _integer(stats.get(n)) for n in ("flops", "model_flops", "bytes_accessed")
     )
+    breakdown = stats.get("memory_access_breakdown")
+    if breakdown and isinstance(breakdown.value, bytes):
+        row.hbm_bytes, row.on_chip_bytes = _bytes_by_memory(breakdown.value)
     row.op_name = _string(stats.get("tf_op")) or (hlo.op_name if hlo else None)
     row.source = _string(stats.get("source")) or _source(hlo)
     row.stats = [s for s in metadata.stats if s.name not in _OWN_COLUMN]
@@ -213,6 +245,25 @@ def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRo
     elif hlo and metadata.display_name not in ("", hlo.name):
         row.stats.append(Stat("display_name", StatKind.STRING, metadata.display_name))
     return row
+
+
+_HBM = 1
+"""Number of HBM among the memory spaces of a MemoryAccessBreakdown (op_metrics.proto of XProf)."""
+
+
+def _bytes_by_memory(breakdown: bytes) -> tuple[int | None, int | None]:
+    """Return the bytes that a MemoryAccessBreakdown states in HBM, and those in all other memories."""
+    from google.protobuf.message import DecodeError
+
+    from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+
+    try:
+        accesses = CLASSES["MemoryAccessBreakdown"].FromString(breakdown).memory_accessed
+    except DecodeError:
+        return None, None
+    in_hbm = sum(a.bytes_accessed for a in accesses if a.memory_space == _HBM)
+    elsewhere = sum(a.bytes_accessed for a in accesses if a.memory_space != _HBM)
+    return (in_hbm, elsewhere) if max(in_hbm, elsewhere) <= _INT64_MAX else (None, None)
 
 
 def _op_row(
@@ -224,6 +275,9 @@ def _op_row(
     hlo_text: str | None,
 ) -> InstructionRow:
     hlo = module.instruction(op) if module else text.parse_instruction(hlo_text) if hlo_text else None
+    if module and hlo is None and module.named_kernel(event) in module.loops:
+        # a kernel of a command buffer, which the op is; outside of loops a kernel may stand for several instructions
+        hlo = module.instruction(module.named_kernel(event) or "")
     row = InstructionRow(op, program_id, module_name, hlo=hlo, kernel=event)
     if hlo:
         _fill_from_module(row, hlo, module)
@@ -244,8 +298,10 @@ def _program_row(module: HloModule, name: str, line: str | None) -> InstructionR
 
 def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule | None) -> None:
     row.op_name, row.source = hlo.op_name, _source(hlo)
-    if row.members is not None:
-        _number_devices(row, module)
+    row.loops = module.loops.get(hlo.name, ()) if module else ()
+    row.is_fused = hlo.fusion_kind == "kOutput" and bool(hlo.inner) and module is not None
+    if row.members is not None and module is not None:
+        _number_devices(row, module, (module.assignment,) if module.assignment else ())
     kind = (hlo.fusion_kind or "").removeprefix("k").lower()
     row.category = f"{kind} fusion".strip() if hlo.opcode == "fusion" else hlo.opcode
 
@@ -256,15 +312,16 @@ def _category_of_kernel(row: InstructionRow) -> str | None:
     return row.collective.kind if row.collective else None
 
 
-def _number_devices(row: InstructionRow, module: HloModule | None) -> None:
-    """Make the groups of a collective count devices, if its program has both replicas and partitions."""
-    if module is None or row.hlo is None or 1 in module.device_counts:
-        return
-    try:
-        row.hlo = with_device_numbers(row.hlo, *module.device_counts)
-    except MalformedError:
-        row.hlo, row.lacks_groups = without_groups(row.hlo), True
-    del row.collective
+def _number_devices(row: InstructionRow, module: HloModule | None, assignments: tuple[tuple[int, ...], ...]) -> None:
+    """Make the groups of a collective count logical numbers, and tell on which devices its program has these."""
+    if module is not None and row.hlo is not None and module.device_counts != (1, 1):
+        try:
+            row.hlo = with_logical_numbers(row.hlo, *module.device_counts)
+        except MalformedError:
+            row.hlo, row.lacks_groups = without_groups(row.hlo), True
+        del row.collective
+    named = max((n for group in row.members or () for n in group), default=0)
+    row.assignments = tuple(a for a in assignments if len(a) > named)
 
 
 def _source(hlo: Instruction | None) -> str | None:

@@ -8,10 +8,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.collectives import KINDS
+from tracewarehouse.ingest.hlo.instruction import Instruction, Loop
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.hlo.proto import Module
+
+
+_NOT_IN_KERNELS = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass
@@ -29,32 +37,81 @@ class HloModule:
 
     @cached_property
     def device_counts(self) -> tuple[int, int]:
-        """Replicas and partitions of the program; 1 of each if the proto is damaged."""
+        """Replicas and partitions of the program; 1 of each if the proto does not state them."""
+        return max(map(len, self._assigned), default=1) or 1, len(self._assigned) or 1
+
+    @cached_property
+    def assignment(self) -> tuple[int, ...]:
+        """Global device ids by logical number, replica by replica; empty if the proto does not state all of them."""
+        ids = tuple(i for replica in zip(*self._assigned, strict=False) for i in replica)
+        is_whole = len(ids) == sum(map(len, self._assigned)) == len(set(ids))
+        return ids if is_whole and all(0 <= i < 1 << 31 for i in ids) else ()
+
+    @cached_property
+    def _assigned(self) -> tuple[tuple[int, ...], ...]:
         from tracewarehouse.ingest.hlo import proto
 
         try:
-            return proto.device_counts(self.raw)
+            return proto.device_assignment(self.raw)
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
-            return 1, 1
+            return ()
 
     def instruction(self, name: str) -> Instruction | None:
         """Return the instruction with this name in any computation; None if there is none or the proto is damaged."""
         try:
-            return self._instructions.get(name)
+            return self._module.instructions.get(name) if self._module else None
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
             return None
 
+    @property
+    def fused_collectives(self) -> frozenset[str]:
+        """Names of the fusions that carry a collective whose channel nothing outside of them has."""
+        is_parsed = "_module" in vars(self)
+        if not is_parsed and not any(kind.encode() in self.raw for kind in KINDS):
+            return frozenset()
+        return self._module.fused_collectives if self._module else frozenset()
+
     @cached_property
-    def _instructions(self) -> Mapping[str, Instruction]:
-        from tracewarehouse.ingest.hlo import proto
+    def loops(self) -> Mapping[str, tuple[Loop, ...]]:
+        """The loops that hold each instruction, outermost first; empty if there are none, or the proto is damaged."""
+        if b"while" not in self.raw:
+            return {}
+        from tracewarehouse.ingest.hlo.program import Program
 
         try:
-            return proto.read_module(self.raw).instructions
+            return Program(self.raw).loops
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
             return {}
+
+    def named_kernel(self, kernel: str) -> str | None:
+        """Return the name of the instruction for which the compiler made a GPU's kernel; None if several could be."""
+        return self._kernels.get(kernel)
+
+    @cached_property
+    def _kernels(self) -> dict[str, str | None]:
+        kernels: dict[str, str | None] = {}
+        for name in self._module.instructions if self._module else ():
+            kernel = _NOT_IN_KERNELS.sub("_", name)
+            kernels[kernel] = None if kernel in kernels else name
+        return kernels
+
+    @cached_property
+    def has_communicating_kernels(self) -> bool:
+        """Whether some kernel of the program may send data to other devices itself."""
+        return b"has_communication" in self.raw or b"collective_id" in self.raw
+
+    @cached_property
+    def _module(self) -> Module | None:
+        from tracewarehouse.ingest.hlo import proto
+
+        try:
+            return proto.read_module(self.raw)
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return None
 
 
 class HloModules:
@@ -78,6 +135,17 @@ class HloModules:
         """Digest of each program's proto, and the number of devices for which the program is compiled."""
         modules = {m.digest: m for same in self._by_id.values() for m in same}
         return ((digest, math.prod(m.device_counts)) for digest, m in modules.items())
+
+    def assignments(self, program_id: int | None, module: str | None) -> tuple[tuple[int, ...], ...]:
+        """Return the device assignments of a program; several if it was loaded on several sets of devices.
+
+        A program whose id is not known has those of all modules of its name.
+        """
+        every = [m for same in self._by_id.values() for m in same]
+        same = self._by_id.get(program_id, []) if program_id is not None else every
+        named = [m for m in same if m.name == module]
+        found = named or (same if len({m.name for m in same}) == 1 else [])
+        return tuple(dict.fromkeys(m.assignment for m in found if m.assignment))
 
     def find(self, program_id: int | None, module: str | None) -> HloModule | None:
         """Return the module of a program; if several have that id, the one with that name."""

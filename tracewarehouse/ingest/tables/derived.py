@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +20,14 @@ from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, 
 from tracewarehouse.ingest.devices.timeline import Step, host_steps, named_phase, step_rows
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instruction_row import InferredPlace, InstructionRow
+from tracewarehouse.ingest.hlo.op_names import layer_and_part, stage_layer_and_tick
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
-from tracewarehouse.ingest.layers.inference import infer_layers
+from tracewarehouse.ingest.layers.inference import ProgramLayers, infer_layers
+from tracewarehouse.ingest.layers.layer_loops import KnownModel
 from tracewarehouse.ingest.layers.sequence import Execution
 from tracewarehouse.ingest.tables.lines import LinesWritten
 from tracewarehouse.ingest.tables.staging import RunWriters
+from tracewarehouse.ingest.tables.stats import EventCosts
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import Costs
@@ -43,24 +46,38 @@ class CollectivesWritten:
     """The inferred mesh axes; empty if the mesh is known."""
     missing: MissingDevices
     """Devices that replica groups count but the capture lacks."""
+    flags: tuple[Flag, ...]
+    """How the devices in the groups are known, if no device assignment tells."""
 
 
 def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[LinesWritten]) -> CollectivesWritten:
-    """Join the executions on the devices of all parts, and write the tables of collectives."""
+    """Join the executions on the devices of all parts, and write the tables of collectives and of devices.
+
+    The places of the devices on a mesh are known only then, if ranks' times tell them.
+    """
     groups = survey.groups()
     with ExitStack() as stack:
         executions = [stack.enter_context(p.executions) for p in parts]
-        collectives = CollectiveWriter(survey.instructions.rows, executions, is_timed=not survey.is_program)
+        collectives = CollectiveWriter(
+            survey.instructions.rows, executions, survey.clocks, is_timed=not survey.is_program
+        )
         collectives.write(writers["collectives"], groups)
+    if groups.coordinates:
+        survey.placement.lay(groups.coordinates)
+    writers.write_rows("devices", map(asdict, survey.devices))
     writers.write_rows("collective_groups", groups.group_rows())
     writers.write_rows("traffic", groups.traffic_rows())
     writers.write_rows("mesh_axes", _axis_rows(survey.placement, groups.inferred))
-    writers.finish("collectives")
+    writers.finish("collectives", "devices")
     return CollectivesWritten(
         collectives.counts,
         collectives.incomplete_instances,
         tuple(groups.inferred),
         survey.placement.missing(len(survey.devices) + groups.missing_devices, "replica groups count"),
+        (
+            *(Flag("inferred_order", sentence) for sentence in groups.orders),
+            *(Flag("unverified_groups", sentence) for sentence in groups.unverified),
+        ),
     )
 
 
@@ -106,27 +123,88 @@ def _manifest_steps(host: Host, manifest: Manifest | None) -> list[Step]:
     ]
 
 
-def place_in_layers(survey: RunSurvey, executions: Iterable[Execution]) -> list[Flag]:
-    """Set the inferred layers and parts of the run's instructions, and return a flag that names their programs.
+def place_in_layers(
+    survey: RunSurvey, executions: Iterable[Execution], time_ps: Sequence[npt.NDArray[np.float64]]
+) -> list[Flag]:
+    """Set the layers and parts of the run's instructions that no name tells, and return flags that name their programs.
 
     The instructions must know their programs, and their texts have been read. A pipeline stage with its own program
     counts its layers from 0: they are layers of the stage.
+
+    Args:
+        survey: the survey of the run.
+        executions: a few of each program.
+        time_ps: self time by instruction id, of each part of the run.
     """
     rows = survey.instructions.rows
-    inferred = [p for p in infer_layers(executions, rows) if p.is_inferred]
-    mesh = survey.placement.mesh
+    mesh, manifest = survey.placement.mesh, survey.manifest
     is_in_stage = mesh is not None and mesh.axes.get("pp", 1) > 1
-    places = Counter(i for p in inferred for i in p.layer)
+    layers = manifest.model.num_layers if manifest and manifest.model else None
+    model = KnownModel(layers, None if mesh is None else is_in_stage)
+    programs = infer_layers(executions, rows, model)
+    inferred = [p for p in programs if p.is_inferred]
+    places = Counter(i for p in inferred for i in (*p.layer, *p.in_loop))
     for program in inferred:
+        # without program ids, one text may stand for instructions of several programs
         for i, layer in program.layer.items():
-            if places[i] == 1:  # without program ids, one text may stand for instructions of several programs
-                rows[i].inferred = InferredPlace(layer, program.part.get(i), program.confidence, is_in_stage)
-    named = (f"{shown(p.program[0])}: {p.count} layers, confidence {p.confidence:.2f}" for p in inferred)
-    return [Flag("inferred_layers", "; ".join(named))] if inferred else []
+            if places[i] == 1:
+                is_of_stage = is_in_stage and not program.first
+                rows[i].inferred = InferredPlace(layer, program.part.get(i), program.confidence, is_of_stage)
+        for i, place in program.in_loop.items():
+            if places[i] == 1:
+                rows[i].in_loop = place
+    named = (f"{shown(p.program[0])}: {p}" for p in inferred)
+    flags = [Flag("inferred_layers", "; ".join(named))] if inferred else []
+    return [*flags, *_partial_layers(programs, rows, time_ps)]
+
+
+_MOST_UNPLACED = 0.1
+"""Share of the op time that may lack a layer in programs that have layers; a larger share is flagged."""
+_OUTSIDE_LAYERS = frozenset({"embed", "lm_head", "pipeline"})
+
+
+def _partial_layers(
+    programs: Sequence[ProgramLayers], rows: Sequence[InstructionRow], time_ps: Sequence[npt.NDArray[np.float64]]
+) -> Iterator[Flag]:
+    """Yield a flag if much of the op time may be in unknown layers, in programs whose layers are not inferred."""
+    time = _summed(time_ps, len(rows))
+    time[[i for i, row in enumerate(rows) if row.op_class == "container"]] = 0
+    lacking: dict[str, float] = {}
+    for program in programs:
+        if program.has_layers and not program.is_inferred:
+            ids = np.array([i for i in program.instructions if not _is_placed(rows[i])], np.int64)
+            reason = f"names tell those of {program.marked_share:.0%}" if program.is_marked else program.refusal
+            lacking[f"{shown(program.program[0])}: {reason}"] = float(time[ids].sum())
+    if sum(lacking.values()) > _MOST_UNPLACED * time.sum():
+        reasons = "; ".join(sorted((r for r, ps in lacking.items() if ps), key=lambda r: -lacking[r])[:3])
+        yield Flag("partial_layers", f"{sum(lacking.values()) / time.sum():.0%} of the op time ({reasons})")
+
+
+def _is_placed(row: InstructionRow) -> bool:
+    layer, part = layer_and_part(row.op_name)
+    return layer is not None or part in _OUTSIDE_LAYERS or stage_layer_and_tick(row.op_name) != (None, None)
+
+
+def _summed(time_ps: Iterable[npt.NDArray[np.float64]], count: int) -> npt.NDArray[np.float64]:
+    """Return the sum over the parts of a run of time by instruction id, shape (count,)."""
+    total = np.zeros(count)
+    for part in time_ps:
+        total[: len(part)] += part
+    return total
 
 
 _MOST_UNSIZED = 0.1
 """Share of the compute time that may lack a cost; a larger share is flagged."""
+
+
+def take_event_costs(rows: Sequence[InstructionRow], parts: Iterable[EventCosts]) -> None:
+    """Set the costs that an instruction does not state and its events do; `parts` are those of the run's parts."""
+    costs = EventCosts()
+    for part in parts:
+        costs.update(part)
+    for (number, name), mean in costs.means().items():
+        if getattr(rows[number], name) is None:
+            rows[number].event_costs[name] = mean
 
 
 def give_costs(rows: Iterable[InstructionRow], costs: Costs | None) -> list[Flag]:
@@ -150,16 +228,14 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
 
     `rows` have the given costs. `time_ps` is self time by instruction id, of each part of the run.
     """
-    total = np.zeros(len(rows))
-    for part in time_ps:
-        total[: len(part)] += part
+    total = _summed(time_ps, len(rows))
     computing = [(row, ps) for row, ps in zip(rows, total.tolist(), strict=True) if ps and row.op_class == "compute"]
     compute_ps = sum(ps for _, ps in computing)
     unsized: dict[str, dict[str, float]] = {}
-    for what, stated in (("bytes", "bytes_accessed"), ("flops", "model_flops")):
+    for what, stated in (("bytes", ("bytes_accessed",)), ("flops", ("model_flops", "flops"))):
         kernels: dict[str, float] = {}
         for row, ps in computing:
-            if not _is_sized(row, getattr(row.given, what, None), getattr(row, stated)):
+            if not _is_sized(row, getattr(row.given, what, None), [row.stated_cost(name) for name in stated]):
                 kernels[kernel_name(row.name)] = kernels.get(kernel_name(row.name), 0) + ps
         if _MOST_UNSIZED * compute_ps < sum(kernels.values()) < compute_ps:
             unsized[what] = kernels
@@ -172,11 +248,29 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
         yield Flag("unsized_time", f"{what}; give them with `--costs FILE` at ingest")
 
 
-def _is_sized(row: InstructionRow, given: int | None, stated: int | None) -> bool:
+def kernel_communication(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[np.float64]]) -> Iterator[Flag]:
+    """Yield a flag if kernels send data to other devices themselves; `time_ps` is as in `unsized_time`."""
+    total = np.zeros(len(rows))
+    for part in time_ps:
+        total[: len(part)] += part
+    compute_ps = sum(ps for row, ps in zip(rows, total.tolist(), strict=True) if row.op_class == "compute")
+    kernels: dict[str, float] = {}
+    for row, ps in zip(rows, total.tolist(), strict=True):
+        if ps and (row.is_communicating or (row.hlo is not None and row.hlo.is_communicating)):
+            kernels[kernel_name(row.name)] = kernels.get(kernel_name(row.name), 0) + ps
+    if kernels:
+        longest = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))[:3]
+        named = ", ".join(f"{shown(name)} {ps / compute_ps:.0%}" for name, ps in longest)
+        share = f"kernels of {sum(kernels.values()) / compute_ps:.0%} of the compute time"
+        yield Flag("kernel_communication", f"{share} send data to other devices themselves ({named})")
+
+
+def _is_sized(row: InstructionRow, given: int | None, stated: Iterable[int | None]) -> bool:
+    """True if a cost is known; the compiler does not know that of a custom call, so 0 is none there."""
     if given is not None:
         return True
     is_custom = row.hlo is not None and row.hlo.opcode == "custom-call"
-    return bool(stated) if is_custom else stated is not None
+    return any(each if is_custom else each is not None for each in stated)
 
 
 def write_instructions(writers: RunWriters, survey: RunSurvey) -> None:

@@ -21,7 +21,7 @@ WITH points AS (
     bus_bytes AS size,
     transfer_ps AS time_ps
   FROM models.collective_instances
-  WHERE NOT is_partial AND bus_bytes > 0
+  WHERE NOT is_partial AND bus_bytes > 0 AND transfer_ps IS NOT NULL
   UNION ALL
   SELECT
     run_id,
