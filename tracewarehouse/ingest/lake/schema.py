@@ -361,8 +361,8 @@ OPS = _table(
         on the device. The sum of duration_ps - overlap_ps is the union of the ops. [ps]
     class_overlap_ps    BIGINT   Like overlap_ps, but only among leaf ops of the same op_class, such as compute. [ps]
     execution           INTEGER  Execution of a program on this device, counted from 0 in order of time.
-    phase               VARCHAR  prefill or decode; outside before the device's first step and after its last; NULL in a
-        step of no phase, and in a capture without steps.
+    phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
+        step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
@@ -483,7 +483,7 @@ PHASES = _table(
     host!      VARCHAR  The host.
     device_id  INTEGER  The device; NULL for an interval on the host.
     kind!      VARCHAR  phase, step, module, layer, microbatch or annotation.
-    name!      VARCHAR  prefill, decode, or the module's or annotation's name.
+    name!      VARCHAR  prefill, decode, mixed (both in one batch), or the module's or annotation's name.
     index      INTEGER  Number of a step; other intervals are counted from 0.
     start_ps!  BIGINT   Start since the run's profile start. [ps]
     end_ps!    BIGINT   End, exclusive. [ps]

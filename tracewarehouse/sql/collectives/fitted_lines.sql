@@ -3,11 +3,11 @@ model: fitted_lines
 description: >
   Lines of least squares through measured times. For subject transfer, these are transfer times of a kind and axis of
   collectives against the bytes that a device sends. For decode, they are times of decode steps of as many requests
-  against the tokens of their context.
+  against the tokens of their context, both as differences from the middle of their stretch.
 notes: >
-  A line needs three points and two sizes. Differences from the mean are taken in whole units of their range, one part
+  A line needs two sizes and more points than it has unknowns: the slope, and a level for each stretch. Differences from the mean are taken in whole units of their range, one part
   in 2^20 or finer, so that sums stay exact integers. The intervals hold 95 % of such fits if the errors are normal:
-  estimate -+ t x standard error. t is the quantile of Student's distribution with points - 2 degrees of freedom, from
+  estimate -+ t x standard error. t is the quantile of Student's distribution with points - stretches - 1 degrees of freedom, from
   the expansion in Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5, whose error is below 0.04
   % from 4 degrees on.
 ---*/
@@ -19,7 +19,8 @@ WITH points AS (
     CAST(NULL AS BIGINT) AS requests,
     is_async,
     bus_bytes AS size,
-    transfer_ps AS time_ps
+    transfer_ps AS time_ps,
+    CAST(0 AS BIGINT) AS stretch
   FROM models.collective_instances
   WHERE NOT is_partial AND bus_bytes > 0
   UNION ALL
@@ -30,9 +31,13 @@ WITH points AS (
     NULL AS axis,
     CAST(requests AS BIGINT) AS requests,
     FALSE AS is_async,
-    CAST(context_tokens AS BIGINT) AS size,
-    longest_ps AS time_ps
+    -- twice the tokens since the middle of the stretch, whose sum over the stretch is 0
+    requests * (2 * stretch_position + 1 - stretch_steps) AS size,
+    longest_ps
+    - CAST(SUM(longest_ps) OVER (PARTITION BY run_id, requests, stretch) AS BIGINT) // stretch_steps AS time_ps,
+    stretch
   FROM models.decode_contexts
+  WHERE stretch_steps > 2
 ),
 
 sized AS (
@@ -51,6 +56,7 @@ ranges AS (
   SELECT
     run_id, subject, kind, axis, requests,
     COUNT(*) AS points,
+    COUNT(*) - COUNT(DISTINCT stretch) - 1 AS freedom,
     COUNT(*) FILTER (WHERE is_async) AS async_points,
     COUNT(DISTINCT size) AS sizes,
     MIN(size) AS least_size,
@@ -62,7 +68,7 @@ ranges AS (
     CASE WHEN COUNT(*) < 1024 THEN 67108864 WHEN COUNT(*) < 65536 THEN 8388608 ELSE 1048576 END AS finest
   FROM points
   GROUP BY run_id, subject, kind, axis, requests
-  HAVING COUNT(*) > 2
+  HAVING COUNT(*) > COUNT(DISTINCT stretch) + 1
 ),
 
 differences AS (
@@ -94,7 +100,7 @@ summed AS (
 
 moments AS (
   SELECT
-    r.run_id, r.subject, r.kind, r.axis, r.requests, r.points, r.async_points, r.sizes, d.repeated_sizes,
+    r.run_id, r.subject, r.kind, r.axis, r.requests, r.points, r.freedom, r.async_points, r.sizes, d.repeated_sizes,
     r.least_size, r.most_size, r.sum_size, r.sum_ps,
     r.range_size // r.finest + 1 AS unit_size,
     r.range_ps // r.finest + 1 AS unit_ps,
@@ -127,12 +133,12 @@ lines AS (
     xy * CAST(unit_ps AS DOUBLE) / (xx * CAST(unit_size AS DOUBLE)) AS slope,
     xy * xy / (xx * NULLIF(yy, 0)) AS r2,
     -- sum of squared distances from the line over its degrees of freedom
-    GREATEST(yy - xy * xy / xx, 0) * CAST(unit_ps AS DOUBLE) * CAST(unit_ps AS DOUBLE) / (points - 2) AS variance,
+    GREATEST(yy - xy * xy / xx, 0) * CAST(unit_ps AS DOUBLE) * CAST(unit_ps AS DOUBLE) / freedom AS variance,
     1.95996398e0
-    + 2.37227123e0 / (points - 2)
-    + 2.82249862e0 / ((points - 2) * (points - 2))
-    + 2.55584968e0 / ((points - 2) * (points - 2) * (points - 2))
-    + 1.58953405e0 / ((points - 2) * (points - 2) * (points - 2) * (points - 2)) AS t
+    + 2.37227123e0 / freedom
+    + 2.82249862e0 / (freedom * freedom)
+    + 2.55584968e0 / (freedom * freedom * freedom)
+    + 1.58953405e0 / (freedom * freedom * freedom * freedom) AS t
   FROM moments
   WHERE xx > 0
 )
@@ -147,9 +153,9 @@ SELECT
   async_points, -- Those of asynchronous collectives among them.
   sizes, -- Distinct sizes.
   repeated_sizes, -- Those of several points among them.
-  least_size, -- Smallest size, in bytes or tokens.
+  least_size, -- Smallest size, in bytes, or half tokens since the middle of the stretch.
   most_size, -- Largest one.
-  slope AS slope_ps, -- Time per byte or token.
+  slope AS slope_ps, -- Time per byte or half token.
   t * SQRT(variance / square_size) AS slope_error_ps, -- Half of its 95 % interval.
   mean_ps - slope * mean_size AS intercept_ps, -- Time at size 0.
   t * SQRT(variance * (1e0 / points + mean_size * mean_size / square_size)) AS intercept_error_ps, -- Half of its interval.
