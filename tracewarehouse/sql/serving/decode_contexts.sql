@@ -56,7 +56,10 @@ timed AS (
 ),
 
 stretched AS (
-  SELECT *, SUM(begins) OVER (PARTITION BY run_id ORDER BY start_ps, step) AS stretch
+  SELECT
+    *,
+    SUM(begins)
+      OVER (PARTITION BY run_id ORDER BY start_ps, step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS stretch
   FROM timed
 )
 
