@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tracewarehouse.queries.read_only import Limits
     from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.queries.run_summary import RunSummary
+    from tracewarehouse.queries.tables_read import ParsedSql
 
 
 def open_warehouse(
@@ -132,7 +133,7 @@ class Warehouse:
             QueryError: the query was refused or failed.
             WarehouseError: the runs cannot be listed or read.
         """
-        return self._ask(self._session_for(sql, read_only), sql, parameters, read_only=read_only)
+        return self._run(sql, parameters, read_only=read_only)
 
     def rows(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
         """Run a query as `query` does, but faster if its rows are few or are only printed or counted.
@@ -140,7 +141,7 @@ class Warehouse:
         The rows are fetched as Python values. So pyarrow, which takes a tenth of a second to load, is loaded only when
         the result is asked for a table or data frame. For many rows, `query` is then faster.
         """
-        return self._ask(self._session_for(sql, read_only), sql, parameters, read_only=read_only, as_values=True)
+        return self._run(sql, parameters, read_only=read_only, as_values=True)
 
     def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
         """Run a read-only query on the files of some runs only, as if the warehouse had no others; see `query`."""
@@ -159,13 +160,17 @@ class Warehouse:
 
         return Catalogue(self.lake, self.sql, lambda: self.definitions)
 
-    def _session_for(self, sql: str, read_only: bool) -> Session:
-        return self._sessions.for_query(sql) if read_only else self._sessions.unrestricted()
+    def _run(self, sql: str, parameters: Mapping[str, Any], *, read_only: bool, as_values: bool = False) -> QueryResult:
+        from tracewarehouse.queries.tables_read import ParsedSql
+
+        query = ParsedSql(sql)
+        session = self._sessions.for_query(query) if read_only else self._sessions.unrestricted()
+        return self._ask(session, query, parameters, read_only=read_only, as_values=as_values)
 
     def _ask(
         self,
         session: Session,
-        sql: str,
+        sql: str | ParsedSql,
         parameters: Mapping[str, Any],
         *,
         read_only: bool = True,
@@ -350,6 +355,7 @@ class Warehouse:
         name: str | None = None,
         step_program: str | None = None,
         costs: str | os.PathLike[str] | None = None,
+        device: str | None = None,
         jobs: int | None = None,
         max_gzip_ratio: float | None = None,
     ) -> IngestResults:
@@ -362,20 +368,22 @@ class Warehouse:
             name: name of the run, for a path that holds one capture.
             step_program: the module whose executions begin a step, instead of the capture's own steps.
             costs: a JSON or TOML file with the costs of kernels that the profiler does not know.
+            device: kind of the chips, such as TPU7x, where neither capture nor card tells it.
             jobs: number of processes that ingest in parallel; None for one per core, as far as memory allows. Small
                 captures are shared among them, and a large capture is read by all.
             max_gzip_ratio: how many times its own size a gzipped file may unpack to before it is refused as a trap;
                 None for the reader's own limit.
 
         Raises:
-            CaptureError: captures or the costs cannot be read; all other captures are in the warehouse.
+            CaptureError: captures or the costs cannot be read, or the chip is not known; all other captures are in the
+                warehouse.
             WarehouseError: the warehouse cannot be written.
         """
         from tracewarehouse.ingest.capture.remote import local_copy
         from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
         from tracewarehouse.ingested import IngestResults
 
-        options = RunOptions.parse(mesh, name, step_program, costs)
+        options = RunOptions.parse(mesh, name, step_program, costs, device)
         captures = find_whole_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")

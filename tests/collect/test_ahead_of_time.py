@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "v5e:2x4",
         {"backend": "jax", "model": "deepseek_v2", "mesh": "pp=2,ep=2,tp=2", "layers": 3},
     ),
+    "jax, v4": ("v4:2x2x1", {"backend": "jax", "model": "llama", "mesh": "dp=2,tp=2"}),
+    "jax, two devices a chip": ("tpu7x:2x2x1", {"backend": "jax", "model": "qwen3", "mesh": "tp=8"}),
+    "jax, one chip": ("v5e:1x1", {"backend": "jax", "model": "llama", "mesh": "tp=1"}),
+    "jax, 64 chips": ("v6e:8x8", {"backend": "jax", "model": "qwen2", "mesh": "dp=8,tp=8"}),
     "jax, attention kernels in a pipeline": (
         "v6e:2x2",
         {"backend": "jax", "model": WIDE, "mesh": "pp=2,tp=2", "input_length": 128},
@@ -83,7 +88,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-ALWAYS = {"attention kernels in both phases", "jax, attention kernels in both phases", "jax, a pipeline"}
+ALWAYS = {
+    "attention kernels in both phases",
+    "jax, attention kernels in both phases",
+    "jax, a pipeline",
+    "jax, v4",
+    "jax, two devices a chip",
+}
 
 
 def kernels(step: CompiledStep) -> int:
@@ -114,7 +125,7 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
     for step in steps:
         assert kernels(step) == (0 if forms[f"{step.phase}_attention"] == "einsum" else slots)
     assert [s.phase for s in steps] == ["prefill", "decode"]
-    assert all(s.fits for s in steps)
+    assert all(s.fits(s.bytes_per_device) for s in steps)
     assert all(0 < s.memory["aliased"] <= s.memory["outputs"] for s in steps)  # the cache is donated
     with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
         for step in steps:
@@ -122,7 +133,8 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
         assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
         told = warehouse.query("SELECT name, mesh, device_count FROM main.runs ORDER BY name").rows()
         chips = spec.mesh.size
-        assert told == [("decode", fields["mesh"], chips), ("prefill", fields["mesh"], chips)]
+        mesh = fields["mesh"] if chips > 1 else "single"
+        assert told == [("decode", mesh, chips), ("prefill", mesh, chips)]
         unknown = warehouse.query("SELECT COUNT(*) FROM main.collectives WHERE message_bytes IS NULL").rows()
         assert unknown == [(0,)]
         # Nothing is added but the two gathers of the argmax.
@@ -131,12 +143,14 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
 
 
 PUBLISHED = {
-    "meta-llama/Llama-3.1-8B": ("tp=8", 1),
-    "Qwen/Qwen2.5-32B": ("tp=8", 1),
-    "Qwen/Qwen3-30B-A3B": ("ep=2,tp=4", 1),
-    "deepseek-ai/DeepSeek-V3.1-Base": ("ep=2,tp=4", 4),
+    "meta-llama/Llama-3.1-8B": ("v6e:2x4", "tp=8", 1),
+    "Qwen/Qwen2.5-32B": ("v6e:2x4", "tp=8", 1),
+    "Qwen/Qwen3-32B": ("v6e:4x4", "tp=16", 1),
+    "meta-llama/Llama-3.1-70B": ("v4:2x4x4", "tp=32", 1),
+    "Qwen/Qwen3-30B-A3B": ("v6e:2x4", "ep=2,tp=4", 1),
+    "deepseek-ai/DeepSeek-V3.1-Base": ("v6e:2x4", "ep=2,tp=4", 4),
 }
-"""A model of each family with its mesh and so many layers that each kind is there."""
+"""A model of each family with its slice and mesh, and so many layers that each kind is there."""
 
 
 @pytest.mark.slow
@@ -145,9 +159,9 @@ PUBLISHED = {
 def test_a_published_shape_compiles_without_weights(tmp_path: Path, python: str, model: str) -> None:
     """JAX needs only shapes; no file of the model is here, and no weight is in memory."""
     require_time()
-    mesh, layers = PUBLISHED[model]
+    topology, mesh, layers = PUBLISHED[model]
     spec = run_spec(model=model, backend="jax", mesh=mesh, layers=layers, batch=8, input_length=128, output_length=3)
-    steps = compile_ahead(spec, "v6e:2x4", tmp_path / "compiled", python)
+    steps = compile_ahead(spec, topology, tmp_path / "compiled", python)
     weights = memory_need(pretrained_model(model), spec).weights
     for step in steps:
         # Beside the weights a chip has the cache, which is small here; the compiler pads a little.
@@ -161,6 +175,9 @@ def test_a_published_shape_compiles_without_weights(tmp_path: Path, python: str,
     ("topology", "said"),
     [
         ("v6e:2x2", "topology v6e:2x2 has 4 chips, and tp=8 is a mesh of 8"),
+        ("v4:2x2x1", "topology v4:2x2x1 has 4 chips, and tp=8 is a mesh of 8"),
+        ("tpu7x:2x2x2", "topology tpu7x:2x2x2 has 8 chips, which are 16 devices, and tp=8 is a mesh of 8"),
+        ("v6e:0x8", "topology v6e:0x8: expected"),
         ("v6e", "topology v6e: expected generation and chips per dimension, such as v6e:2x4"),
         ("v6e-8", "topology v6e-8: expected"),
         ("2x4", "topology 2x4: expected"),
@@ -216,8 +233,8 @@ def test_plan_prints_memory_and_traffic_of_each_step(
     arguments = ["-w", str(tmp_path / "w"), "plan", "llama", "--mesh", "tp=8", "--topology", "v6e:2x4", "--batch", "8"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "41 GB per chip" in result.stdout
-    assert "does not fit a TPU v6e chip" in result.stdout
+    assert "41 GB per device" in result.stdout
+    assert "does not fit a device of TPU v6e" in result.stdout
     assert "  all-reduce\ttp\t4 per step\t16384 message bytes\t28672 bytes sent per chip\n" in result.stdout
 
 
@@ -237,4 +254,27 @@ def test_a_module_becomes_a_proto_that_reads_back() -> None:
 
 def test_memory_of_a_chip_counts_donated_outputs_once(tmp_path: Path) -> None:
     memory = json.loads('{"arguments": 10, "outputs": 4, "aliased": 3, "temporaries": 5, "program": 2}')
-    assert CompiledStep("decode", tmp_path, "TPU v5e", memory).bytes_per_chip == 18
+    assert CompiledStep("decode", tmp_path, "TPU v5e", memory).bytes_per_device == 18
+
+
+def test_plan_says_whether_the_whole_model_fits_where_a_part_was_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_traces: Path
+) -> None:
+    program = shared_traces / "tpu-hlo" / "llama-tp8.decode.v6e-2x4.hlo.pb.gz"
+    if not program.exists():
+        pytest.skip("the compiled programs are not here")
+    memory = {"arguments": 4 * 10**9, "outputs": 0, "aliased": 0, "temporaries": 0, "program": 0}
+    monkeypatch.setattr(
+        "tracewarehouse.collect.ahead_of_time.compile_ahead",
+        lambda *_: [CompiledStep("decode", program, "TPU v5e", memory)],
+    )
+    model = ["deepseek-ai/DeepSeek-V3.1-Base", "--mesh", "ep=2,tp=4", "--topology", "v5e:2x4", "--batch", "8"]
+    result = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *model, "--layers", "4"])
+    assert result.exit_code == 0, result.output
+    said = re.search(
+        r"4 of 61 layers; the whole model needs (\d+) GB and does not fit a device of TPU v5e", result.stdout
+    )
+    assert said is not None, result.stdout
+    # 57 layers more, of 256 experts with three matrices of 7168 x 2048 in bfloat16 each, over 8 devices
+    assert int(said[1]) > 4 + 57 * 256 * 3 * 7168 * 2048 * 2 / 8 / 1e9
+    assert "-l4" in result.stdout

@@ -3,17 +3,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tracewarehouse.collect.capture import is_recorded, remove_leftovers, staged_capture, write_manifest
+from tracewarehouse.collect.capture import is_recorded, remove_leftovers, staged_capture, unproved, write_manifest
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import Manifest, ModelFacts
 
 
-def finish(staging: Path, spec: RunSpec) -> None:
+def finish(staging: Path, spec: RunSpec, **checks: Any) -> None:
     manifest = Manifest(
         name=spec.name,
         model=ModelFacts(name=spec.model),
@@ -23,6 +24,7 @@ def finish(staging: Path, spec: RunSpec) -> None:
         output_length=spec.output_length,
         mesh=spec.mesh,
         spec_digest=spec.digest,
+        checks=checks,
     )
     write_manifest(staging, manifest)
 
@@ -105,3 +107,28 @@ def test_leftovers_of_ended_processes_go(tmp_path: Path) -> None:
         for writer in writers:
             writer.kill()
             writer.communicate()
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"),
+    [
+        ({"reference": "full", "tokens_equal": True}, None),
+        ({"reference": "full", "tokens_equal": None, "comparable_share": 0.0}, "its tokens are not compared: in every"),
+        ({"reference": "full", "tokens_equal": False}, "its tokens differ from the reference's where two logits are"),
+        ({"reference": "finite_logits"}, "no reference was computed, so its tokens are not compared"),
+        (
+            {"reference": "first_layers", "first_layers": 3, "first_layers_tokens_equal": True},
+            "only the tokens of its first 3 layers are compared",
+        ),
+        (
+            {"reference": "first_layers", "first_layers": 3, "first_layers_tokens_equal": None},
+            "the tokens of its first 3 layers are not compared",
+        ),
+    ],
+)
+def test_what_a_recorded_run_did_not_prove_is_said(tmp_path: Path, checks: dict[str, Any], said: str | None) -> None:
+    spec = RunSpec()
+    with staged_capture(tmp_path, spec.name) as staging:
+        finish(staging, spec, **checks)
+    found = unproved(tmp_path / spec.name)
+    assert found is None if said is None else found is not None and found.startswith(said)

@@ -102,11 +102,25 @@ def test_equal_workloads_under_torch_xla_and_jax(
         {"model": "qwen3", "mesh": "dp=2,tp=2", "sequence_parallelism": "ring"},
         {"model": "llama", "mesh": "tp=4", "sequence_parallelism": "ulysses"},
         {"model": "qwen2", "mesh": "tp=2", "dtype": "bfloat16"},
+        {"model": "qwen3", "mesh": "tp=8"},
+        {"model": "qwen2", "mesh": "tp=8", "sequence_parallelism": "megatron"},
+        {"model": "qwen2", "mesh": "tp=8", "sequence_parallelism": "ulysses"},
+        {"model": "qwen3", "mesh": "tp=8", "sequence_parallelism": "ring"},
     ],
     ids=lambda fields: run_spec(backend="jax", **fields).name,
 )
 def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], fields: dict[str, Any]) -> None:
     require_promises_kept(record, run_spec(backend="jax", batch=4, input_length=8, output_length=3, **fields))
+
+
+@pytest.mark.parametrize("mode", [None, "ulysses", "ring"])
+def test_a_published_model_with_more_devices_than_key_value_heads(
+    record: Callable[[RunSpec], Path], tmp_path: Path, mode: str | None
+) -> None:
+    write_checkpoint(tmp_path / "published", "qwen2", layers=2)
+    fields = {"mesh": "tp=8", "batch": 2, "input_length": 8, "output_length": 3, "sequence_parallelism": mode}
+    checks = require_promises_kept(record, run_spec(model=str(tmp_path / "published"), backend="jax", **fields))
+    assert (checks["reference"], checks["tokens_equal"]) == ("full", True)
 
 
 def test_a_published_model(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:

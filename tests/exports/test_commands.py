@@ -10,6 +10,7 @@ from conftest import ROOT
 from served_capture import write_served_capture
 
 from tracewarehouse import cli
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import open_warehouse
 
@@ -57,6 +58,26 @@ def test_several_hosts_are_written_so_that_they_come_back(
         assert sorted(found.rows()) == [(f"{name}/{name}", 4), ("merged", 0)]
         notes = again.query("SELECT detail FROM main.quality_flags WHERE flag = 'profiler_warning'").scalar()
     assert "one file of 2 hosts (host0, host1): their devices are not read" in notes
+
+
+def test_several_runs_go_into_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    warehouse, out = tmp_path / "warehouse", tmp_path / "traces"
+    two_hosts = "llama-pp2tp2-b4-i16-o5-hosts2"
+    ingest_one(ROOT / "data" / "captures" / two_hosts, warehouse)
+    ids = []
+    for number in (2, 3):
+        capture = write_served_capture(tmp_path / f"{number}.xplane.pb", number)
+        ids.append(ingest_one(capture, warehouse, RunOptions(name="served")).run_id)
+    command = ["-w", str(warehouse), "export", "chrome", *ids, two_hosts, ids[0]]
+    assert cli.run([*command, "-o", str(out)]) == 0
+    served = [f"served-{run_id}.trace.json" for run_id in ids]
+    hosts = [f"{two_hosts}/plugins/profile/{two_hosts}/host{n}.trace.json.gz" for n in range(2)]
+    assert capsys.readouterr().out.splitlines() == [str(out / name) for name in [*served, *hosts]]
+    first, second = (json.loads((out / name).read_text())["traceEvents"] for name in served)
+    assert len(first) == len(second)
+    assert first != second
+    assert cli.run([*command, "-o", str(tmp_path / "all.json")]) == 2
+    assert "is one file, and 4 runs are asked for; name a folder" in capsys.readouterr().err
 
 
 def test_errors_name_the_run_and_the_file(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,6 +161,59 @@ def test_mi300(shared_traces: Path, tmp_path: Path, tables_of: Any) -> None:
     assert np.all([end > start for start, end in query("SELECT start_ps, end_ps FROM phases")])
 
 
+H200 = {"device_vendor": "Nvidia", "compute_cap_major": 9, "compute_cap_minor": 0, "memory_size": 150_109_880_320}
+
+
+@pytest.mark.parametrize(
+    ("stated", "kind", "peak", "link"),
+    [
+        (H200, "H200", 989e12, ("nvlink", 450.0)),
+        (H200 | {"core_count": 132}, "H200", 989e12, ("nvlink", 450.0)),
+        (H200 | {"core_count": 114}, "Nvidia", None, (None, None)),  # another board
+        (H200 | {"memory_size": 85_174_583_296}, "H100", 989e12, ("nvlink", 450.0)),
+        (H200 | {"memory_size": 102_000_000_000}, "Nvidia", None, (None, None)),  # H20 or GH200
+        (H200 | {"gpu_device_name": "NVIDIA H200"}, "NVIDIA H200", 989e12, ("nvlink", 450.0)),
+        (H200 | {"gpu_device_name": "NVIDIA H200 NVL"}, "NVIDIA H200 NVL", None, (None, None)),  # a name is stronger
+        (H200 | {"compute_cap_major": 8, "memory_size": 42_297_786_368}, "A100 40GB", 312e12, ("nvlink", 300.0)),
+        (H200 | {"compute_cap_major": 8, "memory_size": 85_094_825_984}, "A100 80GB", 312e12, ("nvlink", 300.0)),
+        (H200 | {"compute_cap_major": 10, "memory_size": 191_501_107_200}, "B200", 2250e12, ("nvlink", 900.0)),
+        (H200 | {"device_vendor": "AMD", "memory_size": 68_702_699_520, "core_count": 104}, "MI250", 181.05e12,
+         ("fabric", None)),
+        (H200 | {"device_vendor": "AMD", "compute_cap_minor": 4, "memory_size": 206_141_652_992}, "MI300X", 1307e12,
+         ("fabric", 448.0)),
+        (H200 | {"device_vendor": "AMD", "compute_cap_minor": 4, "memory_size": 274_861_129_728}, "AMD", None,
+         (None, None)),  # MI325X
+        ({"device_vendor": "Nvidia"}, "Nvidia", None, (None, None)),
+    ],
+)  # fmt: skip
+def test_the_kind_of_a_gpu_follows_from_what_its_plane_states(
+    ingest: Any, stated: dict[str, Any], kind: str, peak: float | None, link: tuple[str | None, float | None]
+) -> None:
+    space = Space()
+    plane = space.plane("/device:GPU:0")
+    for name, value in stated.items():
+        plane.stat(name, value)
+    kernel(plane.line("Stream #1(Kernel)"), "gemm", "dot.2", 0, 1)
+    _, query = ingest(space)
+    found = "SELECT kind, peak_flops_per_s, link, peak_link_gbps, peak_ici_gbps FROM devices"
+    assert query(found) == [(kind, peak, *link, None)]
+
+
+def test_what_an_amd_gpu_states_of_its_memory_is_half_of_what_hbm3_gives(ingest: Any) -> None:
+    space = Space()
+    plane = space.plane("/device:GPU:0").stat("device_vendor", "AMD").stat("memory_size", 206_141_652_992)
+    plane.stat("compute_cap_major", 9).stat("compute_cap_minor", 4).stat("memory_bandwidth", 2_662_400_000_000)
+    kernel(plane.line("Stream #1(Kernel)"), "gemm", "dot.2", 0, 1)
+    _, query = ingest(space)
+    assert query("SELECT peak_hbm_gbps, peak_source FROM devices") == [(5300.0, "hardware table")]
+
+
+def test_h200(shared_traces: Path, tmp_path: Path, tables_of: Any) -> None:
+    ingest_one(shared_traces / "gpu-own" / "h200-jax-llama6-unrolled-marked.xplane.pb.gz", tmp_path / "warehouse")
+    found = "SELECT kind, peak_flops_per_s, peak_hbm_gbps, link, peak_source FROM devices"
+    assert tables_of(tmp_path / "warehouse")(found) == [("NVIDIA H200", 989e12, 4814.304, "nvlink", "both")]
+
+
 @pytest.mark.parametrize(
     "members",
     [

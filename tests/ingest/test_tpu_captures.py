@@ -539,6 +539,47 @@ def test_a_card_names_the_chip_where_the_capture_does_not(tmp_path: Path, tables
 
 
 @pytest.mark.parametrize(
+    ("option", "card", "expected"),
+    [
+        ("TPU7x", None, [("TPU7x", 2307e12 / 2, "option", 0, 0), ("TPU7x", 2307e12 / 2, "option", 0, 1)]),
+        ("tpu_v6e", None, [("TPU v6e", 918e12, "option", None, None)] * 2),
+        ("TPU7x", "tpu_v6e", [("TPU v6e", 918e12, "card", None, None)] * 2),  # the card is of this capture
+        ("H100", None, [(None, None, None, None, None)] * 2),  # it does not describe a TPU
+    ],
+)
+def test_the_user_names_the_chip_where_nothing_else_does(
+    tmp_path: Path, tables_of: Any, option: str, card: str | None, expected: list[Any]
+) -> None:
+    space = Space()
+    for device in range(2):
+        space.plane(f"/device:TPU:{device}").line("XLA Modules").event(f"decode({PROGRAM})", 0, 100)
+    capture = space.write(tmp_path / "run" / "vm.xplane.pb")
+    if card:
+        (tmp_path / "run" / "card.yaml").write_text(
+            f"workload: {{hardware: {{xpu_spec: {{type: TPU, model: {card}}}}}}}"
+        )
+    home = tmp_path / "warehouse"
+    plain = ingest_one(capture.parent, home)
+    result = ingest_one(capture.parent, home, RunOptions.parse(device=option))
+    assert result.run_id == plain.run_id and result.entry.version != plain.entry.version
+    devices = "SELECT kind, peak_flops_per_s, peak_source, chip_id, core_id FROM devices ORDER BY device_id"
+    assert tables_of(home)(devices) == expected
+
+
+def test_a_chip_that_is_not_in_the_table_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"the peaks of a 'TPU v99' are not known; known are TPU v4, .*MI300X"):
+        RunOptions.parse(device="TPU v99")
+
+
+def test_an_odd_number_of_devices_of_two_a_chip_says_nothing_of_chips(tmp_path: Path, tables_of: Any) -> None:
+    space = Space()
+    for device in range(3):
+        space.tpu(device, "TPU7x").modules.event(f"decode({PROGRAM})", 0, 100)
+    ingest_one(space.write(tmp_path / "vm.xplane.pb"), tmp_path / "warehouse")
+    assert tables_of(tmp_path / "warehouse")("SELECT DISTINCT kind, chip_id FROM devices") == [("TPU7x", None)]
+
+
+@pytest.mark.parametrize(
     ("kind", "rates", "memory", "links"),
     [  # TFLOP/s of bf16, int8 and fp8; links of a chip times GB/s of a link in one direction
         ("TPU v4", (275, 275, None), 1200.0, 6 * 50.0),
@@ -546,6 +587,12 @@ def test_a_card_names_the_chip_where_the_capture_does_not(tmp_path: Path, tables
         ("TPU v5p", (459, 918, 459), 2765.0, 6 * 100.0),
         ("TPU v6 lite", (918, 1836, 918), 1638.0, 4 * 100.0),
         ("v6e", (918, 1836, 918), 1638.0, 4 * 100.0),
+        (
+            "TPU7x",
+            (2307 / 2, None, 4614 / 2),
+            7380 / 2,
+            6 * 100.0,
+        ),  # a device is half of a chip, the links are all of it
     ],
 )
 def test_the_peaks_of_a_chip_are_those_of_its_documentation(
@@ -553,7 +600,9 @@ def test_the_peaks_of_a_chip_are_those_of_its_documentation(
 ) -> None:
     device = Device(0, "vm", "/device:TPU:0", 0, "tpu")
     complete_devices([device], "tpu", kind)
-    assert (device.peak_hbm_gbps, device.peak_ici_gbps) == (memory, links)
+    assert (device.peak_hbm_gbps, device.peak_ici_gbps, device.link, device.peak_link_gbps) == (
+        memory, links, "ici", links,
+    )  # fmt: skip
     peaks = device.peak_flops_per_s, device.peak_int8_flops_per_s, device.peak_fp8_flops_per_s
     assert peaks == tuple(rate and rate * 1e12 for rate in rates)
 

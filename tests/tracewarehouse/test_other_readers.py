@@ -22,6 +22,7 @@ from tracewarehouse.database.session import Session
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.queries.tables_read import ParsedSql
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 Rows = list[str]
@@ -133,6 +134,12 @@ LISTED = {
     "WHERE (o.run_id IN ('r2', 'r3'))",
     "two parts": "SELECT count(*) FROM (SELECT event_id FROM ops WHERE run_id = 'r2' UNION ALL "
     "SELECT event_id FROM ops AS p WHERE p.run_id = 'r3')",
+    "a macro": "SELECT count(*) FROM macros.run_points(['r2', 'r3']) WHERE chips > 0 OR chips IS NULL",
+    "macros of a run each": "SELECT count(*) FROM macros.top_ops('r2', 3) JOIN macros.op_icicle('r3') ON TRUE",
+    "a macro, with named arguments": "SELECT count(*) FROM macros.compare_values(['r2'], ['r3'], "
+    "baseline_repeats := CAST(NULL AS VARCHAR[]), run_repeats := ['r2', 'r3'])",
+    "a macro and a table": "SELECT count(*) FROM macros.step_shares(['r2']) JOIN (SELECT * FROM runs "
+    "WHERE run_id = 'r3') ON TRUE",
     "a name by WITH": "WITH t AS (SELECT event_id FROM ops WHERE run_id IN ('r2', 'r3')) SELECT count(*) FROM t",
 }
 
@@ -162,6 +169,15 @@ ALL = {
     "a sample": "SELECT count(*) FROM ops TABLESAMPLE 10 ROWS WHERE run_id IN ('r2', 'r3')",
     "by position": "SELECT count(*) FROM ops POSITIONAL JOIN runs AS r WHERE ops.run_id IN ('r2', 'r3')",
     "a parameter": "SELECT count(*) FROM ops WHERE run_id IN ('r2', $run)",
+    "a macro without runs": "SELECT count(*) FROM macros.configurations() WHERE run_id IN ('r2', 'r3')",
+    "a macro of runs by a query": "SELECT count(*) FROM macros.run_points((SELECT list(run_id) FROM runs "
+    "WHERE run_id IN ('r2', 'r3')))",
+    "a macro of a run and a parameter": "SELECT count(*) FROM macros.run_points(['r2', $run])",
+    "a macro beside all runs": "SELECT count(*) FROM macros.top_ops('r2', 3), runs",
+    "a macro of no run": "SELECT count(*) FROM macros.run_points([])",
+    "a macro of as many runs as the catalogue is for": "SELECT count(*) FROM macros.run_points(["
+    + ", ".join(f"'r{n}'" for n in range(64))
+    + "])",
     "files": "SELECT run_id FROM read_parquet('lake/r2/*/ops.parquet')",
 }
 
@@ -170,15 +186,46 @@ ALL = {
 def test_a_query_that_may_need_other_runs_sees_them_all(sql: str, folder: Path) -> None:
     with Warehouse(folder) as opened:
         session = Session(opened.lake, lambda: opened.definitions, is_restricted=True)
-        assert session.runs_read(sql) is None
+        assert session.runs_read(ParsedSql(sql)) is None
         session.close()
+
+
+def test_a_macro_of_a_run_says_the_same_without_the_others(folder: Path) -> None:
+    """Whatever `reads_runs` promises: all rows come from the runs in these arguments."""
+    with Warehouse(folder) as opened:
+        run, other = (r.run_id for r in opened.lake.runs())
+        given = dict.fromkeys(("runs", "baselines", "run_repeats", "baseline_repeats"), f"['{run}']") | {
+            "run": f"'{run}'"
+        }
+        given |= {"device": "0", "from_ps": "0", "begin_ps": "0", "until_ps": "10000000000", "finish_ps": "10000000000"}
+        given |= {
+            "slice_ps": "100000000",
+            "stretch_ps": "100000000",
+            "most": "5",
+            "first_event": "0",
+            "end_event": "10",
+        }
+        given["threads"] = """[{"first_event_id": 0, "place": '"pid": 0', "kind": 'op', "is_named": TRUE}]"""
+        promised = [m for m in opened.definitions.macros if opened.definitions.runs_of_macros[m.qualified][1]]
+        with_rows = set()
+        for macro in promised:
+            arguments = ", ".join(given.get(p, "NULL") for p in opened.definitions.runs_of_macros[macro.qualified][0])
+            sql = f"SELECT * FROM {macro.qualified}({arguments})"
+            session = Session(opened.lake, lambda: opened.definitions, is_restricted=True)
+            assert session.runs_read(ParsedSql(sql)) == {run}, macro.qualified
+            session.close()
+            alone = opened.query_of([run], sql).rows()
+            assert sorted(map(repr, alone)) == sorted(map(repr, opened.connection().execute(sql).fetchall()))
+            with_rows |= {macro.name} if alone else set()
+        assert other != run
+        assert {"top_ops", "run_points", "run_tiles", "compare_values", "chrome_events"} <= with_rows
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1 AS run_id WHERE run_id = 'r2'", "SELECT count(*) FROM metrics.catalog"])
 def test_a_query_of_no_table_needs_no_run(sql: str, listed: Path) -> None:
     with Warehouse(listed) as opened:
         session = Session(opened.lake, lambda: opened.definitions, is_restricted=True)
-        assert session.runs_read(sql) == frozenset()
+        assert session.runs_read(ParsedSql(sql)) == frozenset()
         session.close()
 
 

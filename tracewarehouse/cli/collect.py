@@ -98,6 +98,7 @@ def collect(
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
+    from tracewarehouse.collect.capture import unproved
     from tracewarehouse.collect.experiment import run_spec
 
     fields = {
@@ -150,8 +151,10 @@ def collect(
                 faults[name] = of_capture
                 for fault in of_capture:
                     say(f"error: {name}: {fault}")
-            else:
-                lasting_echo(output / name)
+                return
+            lasting_echo(output / name)
+            if note := unproved(output / name):
+                say(f"note: {name}: {note}")
 
         results = runner.collect(plan, output, resume=resume, pythons=pythons, on_progress=tell)
     _print_summary(results, faults)

@@ -5,6 +5,7 @@ A subcommand only reads its options; it imports its module of `tracewarehouse.ex
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,32 +38,41 @@ def export() -> None:
 @app.command()
 def chrome(
     context: typer.Context,
-    run: RunArgument,
+    run: Annotated[list[str], typer.Argument(help="Run ids, beginnings of ids, or names.", show_default=False)],
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="A .json or .json.gz file, or a folder for one file per host. Default: named after the run, a file "
-            "for one host and a folder for several.",
+            help="A .json or .json.gz file, or a folder for one file per host; of several runs, a folder for all. "
+            "Default: named after the run, a file for one host and a folder for several.",
         ),
     ] = None,
 ) -> None:
-    """Write a run as Chrome trace JSON, for the Perfetto UI, chrome://tracing, and tools for the profiler's files."""
-    from tracewarehouse.exports.chrome import export_chrome
+    """Write runs as Chrome trace JSON, for the Perfetto UI, chrome://tracing, and tools for the profiler's files."""
+    from tracewarehouse.exports.chrome import export_chrome, file_name
 
+    is_folder = len(run) > 1
+    if is_folder and output is not None and output.name.endswith((".json", ".json.gz")):
+        raise typer.BadParameter(f"{output} is one file, and {len(run)} runs are asked for; name a folder")
     with context.obj.open() as warehouse:
-        entry = warehouse.run(run)
-        has_several_hosts = entry.rows.get("hosts", 1) > 1
-        target = output or Path(entry.name if has_several_hosts else f"{entry.name}.trace.json")
-        files = export_chrome(warehouse, run, target)
-    for path in files:
-        typer.echo(path)
-    if has_several_hosts and len(files) == 1:
-        typer.echo(
-            "note: one file of several hosts is for viewers; name a folder to get files that `tw ingest` reads",
-            err=True,
-        )
+        entries = {entry.run_id: entry for entry in map(warehouse.run, run)}.values()
+        names = Counter(entry.name for entry in entries)
+        for entry in entries:
+            has_several_hosts = entry.rows.get("hosts", 1) > 1
+            name = file_name(entry.name if names[entry.name] == 1 else f"{entry.name}-{entry.run_id}")
+            own = Path(name if has_several_hosts else f"{name}.trace.json")
+            if is_folder and output is not None:
+                output.mkdir(parents=True, exist_ok=True)
+            target = own if output is None else output / own if is_folder else output
+            files = export_chrome(warehouse, entry.run_id, target)
+            for path in files:
+                typer.echo(path)
+            if has_several_hosts and len(files) == 1:
+                typer.echo(
+                    "note: one file of several hosts is for viewers; name a folder to get files that `tw ingest` reads",
+                    err=True,
+                )
 
 
 @app.command("ccl-bench")

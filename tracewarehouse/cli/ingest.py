@@ -10,7 +10,7 @@ import typer
 
 from tracewarehouse.cli.options import Engine, EngineOption, MasterOption
 from tracewarehouse.cli.output import copying, counting, status
-from tracewarehouse.ingest.capture.run_options import RunOptions, parse_mesh
+from tracewarehouse.ingest.capture.run_options import RunOptions, parse_device, parse_mesh
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ def _costs(file: str) -> Costs:
 
     try:
         return load_costs(file)
+    except TracewarehouseError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _device(text: str) -> str:
+    try:
+        return parse_device(text)
     except TracewarehouseError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -66,6 +73,18 @@ StepOption = Annotated[
 ]
 
 
+DeviceOption = Annotated[
+    Any,
+    typer.Option(
+        "--device",
+        metavar="KIND",
+        help="Kind of the chips, such as TPU7x or H200, where neither capture nor card tells it.",
+        parser=_device,
+        show_default=False,
+    ),
+]
+
+
 def ingest(
     context: typer.Context,
     paths: Annotated[
@@ -87,6 +106,7 @@ def ingest(
             show_default=False,
         ),
     ] = None,
+    device: DeviceOption = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -113,7 +133,7 @@ def ingest(
     captures, errors = _found(paths, max_gzip_ratio)
     if name is not None and len(captures) > 1:
         raise typer.BadParameter(f"--name is for one capture, found {len(captures)}")
-    options = RunOptions(mesh, name, step, costs)
+    options = RunOptions(mesh, name, step, costs, device)
     given = len(captures) + len(errors)
     try:
         if captures:
@@ -246,6 +266,7 @@ def watch(
     ],
     mesh: MeshOption = None,
     step: StepOption = None,
+    device: DeviceOption = None,
     interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks at the folder.")] = 2.0,
     settle: Annotated[
         float, typer.Option(min=0, help="A capture is complete once it has not changed for this many seconds.")
@@ -266,7 +287,8 @@ def watch(
 
     complaints: set[str] = set()
     with context.obj.open(create=True) as warehouse, status() as update:
-        watcher = Watcher(warehouse, location, RunOptions(mesh, step_program=step), settle=settle, patience=patience)
+        options = RunOptions(mesh, step_program=step, device=device)
+        watcher = Watcher(warehouse, location, options, settle=settle, patience=patience)
         for event in watcher.follow(interval):
             if isinstance(event, Ingested):
                 say(event.result)

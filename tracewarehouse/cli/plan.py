@@ -23,6 +23,7 @@ from tracewarehouse.cli.output import status
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.ahead_of_time import CompiledStep
+    from tracewarehouse.collect.memory import MemoryNeed
     from tracewarehouse.collect.run_spec import RunSpec
     from tracewarehouse.warehouse import Warehouse
 
@@ -31,7 +32,9 @@ def plan(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="A model, as in `tw collect --model`.")],
     mesh: Annotated[str, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=4.")],
-    topology: Annotated[str, typer.Option(help="The slice as libtpu names it, such as v6e:2x4.")],
+    topology: Annotated[
+        str, typer.Option(help="The slice as libtpu names it: v6e:2x4, v4:2x2x1, tpu7x:2x2x1 (two devices a chip).")
+    ],
     sequence_parallelism: SequenceParallelismOption = None,
     microbatches: MicrobatchesOption = None,
     batch: BatchOption = None,
@@ -45,9 +48,10 @@ def plan(
 ) -> None:
     """Compile a model's prefill and decode for a TPU slice that need not exist, and ingest both as runs without times.
 
-    Prints for each phase: run id, the memory per chip that the compiler plans, and whether it fits; then the
-    collectives of a step and their traffic, by kind and mesh axis. Needs the extra `collect`, and the extra
-    `plan` in the interpreter of --python; with --backend jax only `jax` and `plan`, in that interpreter.
+    Prints for each phase: run id, the memory per device that the compiler plans, and whether the whole model fits, also
+    where --layers compiles a part of it; then the collectives of a step and their traffic, by kind and mesh axis. The
+    backend is jax by default, which needs the extras `jax` and `plan` in the interpreter of --python; torch_xla needs
+    the extra `collect` here, and `plan` in that interpreter.
     """
     from tracewarehouse.collect.ahead_of_time import compile_ahead
     from tracewarehouse.collect.experiment import run_spec
@@ -63,7 +67,7 @@ def plan(
         layers=layers,
         dtype=dtype,
         capacity_factor=capacity_factor,
-        backend=backend,
+        backend=backend or "jax",
     )
     with context.obj.open(create=True) as warehouse, tempfile.TemporaryDirectory(prefix="tw-plan-") as folder:
         with status() as update:
@@ -79,10 +83,11 @@ def _print_step(warehouse: Warehouse, spec: RunSpec, topology: str, step: Compil
     name = f"{spec.name}-{topology.replace(':', '-')}.{step.phase}"
     [result] = warehouse.ingest(step.file, name=name)
     memory = ", ".join(f"{what} {_gigabytes(size)}" for what, size in step.memory.items())
-    verdict = f"{'fits' if step.fits else 'does not fit'} a {step.chip} chip"
-    typer.echo(f"{result.run_id}\t{name}\t{_gigabytes(step.bytes_per_chip)} GB per chip ({memory}): {verdict}")
-    if estimate := _estimate(spec):
-        typer.echo(f"  estimate of the collector: {estimate} per chip")
+    typer.echo(
+        f"{result.run_id}\t{name}\t{_gigabytes(step.bytes_per_device)} GB per device ({memory}): {_verdict(spec, step)}"
+    )
+    if spec.is_published:
+        typer.echo(f"  estimate of the collector: {_need(spec)} per device")
     rows = warehouse.query(
         "SELECT kind, axis, executions_per_step, message_bytes_per_step, wire_bytes_per_device "  # noqa: S608
         "FROM metrics.collective_count JOIN metrics.traffic_volume USING (run_id, phase, kind, axis) "
@@ -93,14 +98,25 @@ def _print_step(warehouse: Warehouse, spec: RunSpec, topology: str, step: Compil
         typer.echo(f"  {kind}\t{axis}\t{count:g} per step\t{message:.0f} message bytes\t{sent} bytes sent per chip")
 
 
-def _estimate(spec: RunSpec) -> str | None:
-    """The memory that the collector expects a published model to need; None for a tiny model."""
-    if not spec.is_published:
-        return None
+def _verdict(spec: RunSpec, step: CompiledStep) -> str:
+    """Say whether the whole model fits: what was compiled, and the collector's estimate of the layers that were not."""
+    from tracewarehouse.collect.models.architectures import model_architecture
+
+    layers = model_architecture(spec.model).config["num_hidden_layers"] if spec.is_published else spec.layers
+    if layers == spec.layers:
+        return f"{'fits' if step.fits(step.bytes_per_device) else 'does not fit'} a device of {step.chip}"
+    whole = spec.model_copy(update={"layers": layers})
+    size = step.bytes_per_device + _need(whole).total - _need(spec).total
+    fits = "fits" if step.fits(size) else "does not fit"
+    needs = f"{spec.layers} of {layers} layers; the whole model needs {_gigabytes(size)} GB"
+    return f"{needs} and {fits} a device of {step.chip}"
+
+
+def _need(spec: RunSpec) -> MemoryNeed:
     from tracewarehouse.collect.memory import memory_need
     from tracewarehouse.collect.models.pretrained import pretrained_model
 
-    return str(memory_need(pretrained_model(spec.model), spec.model_copy(update={"device": "tpu"})))
+    return memory_need(pretrained_model(spec.model), spec.model_copy(update={"device": "tpu"}))
 
 
 def _gigabytes(size: int) -> str:

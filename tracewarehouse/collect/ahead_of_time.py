@@ -7,7 +7,6 @@ in another, whose interpreter has jax and libtpu. JAX compiles its own model for
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from tracewarehouse.collect.harness.backend import BACKENDS
 from tracewarehouse.collect.memory import chip_memory, known_chips, require_host_memory
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.errors import shown
 
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
@@ -40,31 +40,31 @@ class CompiledStep:
     chip: str
     """Kind of the chips, as in the table of hardware."""
     memory: Mapping[str, int]
-    """Bytes of a chip by the compiler's account: arguments, outputs, aliased (outputs in the memory of arguments),
+    """Bytes of a device by the compiler's account: arguments, outputs, aliased (outputs in the memory of arguments),
     temporaries, program."""
 
     @property
-    def bytes_per_chip(self) -> int:
-        """Bytes that a chip holds while the step runs."""
+    def bytes_per_device(self) -> int:
+        """Bytes that a device holds while the step runs."""
         m = self.memory
         return m["arguments"] + m["outputs"] - m["aliased"] + m["temporaries"] + m["program"]
 
-    @property
-    def fits(self) -> bool:
-        """Whether a chip has that much memory."""
-        return self.bytes_per_chip <= chip_memory(self.chip)
+    def fits(self, size: int) -> bool:
+        """Return whether a device has that much memory, in bytes."""
+        return size <= chip_memory(self.chip)
 
 
 def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
     """Compile prefill and decode of a run for a topology.
 
-    The run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4. `python` is an interpreter
-    that has jax and libtpu; for backend jax also torch, transformers and tracewarehouse.
+    The run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4, v4:2x2x1 (a device a chip)
+    or tpu7x:2x2x1 (two devices a chip). `python` is an interpreter that has jax and libtpu; for backend jax also torch,
+    transformers and tracewarehouse.
 
     Raises:
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
         ExperimentError: a published model does not fit the memory of this host, which holds zeros for its weights.
-        CollectError: the topology and the mesh differ in the number of chips, the model cannot be traced, or the
+        CollectError: the topology and the mesh differ in the number of devices, the model cannot be traced, or the
             compiler refuses the topology or the program.
     """
     _require_topology(spec, topology)
@@ -79,14 +79,16 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
     return steps
 
 
-def _require_topology(spec: RunSpec, topology: str) -> None:
+def _require_topology(spec: RunSpec, name: str) -> None:
     """Refuse a topology that does not fit the mesh, before a model is traced."""
-    found = re.fullmatch(r"v\w+:(\d+(?:x\d+)+)", topology)
-    if found is None:
-        raise CollectError(f"topology {topology}: expected generation and chips per dimension, such as v6e:2x4")
-    count = math.prod(int(side) for side in found[1].split("x"))
-    if count != spec.mesh.size:
-        raise CollectError(f"topology {topology} has {count} chips, and {spec.mesh} is a mesh of {spec.mesh.size}")
+    try:
+        topology = Topology.parse(name)
+    except ValueError as error:
+        raise CollectError(str(error)) from None
+    if topology.devices != spec.mesh.size:
+        has = f"{topology.chips} chips"
+        has += f", which are {topology.devices} devices" if topology.devices != topology.chips else ""
+        raise CollectError(f"topology {name} has {has}, and {spec.mesh} is a mesh of {spec.mesh.size}")
 
 
 def _compile_jax(spec: RunSpec, topology: str, folder: Path, python: str) -> None:

@@ -91,6 +91,25 @@ def is_recorded(output: Path, spec: RunSpec) -> bool:
     return True
 
 
+def unproved(capture: Path) -> str | None:
+    """Return what a recorded capture's own checks could not show of its tokens; None if all equal the reference's."""
+    checks = load_manifest(capture / MANIFEST).checks
+    if checks.get("reference") == "finite_logits":
+        return "no reference was computed, so its tokens are not compared; its logits are finite"
+    name = "tokens_equal" if checks.get("reference") == "full" else "first_layers_tokens_equal"
+    which = "its tokens" if name == "tokens_equal" else f"the tokens of its first {checks.get('first_layers')} layers"
+    if name not in checks or checks[name]:
+        return (
+            None if name == "tokens_equal" else f"only {which} are compared; the host cannot hold the whole reference"
+        )
+    if checks[name] is None:
+        return (
+            f"{which} are not compared: in every sequence the first step already dropped a token at a full expert; "
+            "a larger capacity factor drops fewer (inf: none)"
+        )
+    return f"{which} differ from the reference's where two logits are equal within rounding"
+
+
 def remove_leftovers(output: Path) -> None:
     """Remove the half-written captures of dead collectors."""
     for directory in output.glob(".*.partial"):

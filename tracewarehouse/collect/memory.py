@@ -17,7 +17,7 @@ from typing import Any
 from tracewarehouse.collect.errors import CollectError, ExperimentError
 from tracewarehouse.collect.models.pretrained import PretrainedModel, pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import cache_length
-from tracewarehouse.collect.parallel.partition import Partition, places, weight_partition
+from tracewarehouse.collect.parallel.partition import BY_KV_HEAD, MODES, Partition, places, weight_partition
 from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 from tracewarehouse.ingest.capture.manifest import Mesh
 
@@ -60,8 +60,8 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     element = BYTES[spec.dtype]
     # Every stage holds every slot of the pipeline's program, as zeros if it has no layer for it.
     slots = spec.stage_layout.layer_kinds()
-    in_slots = sum(_chip_elements(model.layer_weights(layer), sizes) for layer in slots)
-    weights = (_chip_elements(model.other_weights(), sizes) + in_slots) * element
+    in_slots = sum(_chip_elements(model.layer_weights(layer), spec) for layer in slots)
+    weights = (_chip_elements(model.other_weights(), spec) + in_slots) * element
     batch = -(-spec.batch // (sizes["dp"] * sizes["ep"]))
     length = cache_length(spec)
     cache_bytes = len(slots) * batch * length * model.cache_bytes_per_token(sizes["tp"], element)
@@ -75,9 +75,8 @@ def loading_bytes(model: PretrainedModel, spec: RunSpec) -> int:
     Weights are read one after the other; while one is sent, torch_xla holds a copy of every device's part, even if
     devices hold the same part.
     """
-    sizes = _sizes(spec)
     named = [model.other_weights(), *(model.layer_weights(layer) for layer in spec.stage_layout.layer_kinds())]
-    largest = max(_chip_elements({name: shape}, sizes) for weights in named for name, shape in weights.items())
+    largest = max(_chip_elements({name: shape}, spec) for weights in named for name, shape in weights.items())
     return largest * BYTES[spec.dtype] * spec.mesh.size
 
 
@@ -110,8 +109,16 @@ def _dispatch(experts: int, config: dict[str, int], spec: RunSpec, devices: int,
     return exchanged + to_devices + here * room.per_expert * (2 * room.received + 2 * hidden + 2 * width)
 
 
-def _chip_elements(weights: dict[str, tuple[int, ...]], sizes: dict[str, int]) -> int:
-    return sum(_chip_share(shape, weight_partition(name, len(shape)), sizes) for name, shape in weights.items())
+def _chip_elements(weights: dict[str, tuple[int, ...]], spec: RunSpec) -> int:
+    sizes, is_whole = _sizes(spec), spec.sequence_parallelism in MODES
+    total = 0
+    for name, shape in weights.items():
+        if is_whole and ".layers." in name:
+            total += math.prod(shape)
+        else:
+            copies = spec.kv_copies if BY_KV_HEAD.search(name) and len(shape) == 2 else 1
+            total += copies * _chip_share(shape, weight_partition(name, len(shape)), sizes)
+    return total
 
 
 def _chip_share(shape: tuple[int, ...], partition: Partition, sizes: dict[str, int]) -> int:

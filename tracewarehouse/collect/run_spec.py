@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.models.architectures import ARCHITECTURES, model_architecture
+from tracewarehouse.collect.models.architectures import ARCHITECTURES, Architecture, model_architecture
 from tracewarehouse.ingest.capture.manifest import Mesh, PipelineStage
 from tracewarehouse.ingest.capture_names import AXES
 
@@ -142,7 +142,7 @@ class RunSpec(BaseModel):
             raise ValueError(f"capacity_factor: {self.model} has no experts; remove the field")
         _require_divisor("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
         _require_divisor("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
-        _require_divisor("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
+        self._check_kv_heads(architecture)
         try:
             stage_layout(self.layers, architecture.first_dense_layers, pp)
         except ValueError as error:
@@ -174,6 +174,15 @@ class RunSpec(BaseModel):
             _require_divisor("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
         return self
 
+    def _check_kv_heads(self, architecture: Architecture) -> None:
+        tp, heads = self.axis("tp"), architecture.num_kv_heads
+        if self.backend == "torch_xla" and tp > heads and tp % heads == 0:
+            raise ValueError(
+                f"mesh: tp={tp} needs copies of the {heads} key-value heads, which torch_xla does not make; use jax"
+            )
+        if heads % tp and tp % heads:
+            raise ValueError(f"mesh: tp={tp} neither divides the {heads} key-value heads nor is a multiple of them")
+
     def _check_hosts(self) -> None:
         if self.backend != "torch_xla":
             raise ValueError("hosts: only torch_xla runs a process for each stage; remove the field")
@@ -191,15 +200,21 @@ class RunSpec(BaseModel):
             raise ValueError("hosts: a process for each stage is for tiny models; remove the field")
         if self.layers > config["num_hidden_layers"]:
             raise ValueError(f"layers: {self.model} has {config['num_hidden_layers']}, not {self.layers}")
-        if self.sequence_parallelism not in (None, "megatron"):
+        if self.sequence_parallelism not in (None, "megatron") and self.backend == "torch_xla":
             raise ValueError(
-                f"sequence_parallelism: {self.sequence_parallelism} holds whole weights on every device and is for "
-                "tiny models only; use megatron"
+                f"sequence_parallelism: torch_xla runs {self.sequence_parallelism} with tiny models only; use jax, or "
+                "megatron"
             )
 
     def axis(self, name: str) -> int:
         """Return the size of a mesh axis; 1 when the mesh does not name it."""
         return self.mesh.axes.get(name, 1)
+
+    @property
+    def kv_copies(self) -> int:
+        """Copies of each key-value head, so that every device of tp has one where there are more devices than heads."""
+        architecture = model_architecture(self.model)
+        return 1 if architecture.has_latent_cache else max(1, self.axis("tp") // architecture.num_kv_heads)
 
     @property
     def is_published(self) -> bool:
@@ -248,7 +263,7 @@ class RunSpec(BaseModel):
             ("r", self.repeat, 0),
             ("", self.device, "cpu"),
         ):
-            parts += [f"{tag}{value}"] if value != default else []
+            parts += [f"{tag}{value}"] if value != default or (tag == "l" and self.is_published) else []
         if self.backend != RunSpec.model_fields["backend"].default:
             parts.append(re.sub(r"\W", "-", self.backend))
         if self.prompt is not None:

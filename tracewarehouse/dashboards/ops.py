@@ -182,15 +182,9 @@ def op_time_share(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
     drawn = ask(
         warehouse,
         "op-time",
-        """WITH shares AS (
-             SELECT coalesce(phase, 'no phase') AS phase, coalesce(category, 'unnamed') AS category, share, ops,
-                    max(share) OVER (PARTITION BY category) AS top
-             FROM metrics.op_time_share
-             WHERE run_id = $run)
-           SELECT phase, category, share, ops
-           FROM shares
-           QUALIFY dense_rank() OVER (ORDER BY top DESC, category) <= $most
-           ORDER BY top DESC, category, phase DESC""",
+        """SELECT coalesce(phase, 'no phase') AS phase, category, share, ops
+           FROM macros.top_categories($run, $most)
+           ORDER BY top_share DESC, category, phase DESC""",
         run=run,
         most=most,
     )

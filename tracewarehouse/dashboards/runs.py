@@ -121,18 +121,8 @@ def scaling(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     drawn = ask(
         warehouse,
         "scaling",
-        """WITH best AS (
-             SELECT model || ', batch ' || batch_size || ', ' || input_length || ' in, ' || output_length || ' out'
-                      AS workload,
-                    device_kind, chips, max(tokens_per_s) AS tokens_per_s, arg_max(mesh, tokens_per_s) AS mesh
-             FROM macros.run_points($runs)
-             WHERE tokens_per_s IS NOT NULL AND chips IS NOT NULL
-             GROUP BY ALL)
-           SELECT workload, chips, tokens_per_s, mesh,
-                  first_value(tokens_per_s / chips) OVER (PARTITION BY workload, device_kind ORDER BY chips) * chips
-                    AS linear
-           FROM best
-           QUALIFY count(*) OVER (PARTITION BY workload, device_kind) > 1
+        """SELECT workload, chips, tokens_per_s, mesh, linear_tokens_per_s AS linear
+           FROM macros.scaling_points($runs)
            ORDER BY workload, chips""",
         runs=runs,
     )
@@ -267,13 +257,8 @@ def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     drawn = ask(
         warehouse,
         "what-if-curves",
-        """WITH saved AS (
-             SELECT name, model, coalesce(phase, 'no phase') AS phase, factor, value / 100 AS saved
-             FROM macros.run_values($runs)
-             WHERE metric = 'ici_bandwidth_utility')
-           SELECT * FROM saved
-           UNION ALL
-           SELECT DISTINCT name, model, phase, '1', 0 FROM saved
+        """SELECT name, model, coalesce(phase, 'no phase') AS phase, factor, saved
+           FROM macros.link_savings($runs)
            ORDER BY name, phase DESC, factor""",
         runs=runs,
     )
@@ -318,28 +303,8 @@ def step_waterfall(
     drawn = ask(
         warehouse,
         "waterfall",
-        """WITH parts AS (
-             SELECT phase, name, baseline_us, value_us, difference_us,
-                    least(row_number() OVER (PARTITION BY phase ORDER BY abs(difference_us) DESC, name), $most + 1)
-                      AS place
-             FROM macros.compare_steps($runs, $against)
-             WHERE split = $split AND difference_us IS NOT NULL
-           ), bars AS (
-             SELECT phase, CASE WHEN place > $most THEN 'others' ELSE min(name) END AS name, place,
-                    sum(difference_us) AS difference_us,
-                    CASE WHEN sum(difference_us) > 0 THEN 'longer' ELSE 'shorter' END AS what
-             FROM parts
-             GROUP BY phase, place
-             UNION ALL
-             SELECT phase, 'baseline', 0, sum(baseline_us), 'step' FROM parts GROUP BY phase
-             UNION ALL
-             SELECT phase, 'run', $most + 2, sum(value_us), 'step' FROM parts GROUP BY phase)
-           SELECT coalesce(phase, 'no phase') AS phase, name, what, difference_us,
-                  CASE WHEN what = 'step' THEN 0
-                       ELSE sum(difference_us) OVER (PARTITION BY phase ORDER BY place
-                         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) END AS from_us,
-                  from_us + difference_us AS until_us
-           FROM bars
+        """SELECT coalesce(phase, 'no phase') AS phase, name, what, difference_us, from_us, until_us
+           FROM macros.step_changes($runs, $against, $split, $most)
            ORDER BY phase DESC, place""",
         runs=runs,
         against=against,

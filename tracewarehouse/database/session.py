@@ -23,13 +23,13 @@ from tracewarehouse.database.lens import (
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions.derived import CATALOG, DERIVED
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
-from tracewarehouse.ingest.lake.lake import DATABASE, KnownRuns, Lake, State
+from tracewarehouse.ingest.lake.lake import DATABASE, MANY_RUNS, KnownRuns, Lake, State
 from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.memory_limit import set_memory_limit
 from tracewarehouse.queries.read_only import ROW_FUNCTIONS, literal, restrict
 from tracewarehouse.queries.runs_read import runs_read
-from tracewarehouse.queries.tables_read import TablesRead, syntax_tree, tables_read
+from tracewarehouse.queries.tables_read import ParsedSql, TablesRead
 
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions
@@ -158,29 +158,31 @@ class Session:
             comment_on_tables(self.connection)
             self._has_comments = True
 
-    def runs_read(self, sql: str) -> frozenset[str] | None:
+    def runs_read(self, query: ParsedSql) -> frozenset[str] | None:
         """The ids of the runs whose rows suffice for a query; None if it may need those of any run.
 
-        A query without tables needs none. A metric that compares runs needs them all. So may a table function, which
-        can name files, and a query that cannot be parsed.
+        A query without tables needs none. A metric that compares runs needs them all. So may a macro whose
+        arguments do not name its runs, another table function, which can name files, and a query that cannot be parsed.
+        A macro of so many runs that a catalogue pays is asked of all, because the catalogue is.
         """
         try:
-            sql.encode()  # half a surrogate pair cannot be encoded
-            read = tables_read(self.connection, sql)
-            tree = syntax_tree(self.connection, sql)
+            query.sql.encode()  # half a surrogate pair cannot be encoded
+            read = query.tables(self.connection)
+            tree = query.tree(self.connection)
         except (duckdb.Error, UnicodeError, RecursionError, OverflowError):
             return None
         names, is_all = self._named(read)
         if is_all or "query_table" in {n for _, n in read.functions} or self._compares_runs(names):
             return None
-        wanted = runs_read(tree)
-        return wanted if wanted or not read.functions else None
+        if not read.functions:
+            return runs_read(tree)
+        wanted = runs_read(tree, self._definitions.runs_of_macros)
+        return wanted if wanted and len(wanted) < MANY_RUNS else None
 
     def _compares_runs(self, names: set[str]) -> bool:
         if names <= _TABLES:
             return False
         compare = {m.view.qualified for m in self._definitions.metrics if m.view.compares_runs}
-        compare |= {m.qualified for m in self._definitions.macros}
         return not behind(self._definitions, names).isdisjoint(compare)
 
     def _named(self, read: TablesRead) -> tuple[set[str], bool]:
@@ -254,9 +256,11 @@ def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]
 def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
     """The qualified names of these parts of a lens and of everything that they read."""
     wanted = set(names)
-    if macros := [m for m in definitions.macros if m.qualified in wanted]:
+    if any(n.startswith("macros.") for n in wanted):
         stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
-        wanted |= {stands_for.get(n, n) for m in macros for n in m.depends_on}
+        for macro in reversed(definitions.macros):  # each comes after those that it reads
+            if macro.qualified in wanted:
+                wanted |= {stands_for.get(n, n) for n in macro.depends_on}
     for name, derived in DERIVED.items():
         if name in wanted:
             wanted |= derived.reads(definitions)
@@ -269,7 +273,7 @@ def reads_values(definitions: Definitions, sql: str) -> bool:
     try:
         # it only parses, so it needs no threads
         with duckdb.connect(":memory:", config={"threads": 1}) as parser:
-            read = tables_read(parser, sql)
+            read = ParsedSql(sql).tables(parser)
     except (duckdb.Error, UnicodeError, RecursionError):
         return False
     names, _ = of_lens(definitions, read)

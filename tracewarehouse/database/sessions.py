@@ -11,6 +11,7 @@ from tracewarehouse.ingest.lake.lake import Lake
 
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.queries.tables_read import ParsedSql
 
 
 class Sessions:
@@ -38,10 +39,10 @@ class Sessions:
         self._of_all = self._of_all or self.of(None)
         return self._of_all
 
-    def for_query(self, sql: str) -> Session:
+    def for_query(self, query: ParsedSql) -> Session:
         """A session of the runs that suffice for a query; it is kept for queries of the same runs."""
         now = self._of_some or self._of_all or self.of(None)
-        wanted = now.runs_read(sql)
+        wanted = now.runs_read(query)
         if wanted is None:
             if now is not self._of_some:
                 self._of_all = now

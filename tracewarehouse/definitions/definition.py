@@ -64,12 +64,16 @@ class MacroHeader(_Described):
     macro: Name
     parameters: dict[Name, Sentence]
     optional: list[Name] = Field(default=[], description="parameters that are NULL if the caller leaves them out")
+    reads_runs: list[Name] = Field(
+        default=[], description="parameters that name, by id, all runs that it reads; none if it may read any run"
+    )
     columns: dict[Name, Sentence] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check(self) -> MacroHeader:
-        if unknown := [n for n in self.optional if n not in self.parameters]:
-            raise ValueError(f"optional names {', '.join(unknown)}, which is not a parameter")
+        for field in ("optional", "reads_runs"):
+            if unknown := [n for n in getattr(self, field) if n not in self.parameters]:
+                raise ValueError(f"{field} names {', '.join(unknown)}, which is not a parameter")
         return self
 
     @property
@@ -90,6 +94,11 @@ class PreconditionHeader(_FrontMatter):
 
     @property
     def about(self) -> str:
+        """The description, which has no notes."""
+        return self.description
+
+    @property
+    def description(self) -> str:
         """A sentence for the view's comment."""
         return f"The runs that meet it; for any other, the reason is: {self.sentence}"
 

@@ -40,7 +40,7 @@ class Definitions:
         ordered: models, preconditions and metrics, each after what it reads.
         metrics: every version of every metric, by name.
         audits: the audits by name; what they read is checked when they run.
-        macros: the macros by name; what they read is checked when they are created.
+        macros: the macros, each after those that it reads; what else they read is checked when they are created.
         added: qualified names of a user's own definitions.
 
     Raises:
@@ -58,7 +58,7 @@ class Definitions:
         for view in self.ordered:
             self._check_scope(view)
         self.audits = sorted((v for v in self._views.values() if v.schema == "audits"), key=lambda v: v.name)
-        self.macros = sorted((v for v in self._views.values() if v.schema == "macros"), key=lambda v: v.name)
+        self.macros = self._ordered_macros()
         self.metrics: list[Metric] = sorted(
             (Metric(v, v.header) for v in self._views.values() if isinstance(v.header, MetricHeader)),
             key=lambda m: (m.name, m.version),
@@ -102,6 +102,16 @@ class Definitions:
                 raise MetricError(f"preconditions need each other in a circle: {' -> '.join((*above, name))}")
             self._collect_needs(needed, needs, (*above, name))
             needs.setdefault(name, needed.header)
+
+    @cached_property
+    def runs_of_macros(self) -> dict[str, tuple[tuple[str, ...], frozenset[str]]]:
+        """By qualified name, the parameters of each macro, and those of them that name all runs that it reads."""
+        headers = {m.qualified: m.header for m in self.macros}
+        return {
+            name: (tuple(h.parameters), frozenset(h.reads_runs))
+            for name, h in headers.items()
+            if isinstance(h, MacroHeader)
+        }
 
     def aliases(self) -> dict[str, Metric]:
         """Map each metric name to the version it stands for.
@@ -174,7 +184,7 @@ class Definitions:
                 raise MetricError(f"{view.path}: reads {name}, which compares runs, so its own scope must be warehouse")
 
     def _order(self) -> Iterator[str]:
-        known = {f"main.{t}" for t in TABLES} | self._views.keys()
+        known = {f"main.{t}" for t in TABLES} | {n for n, v in self._views.items() if v.schema != "macros"}
         graph: dict[str, list[str]] = {}  # sorted, because fingerprints depend on the order
         for v in self._views.values():
             if v.schema not in ("models", "preconditions", "metrics"):
@@ -183,11 +193,20 @@ class Definitions:
             for name in sorted(read - known):
                 raise MetricError(f"{v.place}: reads {name}, which is not a table, model or metric")
             graph[v.qualified] = sorted(n for n in read if n in self._views)
-        try:
-            yield from TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order()
-        except CycleError as error:
-            circle = " -> ".join(error.args[1])
-            raise MetricError(f"definitions read each other in a circle: {circle}") from None
+        yield from _sorted(graph)
+
+    def _ordered_macros(self) -> list[View]:
+        macros = {v.qualified: v for v in self._views.values() if v.schema == "macros"}
+        return [macros[n] for n in _sorted({n: sorted(v.depends_on & macros.keys()) for n, v in macros.items()})]
+
+
+def _sorted(graph: dict[str, list[str]]) -> list[str]:
+    """The definitions, each after those that it reads; raises MetricError if they read each other in a circle."""
+    try:
+        return list(TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order())
+    except CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise MetricError(f"definitions read each other in a circle: {circle}") from None
 
 
 def load_definitions(*folders: Path) -> Definitions:

@@ -115,6 +115,9 @@ def _parsed_tables(sql: str) -> Collection[str]:
     for table in tree.find_all(exp.Table):
         if not table.db and table.name in ctes:
             continue
+        if isinstance(table.this, exp.Anonymous) and table.db == "macros":
+            tables.add(f"macros.{table.this.name}")
+            continue
         if table.db not in SCHEMAS or table.catalog:
             raise ValueError(f"names the table {table.sql()}; write it with its schema, {', '.join(SCHEMAS)}")
         tables.add(f"{table.db}.{table.name}")

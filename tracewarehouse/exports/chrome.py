@@ -77,8 +77,8 @@ def export_chrome(warehouse: Warehouse, run: str, target: Path) -> list[Path]:
     if target.name.endswith((".json", ".json.gz")):
         files = {target: hosts}
     elif target.suffix == "" or target.is_dir():
-        folder = target / "plugins" / "profile" / _file_name(entry.name)
-        files = {folder / f"{_file_name(host)}.trace.json.gz": [host] for host in hosts}
+        folder = target / "plugins" / "profile" / file_name(entry.name)
+        files = {folder / f"{file_name(host)}.trace.json.gz": [host] for host in hosts}
     else:
         raise TracewarehouseError(
             f"{target}: a Chrome trace ends in .json or .json.gz; name such a file, or a folder for one file per host"
@@ -96,7 +96,8 @@ def host_names(warehouse: Warehouse, run_id: str) -> list[str]:
     return [host for (host,) in hosts.rows()]
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
+    """Return the name of a run or host, fit for a file."""
     return re.sub(r"[^\w.-]", "_", name)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.keys import distinct, is_new, packed
-from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX, OWN_STATS
 from tracewarehouse.ingest.columns.records import Int32, Int64, StatKind, UInt64
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.fsck import column_batches, table_rows
@@ -25,8 +25,6 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files
 from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, double_bits, plain_planes
 
-OWN_STATS = ("device_offset_ps", "device_duration_ps")
-"""Stats of device events that are columns of main.ops."""
 INSTRUCTION_STATS = {"hlo_op": "name", "hlo_module": "module", "program_id": "program_id"}
 """Stats of CPU and GPU op events that main.ops holds as the instruction, with the instruction's column."""
 _CLASS = {

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tracewarehouse.ingest.capture.batches import Batch, read_batches
+from tracewarehouse.ingest.capture.hardware import known_kind
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
-from tracewarehouse.ingest.devices.hosts import Host, clock_notes, complete_devices, open_hosts
+from tracewarehouse.ingest.devices.hosts import Host, clock_notes, complete_devices, open_hosts, share_chips
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
@@ -158,6 +159,9 @@ def _survey(
     if card:
         chip = card.workload.hardware.xpu_spec
         complete_devices(survey.devices, chip.type.lower(), chip.model)
+    if options.device:
+        complete_devices(survey.devices, *known_kind(options.device), source="option")
+    share_chips(survey.devices)
     return replace(survey, costs=options.costs)
 
 
@@ -208,6 +212,7 @@ def _identify(source: _Source, capture: Capture, manifest: Manifest | None, opti
         "name": options.name,
         "step_program": options.step_program,
         "costs": options.costs.digest if options.costs else None,
+        "device": options.device,
     }
     key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     return _Identity(

@@ -24,7 +24,7 @@ from tracewarehouse.queries.memory_limit import beyond_limit
 from tracewarehouse.queries.result import ARROW_TYPES, QueryResult, TypedRows
 from tracewarehouse.queries.runs_behind import in_scope
 from tracewarehouse.queries.stuck_query import PATIENCE_SECONDS, leave_unless_done
-from tracewarehouse.queries.tables_read import TablesRead, kind_of, split_explain, syntax_tree, tables_read
+from tracewarehouse.queries.tables_read import ParsedSql, TablesRead, split_explain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +109,7 @@ def restrict(
 
 def run_query(
     connection: duckdb.DuckDBPyConnection,
-    sql: str,
+    sql: str | ParsedSql,
     parameters: Mapping[str, Any] | None = None,
     *,
     read_only: bool = True,
@@ -122,7 +122,8 @@ def run_query(
 
     Args:
         connection: the database; for a read-only query, call `restrict` on it first.
-        sql: one SELECT, with parameters written as `$name`; any statements if `read_only` is False.
+        sql: one SELECT, with parameters written as `$name`; any statements if `read_only` is False. SQL that was parsed
+            before is not parsed again.
         parameters: values of the parameters by name.
         read_only: refuse every statement that does more than read.
         runs: the runs that the tables hold; the result names those of them that are flagged.
@@ -135,12 +136,13 @@ def run_query(
         QueryError: the query was refused or failed; a failure has DuckDB's message.
         StuckQueryError: the query takes too long and does not stop, so the connection is lost.
     """
+    parsed = sql if isinstance(sql, ParsedSql) else ParsedSql(sql)
     try:
-        sql.encode()  # half a surrogate pair cannot be encoded
-        read = tables_read(connection, sql)
+        parsed.sql.encode()  # half a surrogate pair cannot be encoded
+        read = parsed.tables(connection)
         if prepare:
             prepare(read)
-        statement = checked_select(connection, _named_pivot(connection, sql, limits)) if read_only else sql
+        statement = checked_select(connection, _named_pivot(connection, parsed, limits)) if read_only else parsed.sql
         materialise = _values if as_values and limits.rows is None else partial(_materialise, most=limits.rows)
         result = QueryResult(_interruptible(connection, lambda: materialise(connection, statement, parameters), limits))
         is_cut = limits.rows is not None and len(result) > limits.rows
@@ -153,19 +155,20 @@ def run_query(
         raise QueryError(_sentence(error)) from None
 
 
-def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str, limits: Limits) -> str:
+def _named_pivot(connection: duckdb.DuckDBPyConnection, query: ParsedSql, limits: Limits) -> ParsedSql:
     """The query, with the values of a PIVOT that must look them up; other queries are unchanged."""
-    kinds = [kind_of(s) for s in connection.extract_statements(sql)]
+    kinds = [kind for kind, _ in query.statements(connection)]
     if kinds not in (["MULTI"], ["CREATE", "SELECT"]):  # DuckDB 1.5 makes one of these two of it
-        return sql
+        return query
     from tracewarehouse.queries.pivot import with_values
 
     def look_up(select: str) -> list[str]:
-        statement = checked_select(connection, select)
+        statement = checked_select(connection, ParsedSql(select))
         found = _interruptible(connection, lambda: connection.sql(statement).fetchall(), limits)
         return [str(v) for (v,) in found]
 
-    return with_values(sql, look_up) or sql
+    named = with_values(query.sql, look_up)
+    return ParsedSql(named) if named else query
 
 
 def _values(
@@ -229,21 +232,21 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _Ro
         pool.shutdown(wait=False)
 
 
-def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+def checked_select(connection: duckdb.DuckDBPyConnection, query: ParsedSql) -> str:
     """Check that a query only reads, and return the statement to run.
 
     Raises:
         QueryError: the text is not exactly one statement, or some part of the statement is not a SELECT.
         duckdb.Error: the text cannot be parsed.
     """
-    statements = connection.extract_statements(sql)
+    statements = query.statements(connection)
     if len(statements) != 1:
         found = f"{len(statements)} statements" if statements else "none"
         raise QueryError(f"expected one SELECT statement, found {found}")
-    kind = kind_of(statements[0])
+    [(kind, _)] = statements
     if kind == "EXPLAIN":
-        prefix, inner = split_explain(sql)
-        return f"{prefix} {checked_select(connection, inner)}"
+        prefix, inner = split_explain(query.sql)
+        return f"{prefix} {checked_select(connection, ParsedSql(inner))}"
     if kind == "MULTI":
         raise QueryError(
             "the values of this PIVOT cannot be looked up; name them (ON ... IN (...)), or write SELECT * FROM "
@@ -251,13 +254,12 @@ def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
         )
     if kind != "SELECT":
         raise QueryError(f"a query may only read: expected SELECT, found {kind.replace('_', ' ')}; {LIFT}")
-    _check_tree(connection, sql)
-    return sql
+    _check_tree(connection, query.tree(connection))
+    return query.sql
 
 
-def _check_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+def _check_tree(connection: duckdb.DuckDBPyConnection, tree: dict[str, Any]) -> None:
     """Refuse a syntax tree that holds anything other than SELECT nodes and table functions that read."""
-    tree = syntax_tree(connection, sql)
     if tree.get("error"):
         raise QueryError(f"a query may only read, and this one cannot be checked ({tree.get('error_message')}); {LIFT}")
     own: frozenset[str] | None = None

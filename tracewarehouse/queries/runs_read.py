@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from tracewarehouse.queries.tables_read import lower, scoped, text_of
+from tracewarehouse.queries.tables_read import arguments, is_null, lower, scoped, text_of
 
 _RUN_ID = "run_id"
 _CATALOG = ("metrics", "catalog")
 
 
-def runs_read(tree: dict[str, Any]) -> frozenset[str] | None:
+MacroRuns = tuple[Sequence[str], Collection[str]]
+"""The parameters of a macro, and those of them that name all runs that it reads."""
+
+
+def runs_read(tree: dict[str, Any], macros: Mapping[str, MacroRuns] | None = None) -> frozenset[str] | None:
     """The ids of the runs whose rows suffice for a query; None if it may need those of any other run.
 
     They suffice if every SELECT over tables has `run_id = 'a'` or `run_id IN ('a', 'b')` among its conditions, and
-    each of its joins compares run_id: then no row of another run meets a row that is wanted.
+    each of its joins compares run_id: then no row of another run meets a row that is wanted. A macro names its runs in
+    its arguments.
 
     Args:
-        tree: the syntax tree of SELECTs, from `tables_read.syntax_tree`, over tables and views whose rows of a run
+        tree: the syntax tree of SELECTs, from `tables_read.ParsedSql`, over tables and views whose rows of a run
             follow from that run alone.
+        macros: the macros of the warehouse by qualified name; other table functions name no run.
     """
     run_ids = set[str]()
     tables = limited = 0
     for node, defined in scoped(tree):
         tables += _is_of_runs(node, defined)
+        if macros and (macro := macros.get(_function(node))):
+            arguments_name = _named_by_macro(node["function"], *macro)
+            if not arguments_name:
+                return None
+            run_ids |= arguments_name
         if node.get("type") == "SELECT_NODE":
             aliases = _joined(node.get("from_table") or {}, defined)
             if aliases is None:
@@ -36,6 +47,13 @@ def runs_read(tree: dict[str, Any]) -> frozenset[str] | None:
                 run_ids |= named
                 limited += len(aliases)
     return frozenset(run_ids) if limited == tables else None  # else no SELECT limits some table, as in a PIVOT
+
+
+def _function(node: dict[str, Any]) -> str:
+    """The qualified name of a table function; empty for any other node."""
+    if node.get("type") != "TABLE_FUNCTION":
+        return ""
+    return f"{lower(node['function'], 'schema')}.{lower(node['function'], 'function_name')}"
 
 
 def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
@@ -88,6 +106,33 @@ def _named(where: dict[str, Any] | None, aliases: list[str]) -> set[str] | None:
             if named == texts:
                 return named
     return None
+
+
+def _named_by_macro(function: dict[str, Any], parameters: Sequence[str], naming: Collection[str]) -> set[str] | None:
+    """The run ids in the arguments of a macro; none or None if it may read other runs."""
+    named = set[str]()
+    for position, argument in enumerate(arguments(function)):
+        # an argument by position has no alias
+        parameter = lower(argument, "alias") or (parameters[position] if position < len(parameters) else "")
+        if parameter in naming:
+            ids = _run_ids(argument)
+            if ids is None:
+                return None
+            named |= ids
+    return named
+
+
+def _run_ids(argument: dict[str, Any]) -> set[str] | None:
+    """The run ids of a text, of a list of texts, or of NULL; None for anything else."""
+    if argument.get("type") == "OPERATOR_CAST":
+        return _run_ids(argument["child"])
+    if (text := text_of(argument)) is not None:
+        return {text}
+    if argument.get("function_name") == "list_value":
+        texts = {text_of(member) for member in arguments(argument)}
+        named = {text for text in texts if text is not None}
+        return named if named == texts else None
+    return set() if is_null(argument) else None
 
 
 def _conditions(expression: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

@@ -22,10 +22,6 @@ _EXPLAIN = re.compile(
 )
 
 
-_last: dict[str, dict[str, Any]] = {}
-"""The syntax tree of the SQL that was parsed last: one query needs it up to four times."""
-
-
 @dataclass(frozen=True)
 class TablesRead:
     """The names in a query; identifiers are in lower case, as DuckDB ignores case.
@@ -74,43 +70,69 @@ class TablesRead:
         )
 
 
-_last_read: dict[str, TablesRead] = {}
-"""The names in the SQL that was analysed last: they serve to choose the runs for a query, and again to run it."""
+class ParsedSql:
+    """SQL and what DuckDB's parser says of it, each part found once, when it is first needed.
+
+    One query is parsed to choose its runs, to create the views that it reads, and to check that it only reads. Nothing
+    is bound or run; of a connection only the parser is used, so any will do. All methods raise duckdb.Error if the SQL
+    cannot be parsed.
+
+    Attributes:
+        sql: any statements.
+    """
+
+    def __init__(self, sql: str) -> None:
+        self.sql = sql
+        self._statements: list[tuple[str, str]] | None = None
+        self._tree: dict[str, Any] | None = None
+        self._tables: TablesRead | None = None
+
+    def statements(self, connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
+        """DuckDB's name for the kind of each statement, such as SELECT, and its text."""
+        if self._statements is None:
+            found = connection.extract_statements(self.sql)
+            self._statements = [(_kind_of(s), _text_of(s) if len(found) > 1 else self.sql) for s in found]
+        return self._statements
+
+    def tree(self, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+        """DuckDB's syntax tree of a SELECT; for any other statement an object whose `error` is true. It is shared."""
+        if self._tree is None:
+            [(text,)] = connection.execute(
+                "SELECT CAST(json_serialize_sql($sql) AS VARCHAR)", {"sql": self.sql}
+            ).fetchall()
+            self._tree = json.loads(text)
+        return self._tree
+
+    def tables(self, connection: duckdb.DuckDBPyConnection) -> TablesRead:
+        """The tables that the SQL reads, whether they exist or not."""
+        if self._tables is None:
+            read = TablesRead()
+            for kind, text in self.statements(connection):
+                parsed = self if text == self.sql else ParsedSql(text)
+                if kind == "SELECT" and text:
+                    read |= _of_select(parsed.tree(connection))
+                elif kind == "EXPLAIN" and text:
+                    read |= _of_explained(connection, text)
+                else:
+                    read |= TablesRead(is_known=False)
+            self._tables = read
+        return self._tables
 
 
 def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
-    """Find the tables that SQL reads, whether they exist or not, without binding or running it.
-
-    Args:
-        connection: any connection; only its parser is used.
-        sql: any statements.
-
-    Raises:
-        duckdb.Error: the SQL cannot be parsed.
-    """
-    if known := _last_read.get(sql):
-        return known
-    read = TablesRead()
-    statements = connection.extract_statements(sql)
-    for statement in statements:
-        kind = kind_of(statement)
-        try:
-            text = statement.query if len(statements) > 1 else sql
-        except IndexError:  # DuckDB 1.5 raises it for a PIVOT after another statement
-            kind = text = ""
-        if kind == "SELECT":
-            read |= _of_select(connection, text)
-        elif kind == "EXPLAIN":
-            read |= _of_explained(connection, text)
-        else:
-            read |= TablesRead(is_known=False)
-    _last_read.clear()
-    _last_read[sql] = read
-    return read
+    """The tables that SQL reads; see `ParsedSql.tables`."""
+    return ParsedSql(sql).tables(connection)
 
 
-def kind_of(statement: duckdb.Statement) -> str:
-    """DuckDB's name for the kind of a statement, such as SELECT; a description if its Python package has no name."""
+def _text_of(statement: duckdb.Statement) -> str:
+    try:
+        return str(statement.query)
+    except IndexError:  # DuckDB 1.5 raises it for a PIVOT after another statement
+        return ""
+
+
+def _kind_of(statement: duckdb.Statement) -> str:
+    """DuckDB's name for the kind of a statement; a description if its Python package has no name."""
     try:
         return statement.type.name
     except ValueError:
@@ -129,20 +151,6 @@ def split_explain(sql: str) -> tuple[str, str]:
     return f"EXPLAIN {match['options'] or ''}", sql[match.end() :]
 
 
-def syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    """DuckDB's syntax tree of a SELECT; for any other statement an object whose `error` is true.
-
-    All callers share it, so it must not be changed.
-    """
-    tree = _last.get(sql)
-    if tree is None:
-        [(text,)] = connection.execute("SELECT CAST(json_serialize_sql($sql) AS VARCHAR)", {"sql": sql}).fetchall()
-        tree = json.loads(text)
-        _last.clear()
-        _last[sql] = tree
-    return tree
-
-
 def _of_explained(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
     try:
         return tables_read(connection, split_explain(sql)[1])
@@ -150,8 +158,7 @@ def _of_explained(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead
         return TablesRead(is_known=False)
 
 
-def _of_select(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
-    tree = syntax_tree(connection, sql)
+def _of_select(tree: dict[str, Any]) -> TablesRead:
     if tree.get("error"):
         return TablesRead(is_known=False)
     tables, functions, texts = set(), set(), set()
@@ -196,13 +203,13 @@ def scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
 
 def _constants(function: dict[str, Any]) -> list[str] | None:
     """The first argument of a function, if it is a string literal or a list of them; else None."""
-    [argument, *_] = _arguments(function) or [{}]
-    members = _arguments(argument) if argument.get("function_name") == "list_value" else [argument]
+    [argument, *_] = arguments(function) or [{}]
+    members = arguments(argument) if argument.get("function_name") == "list_value" else [argument]
     texts = [text for m in members if (text := text_of(m)) is not None]
     return texts if len(texts) == len(members) else None
 
 
-def _arguments(function: dict[str, Any]) -> list[dict[str, Any]]:
+def arguments(function: dict[str, Any]) -> list[dict[str, Any]]:
     """The arguments of a function; DuckDB 1.5 calls them children."""
     return [a["expression"] for a in function.get("arguments") or ()] or function.get("children") or []
 
@@ -216,6 +223,14 @@ def text_of(node: dict[str, Any]) -> str | None:
     value = node.get("value") or {}
     is_text = (value.get("type") or {}).get("id") == "VARCHAR" and not value.get("is_null")
     return str(value["value"]) if is_text else None
+
+
+def is_null(node: dict[str, Any]) -> bool:
+    """Whether a node is the literal NULL."""
+    if node.get("type") != "VALUE_CONSTANT":
+        return False
+    literal = node.get("literal")
+    return literal.get("kind") == "NULL_LITERAL" if literal else bool((node.get("value") or {}).get("is_null"))
 
 
 def lower(node: dict[str, Any], key: str) -> str:

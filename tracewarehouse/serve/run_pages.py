@@ -29,23 +29,13 @@ from tracewarehouse.warehouse import Warehouse
 _CHOICES = {"model": "model", "mesh": "mesh", "device_kind": "device kind", "hosts": "hosts", "flag": "flag"}
 """The filters that offer a list of values, with their labels."""
 
-_RUNS = """WITH flagged AS (
-  SELECT run_id, list_sort(list_distinct(list(flag))) AS flags FROM main.quality_flags GROUP BY run_id
-), axes AS (
-  SELECT run_id, string_agg(coalesce(axis, '?') || '=' || size, ',' ORDER BY "position") AS mesh
-  FROM main.mesh_axes GROUP BY run_id
-), listed AS (
-  SELECT run_id, r.name, p.model, coalesce(r.mesh, a.mesh) AS mesh, coalesce(p.device_kind, r.backend) AS device_kind,
-         p.chips, r.host_count AS hosts, coalesce(f.flags, []) AS flags, p.ttft_ms, p.tpot_ms, p.tokens_per_s,
-         r.batch_size, r.input_length, r.output_length,
-         CASE WHEN r.profile_start_ns > 0
-              THEN strftime(make_timestamp(r.profile_start_ns // 1000), '%Y-%m-%d %H:%M') END AS captured
-  FROM main.runs AS r
-  JOIN macros.run_points((SELECT list(run_id) FROM main.runs)) AS p USING (run_id)
-  LEFT JOIN axes AS a USING (run_id)
-  LEFT JOIN flagged AS f USING (run_id)
-)
-SELECT * FROM listed"""
+_RUNS = """SELECT * FROM (
+  SELECT run_id, name, model, axes AS mesh, coalesce(device_kind, backend) AS device_kind, chips, hosts, flags,
+         ttft_ms, tpot_ms, tokens_per_s, batch_size, input_length, output_length,
+         CASE WHEN profile_start_ns > 0
+              THEN strftime(make_timestamp(profile_start_ns // 1000), '%Y-%m-%d %H:%M') END AS captured
+  FROM macros.run_points((SELECT list(run_id) FROM main.runs))
+)"""
 
 _STEPS = """SELECT run_id, step, phase, start_ps, until_ps, start_ps / 1e9 AS start_ms,
        (until_ps - start_ps) / 1e9 AS step_ms

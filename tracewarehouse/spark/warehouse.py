@@ -13,7 +13,7 @@ from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.queries.read_only import run_query
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.queries.runs_behind import in_scope
-from tracewarehouse.queries.tables_read import TablesRead
+from tracewarehouse.queries.tables_read import ParsedSql, TablesRead
 from tracewarehouse.spark.connection import connect, is_local
 from tracewarehouse.spark.kinds import Types
 from tracewarehouse.spark.translation import to_spark
@@ -99,11 +99,12 @@ class SparkWarehouse(Warehouse):
             read = tables
             planner.prepare(tables)
 
-        expected = run_query(planner.connection, sql, parameters, prepare=prepare).arrow()
+        query = ParsedSql(sql)
+        expected = run_query(planner.connection, query, parameters, prepare=prepare).arrow()
         names, _ = of_lens(self.definitions, read)
         types = _types(planner)
         translated = to_spark(sql, types, parameters)
-        views = self._views_of(planner.runs_read(sql))
+        views = self._views_of(planner.runs_read(query))
         try:
             views.create(behind(self.definitions, names), types)
             frame = self.spark.sql(translated)

@@ -118,6 +118,21 @@ def test_weights_on_a_chip_worked_by_hand(model: str, mesh: str) -> None:
     assert memory_need(pretrained_model(model), published(model, mesh, batch=16)).weights == 2 * BY_HAND[model, mesh]
 
 
+def test_with_more_chips_than_key_value_heads_each_has_one_head() -> None:
+    spec = published(LLAMA, "tp=16", batch=16, input_length=100, output_length=28, backend="jax")
+    need = memory_need(pretrained_model(LLAMA), spec)
+    layer = (2 * 4096**2 + 3 * 14336 * 4096) // 16 + 2 * 128 * 4096 + 2 * 4096
+    assert need.weights == 2 * (32 * layer + (128256 + 128256 // 16 + 1) * 4096)
+    assert need.cache == 32 * 16 * 128 * 2 * 128 * 2
+
+
+def test_ulysses_holds_whole_layers_on_every_chip() -> None:
+    spec = published(LLAMA, "tp=16", batch=16, input_length=128, sequence_parallelism="ulysses", backend="jax")
+    layer = 2 * 4096**2 + 2 * 1024 * 4096 + 3 * 14336 * 4096 + 2 * 4096
+    weights = 2 * (32 * layer + (128256 + 128256 // 16 + 1) * 4096)
+    assert memory_need(pretrained_model(LLAMA), spec).weights == weights
+
+
 def test_every_published_model_is_worked_by_hand() -> None:
     assert {model for model, _ in BY_HAND} == set(known_models())
 

@@ -11,8 +11,8 @@ from tiny_capture import run_step, tiny_capture
 from xplane_builder import Space, TpuPlane, Unsigned
 from xplane_reference import MESSAGES
 
+from tracewarehouse.ingest.columns.profiler_names import is_compilation
 from tracewarehouse.ingest.devices.flags import FLAGS, Flag
-from tracewarehouse.ingest.devices.timeline import is_compilation
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse
 

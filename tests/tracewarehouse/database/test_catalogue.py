@@ -52,7 +52,7 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(one_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A warehouse of three runs, for which a catalogue is used here."""
-    monkeypatch.setattr(lake_module, "_LARGE", 2)
+    monkeypatch.setattr(lake_module, "MANY_RUNS", 2)
     folder = tmp_path / "it's a=b" / "warehouse"
     shutil.copytree(one_run, folder)
     for number in (1, 2):
@@ -83,7 +83,7 @@ def answers(folder: Path) -> Answers:
 def answers_from_runs(folder: Path) -> Answers:
     """The same from the runs' own files."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lake_module, "_LARGE", 10**9)
+        patch.setattr(lake_module, "MANY_RUNS", 10**9)
         return answers(folder)
 
 
@@ -405,7 +405,7 @@ import os, signal, sys
 from pathlib import Path
 from tracewarehouse.ingest.lake import lake
 from tracewarehouse.warehouse import Warehouse
-lake._LARGE = 3
+lake.MANY_RUNS = 3
 left, prefix = int(sys.argv[2]), sys.argv[1]
 
 def hook(event, arguments):

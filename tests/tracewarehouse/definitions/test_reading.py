@@ -141,6 +141,22 @@ def test_a_circle_is_refused(tmp_path: Path) -> None:
         _load(tmp_path, models__a=a, models__b=b)
 
 
+def test_a_macro_may_read_a_macro_but_a_model_may_not(tmp_path: Path) -> None:
+    macro = "/*---\nmacro: {0}\nparameters: {{runs: The runs.}}\ndescription: Rows.\n---*/\nSELECT a -- One.\nFROM {1}"
+    found = _load(
+        tmp_path,
+        macros__above=macro.format("above", "macros.below(runs)"),
+        macros__below=macro.format("below", "main.runs"),
+        macros__between=macro.format("between", "macros.below(runs) AS b, macros.above(runs)"),
+    )
+    assert [m.name for m in found.macros] == ["below", "above", "between"]
+    with pytest.raises(MetricError, match=r"circle: .*macros\.below"):
+        _load(tmp_path, macros__below=macro.format("below", "macros.above(runs)"))
+    (tmp_path / "macros" / "below.sql").write_text(macro.format("below", "main.runs"))
+    with pytest.raises(MetricError, match=r"base\.sql: reads macros\.below, which is not a table, model or metric"):
+        _load(tmp_path, models__base=MODEL[: MODEL.index("---*/")] + "---*/\nSELECT * FROM macros.below([])")
+
+
 def test_a_name_is_defined_once(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()

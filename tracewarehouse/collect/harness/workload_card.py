@@ -141,5 +141,5 @@ def _network(chip: str | None, count: int) -> dict[str, Any]:
     entry = known_chips().get(chip or "")
     if entry is None:
         return {}
-    bandwidth = ["", int(entry["ici_gbps"] * 8 * 2)]
+    bandwidth = ["", int(entry["link_gbps"] * 8 * 2)]
     return {"topology": load_quota().network(entry["kind"], count), "bandwidth_gbps": bandwidth}

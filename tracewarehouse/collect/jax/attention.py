@@ -26,7 +26,7 @@ class Attention:
     """The attention of a decoder layer."""
 
     def __init__(self, spec: RunSpec, links: Collectives) -> None:
-        self._links, self._mode = links, spec.sequence_parallelism
+        self._links, self._mode, self._kv_copies = links, spec.sequence_parallelism, spec.kv_copies
         self._prefill, self._decode = prefill_form(spec), decode_form(spec)
 
     def run(
@@ -78,12 +78,13 @@ class Attention:
         A decode step has one position, for which each device attends with its own heads.
         """
         links = self._links
+        keys, values = (jnp.repeat(x, self._kv_copies, 1) for x in (key, value))
         if not step.is_split:
-            query, key, value = (links.piece(x, "tp", 1) for x in (query, key, value))
+            query, key, value = (links.piece(x, "tp", 1) for x in (query, keys, values))
             cache = _stored(cache, key, value, step.start)
             return links.gathered(attention(query, *cache, step.mask, module.scaling), "tp", 1), cache
         # The prefill attends to its own keys and values; the cache is split by head, as decode steps read it.
-        by_head = links.exchanged(key, "tp", 1, 2), links.exchanged(value, "tp", 1, 2)
+        by_head = links.exchanged(keys, "tp", 1, 2), links.exchanged(values, "tp", 1, 2)
         cache = _stored(cache, *by_head, step.start)
         if self._mode == "ring":
             return self._ring(query, key, value, module.scaling), cache

@@ -121,6 +121,7 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
         the place of layers, and their weights have the stages as their first dimension.
     """
     dtype = getattr(torch, spec.dtype)
+    weights.copy_heads(spec)
     names = list(weights.names())
     for name in names:
         shape = weights.shape(name)

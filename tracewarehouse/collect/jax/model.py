@@ -91,7 +91,7 @@ class JaxModel:
         if model_architecture(spec.model).has_latent_cache:
             heads, widths = 1, (config.kv_lora_rank, config.qk_rope_head_dim)
         else:
-            heads, widths = config.num_key_value_heads, (config.head_dim, config.head_dim)
+            heads, widths = config.num_key_value_heads * spec.kv_copies, (config.head_dim, config.head_dim)
         length, count = cache_length(spec), spec.microbatch_count
         pp = spec.axis("pp")
         lead = (pp, count, spec.batch // count) if pp > 1 else (spec.batch,)

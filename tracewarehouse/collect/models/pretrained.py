@@ -211,7 +211,8 @@ class PretrainedModel(ModelFields, BaseModel):
         if self.has_latent_cache:
             # One latent serves all heads, so every chip of a tp group holds all of it.
             return int(self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"]) * element
-        return 2 * int(self.config["num_key_value_heads"]) // tp * self._head_dim() * element
+        heads = max(1, int(self.config["num_key_value_heads"]) // tp)  # a copy, where there are fewer heads than chips
+        return 2 * heads * self._head_dim() * element
 
 
 def _feed_forward(block: str, hidden: int, width: int) -> dict[str, tuple[int, ...]]:

@@ -30,6 +30,9 @@ WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
     (r"\.experts\.down_proj$", ("ep", None, "tp")),
 )
 
+BY_KV_HEAD = re.compile(r"\.(k|v)_proj\.(weight|bias)$")
+"""Names of the weights whose rows are those of key-value heads."""
+
 LEAST_PLACES = 4
 """Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
 

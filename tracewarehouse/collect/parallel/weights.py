@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
-from tracewarehouse.collect.parallel.partition import Partition, weight_partition
+from tracewarehouse.collect.parallel.partition import BY_KV_HEAD, MODES, Partition, weight_partition
 from tracewarehouse.collect.run_spec import RunSpec
 
 
@@ -20,7 +20,12 @@ class Assembler(Protocol):
 
 
 class PublishedWeights:
-    """The weights of a run of a published model; they are checked against its configuration before any is read."""
+    """The weights of a run of a published model; they are checked against its configuration before any is read.
+
+    A weight of keys or values has rows for every copy of a head (`RunSpec.kv_copies`) where devices ask for it.
+    """
+
+    kv_copies, kv_heads = 1, 1
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         self.folder = folder
@@ -36,14 +41,32 @@ class PublishedWeights:
         """Close the files."""
         self._checkpoint.close()
 
+    def copy_heads(self, spec: RunSpec) -> None:
+        """Give every device of tp a key-value head, if there are fewer heads than devices."""
+        if spec.sequence_parallelism not in MODES:  # where every device holds whole layers
+            self.kv_copies, self.kv_heads = spec.kv_copies, model_architecture(spec.model).num_kv_heads
+
     def shape(self, name: str) -> Shape:
         """Return the shape of a weight."""
-        return self._shapes[name]
+        rows, *rest = self._shapes[name]
+        return (rows * self._copies(name), *rest)
 
     def reader(self, name: str, dtype: Any) -> Callable[[tuple[slice, ...]], Any]:
         """Return the function that reads slices of a weight, in its dtype in a run of `dtype`."""
         own = _dtype(name, dtype)
-        return lambda slices: self.read(name, slices, own)
+        return lambda slices: self.read(name, self._stored(name, slices), own)
+
+    def _copies(self, name: str) -> int:
+        return self.kv_copies if BY_KV_HEAD.search(name) else 1
+
+    def _stored(self, name: str, slices: tuple[slice, ...]) -> tuple[slice, ...]:
+        """Return the stored rows of a slice that lies in one copy of a head."""
+        if (copies := self._copies(name)) == 1:
+            return slices
+        width = self._shapes[name][0] // self.kv_heads
+        copy, first = divmod(slices[0].start, width)
+        start = copy // copies * width + first
+        return slice(start, start + slices[0].stop - slices[0].start), *slices[1:]
 
     def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
         """Return a slice of a weight, by its name in the collector's model."""
@@ -92,12 +115,12 @@ class PublishedWeights:
         import torch
 
         known = next(name for name in names if name is not None)
-        shape, dtype = self._shapes[known], _dtype(known, dtype)
+        shape, dtype = self.shape(known), _dtype(known, dtype)
 
         def read_stage(name: str | None, slices: tuple[slice, ...]) -> Any:
             if name is None:
                 return torch.zeros([s.stop - s.start for s in slices], dtype=dtype)
-            return self.read(name, slices, dtype)
+            return self.read(name, self._stored(name, slices), dtype)
 
         def read(slices: tuple[slice, ...]) -> Any:
             return torch.stack([read_stage(name, slices[1:]) for name in names[slices[0]]])

@@ -10,28 +10,96 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_NAME = re.compile(r"(v\d\w*|tpu\d\w*):(\d+(?:x\d+){1,2})")
+_HOST = (2, 2, 1)
+"""Chips of a host in libtpu's topologies, in each dimension."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A TPU slice as libtpu names it: a generation and chips in each dimension, such as v6e:2x4 or v4:2x2x1."""
+
+    name: str
+    generation: str
+    sides: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, name: str) -> Topology:
+        """Read a name.
+
+        Raises:
+            ValueError: it is no name of a topology.
+        """
+        found = _NAME.fullmatch(name)
+        if found is None or not all(sides := tuple(int(side) for side in found[2].split("x"))):
+            raise ValueError(f"topology {name}: expected generation and chips per dimension, such as v6e:2x4")
+        return cls(name, found[1], sides)
+
+    @property
+    def chips(self) -> int:
+        """Chips of the slice."""
+        return math.prod(self.sides)
+
+    @property
+    def devices(self) -> int:
+        """Devices that a program sees: TPU7x shows the two halves of a chip as devices of their own, v4 shows one."""
+        return self.chips * (2 if self.generation == "tpu7x" else 1)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `get_topology_desc` must be told beside the name.
+
+        By default libtpu takes a chip of v4 for two devices, a slice for one without wraparound, and a host for four
+        chips, which a slice of one or two chips does not have.
+        """
+        given: dict[str, Any] = {"chip_config_name": "megacore"} if self.generation == "v4" else {}
+        if any(closed := wraps(self.sides)):
+            given["wrap"] = (*closed, False)[:3]
+        host = [min(chips, side) for chips, side in zip(_HOST, (*self.sides, 1), strict=False)]
+        return given if host == list(_HOST) else given | {"chips_per_host_bounds": host}
+
+
+def wraps(sides: Sequence[int]) -> tuple[bool, ...]:
+    """Return which dimensions of a slice close to a ring.
+
+    On v4, v5p and TPU7x, of three dimensions, all do in a slice of whole cubes of 4x4x4, otherwise none. On v5e and v6e
+    a side of 16 chips does (jax-ml.github.io/scaling-book/tpus, "TPU Networking").
+    """
+    if len(sides) == 3:
+        return (all(side % 4 == 0 for side in sides),) * 3
+    return tuple(side == 16 for side in sides)
+
 
 def main(topology: str, output: Path, programs: list[Path]) -> None:
-    """Compile programs that are for as many chips as the topology has."""
+    """Compile programs that are for as many devices as the topology has."""
     devices = chips(topology)
     for path in programs:
         text = without_folders(path.read_text(encoding="utf-8"))
         stated = re.search(r"num_partitions=(\d+)", text.partition("\n")[0])
         count = int(stated[1]) if stated else 1
         if count != len(devices):
-            sys.exit(f"error: {topology} has {len(devices)} chips, and {path.name} is a program for {count}")
+            sys.exit(f"error: {topology} has {len(devices)} devices, and {path.name} is a program for {count}")
         write_program(output, path.stem, _compiled(devices, text), devices[0].device_kind)
 
 
-def chips(topology: str) -> Any:
-    """Return the chips of a slice that need not exist, as JAX's devices; libtpu calls it v6e:2x4, for example."""
-    generation = topology.partition(":")[0].replace("v5e", "v5litepod")
+def chips(name: str) -> Any:
+    """Return the devices of a slice that need not exist, by the name of its topology.
+
+    Raises:
+        ValueError: the name is none.
+        Exception: libtpu does not know the topology; it raises nothing more special.
+    """
+    topology = Topology.parse(name)
+    generation = topology.generation.replace("v5e", "v5litepod")
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server
@@ -41,7 +109,7 @@ def chips(topology: str) -> Any:
     }
     from jax.experimental import topologies  # libtpu reads the variables when it is loaded
 
-    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    return topologies.get_topology_desc(platform="tpu", topology_name=name, **topology.options).devices
 
 
 def write_program(output: Path, name: str, executable: Any, kind: str) -> None:

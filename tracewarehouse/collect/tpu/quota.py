@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.collect.errors import QuotaError, TpuError
+from tracewarehouse.collect.tpu.compile_ahead import wraps
 from tracewarehouse.collect.tpu.state import Slice
 
 TABLE = Path(__file__).parent / "quota.yaml"
@@ -28,7 +29,6 @@ class Generation(BaseModel):
     runtime: str = Field(description="software version of the virtual machines")
     hosts: dict[int, int] = Field(description="chips of a slice to its virtual machines")
     topology: dict[int, str] = Field(description="chips of a slice to their arrangement, such as 2x4")
-    wrap_chips: int = Field(ge=1, description="chips of a dimension from which on it closes to a ring")
     disks: dict[Literal["read-write", "read-only"], str] = Field(description="mode of a disk to its kind")
     quota_ids: dict[Literal["on demand", "spot"], str] = Field(
         default={}, description="provisioning of a slice to the prefix of the ids of its quotas"
@@ -52,7 +52,7 @@ class Generation(BaseModel):
     def network(self, chips: int) -> str:
         """Return the network between the chips of a slice, such as `mesh-2x4`; a torus if every dimension closes."""
         arrangement = self.topology[chips]
-        closes = all(int(side) >= self.wrap_chips for side in arrangement.split("x"))
+        closes = all(wraps([int(side) for side in arrangement.split("x")]))
         return f"{'torus' if closes else 'mesh'}-{arrangement}"
 
     @model_validator(mode="after")

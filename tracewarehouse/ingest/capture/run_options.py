@@ -22,12 +22,14 @@ class RunOptions:
         name: name for people; it replaces the name in the manifest or of the file.
         step_program: the module whose executions begin a step; it replaces the steps found by marks, server or time.
         costs: costs of kernels for which the profiler has none.
+        device: kind of the chips in the hardware table, such as TPU7x, where neither capture nor card tells it.
     """
 
     mesh: Mesh | None = None
     name: str | None = None
     step_program: str | None = None
     costs: Costs | None = None
+    device: str | None = None
 
     @classmethod
     def parse(
@@ -36,13 +38,16 @@ class RunOptions:
         name: str | None = None,
         step_program: str | None = None,
         costs: str | os.PathLike[str] | None = None,
+        device: str | None = None,
     ) -> Self:
-        """The options of a mesh such as 'dp=2,tp=4' and a file of costs; see `load_costs`.
+        """The options of a mesh such as 'dp=2,tp=4', a file of costs (see `load_costs`) and a chip such as TPU7x.
 
         Raises:
-            CaptureError: the mesh is not of that form or names an unknown axis, or the costs cannot be read.
+            CaptureError: the mesh is not of that form or names an unknown axis, the costs cannot be read, or the chip
+                is not in the hardware table.
         """
-        return cls(parse_mesh(mesh) if isinstance(mesh, str) else mesh, name, step_program, _loaded(costs))
+        mesh = parse_mesh(mesh) if isinstance(mesh, str) else mesh
+        return cls(mesh, name, step_program, _loaded(costs), parse_device(device) if device else None)
 
 
 DEFAULT_OPTIONS = RunOptions()
@@ -60,6 +65,17 @@ def parse_mesh(text: str) -> Mesh:
         return Mesh.parse(text)
     except ValueError as error:
         raise CaptureError(str(error)) from None
+
+
+def parse_device(text: str) -> str:
+    """The kind of a chip in the hardware table, given any of its names.
+
+    Raises:
+        CaptureError: the table does not have it.
+    """
+    from tracewarehouse.ingest.capture.hardware import known_kind
+
+    return known_kind(text)[1]
 
 
 def _loaded(costs: str | os.PathLike[str] | None) -> Costs | None:

@@ -1,7 +1,7 @@
-"""Knows the names that profilers give planes, lines and kernels: one table for each backend.
+"""Knows the names that profilers give planes, lines, kernels and the events that ingest looks for.
 
-A name that no table has is of unknown kind. A reader of another profiler's traces adds its names to the table of its
-backend.
+Planes, lines and kernels have a table for each backend. A name that no table has is of unknown kind. A reader of
+another profiler's traces adds its names to the table of its backend.
 """
 
 from __future__ import annotations
@@ -31,6 +31,34 @@ COUNTER_LINE = "_counters_"
 """Line of samples of counters, in a Chrome trace."""
 STREAM_PREFIX = "Stream #"
 """Prefix of the lines of a GPU's streams."""
+
+OWN_STATS = ("device_offset_ps", "device_duration_ps")
+"""Stats of device events that are columns of main.ops."""
+
+EXECUTE = "PjRtCpuExecutable::Execute"
+"""An execution of a program on virtual CPU devices; below it are those of its threads."""
+EXECUTE_SHARDED = "PjRtCpuExecutable::ExecuteSharded"
+EXECUTE_HELPER = "PjRtCpuExecutable::ExecuteHelper"
+RECORD = "ThreadpoolListener::Record"
+START_REGION = "ThreadpoolListener::StartRegion"
+STOP_REGION = "ThreadpoolListener::StopRegion"
+THUNKS = "ThunkExecutor::Execute"
+"""Beginning of the names of events in which a device runs its program."""
+
+SERVER_LOOP = re.compile(
+    r"(?:\A|[ .:$])(?:step_with_batch_queue|step_fn|engine_step|run_batch|execute_model|generate_step|decode_step"
+    r"|prefill_step)(?:\(|\Z)"
+)
+"""Calls in the loop of a server, vLLM or SGLang. Frames of the Python tracer end in the function's name."""
+SERVER_ENGINE = re.compile(r"\A\$?\w*engine\w*\.py:\d+ (?:generate|prefill)\Z", re.IGNORECASE)
+"""Calls of JetStream and MaxText, whose threads prefill and generate at the same time."""
+LINKED = re.compile(r"\APJRT_LoadedExecutable_Execute linkage\Z")
+JITTED = re.compile(r"\APjitFunction\(.+\)\Z")
+ENQUEUED = "DoEnqueueProgram"
+"""The runtime's dispatch of an execution to a TPU."""
+
+_COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
+_NO_COMPILES = re.compile(r"\A\$|before_compile")
 
 _Kinds = tuple[tuple[str, str], ...]
 
@@ -164,3 +192,13 @@ def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
 def is_memcpy(kernel: str) -> bool:
     """Return whether an event of a stream is a copy by the driver, such as MemcpyD2H."""
     return any(pattern.fullmatch(kernel) for pattern in _COPIES)
+
+
+@lru_cache(maxsize=1 << 12)
+def is_compilation(event_name: str) -> bool:
+    """Whether a host event of this name is the compilation of a program.
+
+    Examples are TfrtTpuCompiler::Compile, backend_compile and PjRtComputationClient::Compile. Frames of the Python
+    tracer, `$file.py:line function`, do not count: importing `re` compiles too.
+    """
+    return bool(_COMPILES.search(event_name)) and not _NO_COMPILES.search(event_name)

@@ -14,12 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.batches import integers
-from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, EXECUTE, EXECUTE_SHARDED, THUNKS
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, Plane
 from tracewarehouse.ingest.devices.cpu_threads import (
-    EXECUTE,
-    EXECUTE_SHARDED,
-    THUNKS,
     CpuExecutions,
     CpuLine,
     CpuThread,

@@ -25,17 +25,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.batches import codes, integers
+from tracewarehouse.ingest.columns.profiler_names import (
+    EXECUTE,
+    EXECUTE_HELPER,
+    EXECUTE_SHARDED,
+    RECORD,
+    START_REGION,
+    STOP_REGION,
+    THUNKS,
+)
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane
 from tracewarehouse.ingest.devices.timeline import MarkedTime, StepMarker
 
-EXECUTE = "PjRtCpuExecutable::Execute"
-EXECUTE_SHARDED = "PjRtCpuExecutable::ExecuteSharded"
-EXECUTE_HELPER = "PjRtCpuExecutable::ExecuteHelper"
-RECORD = "ThreadpoolListener::Record"
-START_REGION = "ThreadpoolListener::StartRegion"
-STOP_REGION = "ThreadpoolListener::StopRegion"
-THUNKS = "ThunkExecutor::Execute"
-"""Beginning of the names of events in which a device runs its program."""
 CpuThread = tuple[Line, EventBatch]
 """A host thread, and its events on the run's clock."""
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
 from tracewarehouse.ingest.capture.batches import server_rank
+from tracewarehouse.ingest.capture.hardware import chip_named, chip_stated, vendors
 from tracewarehouse.ingest.capture.sources import stem
 from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import Plane, StatKind, Trace
@@ -137,6 +135,9 @@ class Device:
     peak_fp8_flops_per_s: float | None = None
     peak_hbm_gbps: float | None = None
     peak_ici_gbps: float | None = None
+    link: str | None = None
+    peak_link_gbps: float | None = None
+    peak_die_gbps: float | None = None
     peak_source: str | None = None
 
 
@@ -149,18 +150,22 @@ def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: 
         value = stats[name].value if name in stats else None
         return float(value) if isinstance(value, int | float) and value > 0 else None
 
-    kind = stats.get("device_type_string") or stats.get("device_vendor")
-    device.kind = str(kind.value) if kind else None
+    kind = stats.get("device_type_string") or stats.get("gpu_device_name")
+    vendor = str(stats["device_vendor"].value) if "device_vendor" in stats else None
+    known = chip_named(str(kind.value)) if kind else chip_stated(vendor, {name: number(name) for name in stats})
+    device.kind = str(kind.value) if kind else known["kind"] if known else vendor
+    device.link = "ici" if backend == "tpu" else None
     tera, memory = number("peak_teraflops_per_second"), number("memory_bandwidth")
     device.peak_flops_per_s = tera * 1e12 if tera else None
     device.peak_hbm_gbps = number("peak_hbm_bw_gigabytes_per_second") or (memory / 1e9 if memory else None)
+    if vendor == "AMD" and known and known["hbm_gbps"]:
+        device.peak_hbm_gbps = None  # computed from the memory clock, which HBM3 multiplies by four and not by two
     from_capture = device.peak_flops_per_s is not None or device.peak_hbm_gbps is not None
     details = stats.get("core_details")
     if details and details.kind == StatKind.BYTES and isinstance(details.value, bytes):
         core = {tag >> 3: value for tag, _, value, _ in wire.fields(details.value, 0, len(details.value))}
         # CoreDetails: 2 device_ordinal, 3 core_num, 4 local_chip_id, 5 global_chip_id, 6 global_core_id
         device.core_id, device.chip_id, device.global_id = core.get(3, 0), core.get(5, 0), core.get(6, 0)
-    known = _hardware(device.kind)
     if known:
         _complete(device, known)
     if from_capture or known:
@@ -168,46 +173,49 @@ def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: 
     return device
 
 
-def complete_devices(devices: Iterable[Device], backend: str, model: str) -> None:
-    """Set kind and peaks from the chip that a card names, for devices whose capture states no known kind.
+def complete_devices(devices: Sequence[Device], backend: str, model: str, source: str = "card") -> None:
+    """Set kind and peaks from the chip that a card or the user names, for devices whose capture states no known kind.
 
     Args:
         devices: the devices of the run; those of another backend are not changed, those of an unknown one get this one.
-        backend: the kind of chip according to the card: tpu or gpu.
+        backend: the kind of chip: tpu or gpu.
         model: the chip as cards write it, such as tpu_v6e, v6e or TPU v6 Lite.
+        source: who names it, for main.devices.peak_source.
     """
-    words = model.replace("_", " ").replace("-", " ").strip()
-    known = _hardware(words) or _hardware(f"{backend} {words}")
+    words = model.replace("_", " ").strip()
+    known = next((k for w in (words, words.replace("-", " "), f"{backend} {words}") if (k := chip_named(w))), None)
     for device in devices:
-        if not words or device.backend not in (backend, "unknown") or _hardware(device.kind):
+        if not words or device.backend not in (backend, "unknown") or chip_named(device.kind):
             continue
-        device.backend = backend
-        device.kind = device.kind or (known["kind"] if known else model)
+        device.backend, device.link = backend, "ici" if backend == "tpu" else device.link
+        if device.kind is None or device.kind.lower() in vendors():
+            device.kind = known["kind"] if known else device.kind or model
         if known:
             _complete(device, known)
-            device.peak_source = "both" if device.peak_source else "card"
+            device.peak_source = "both" if device.peak_source else source
+
+
+def share_chips(devices: Sequence[Device]) -> None:
+    """Let two neighbours share a chip where their kind has two devices a chip and the capture does not say which do.
+
+    A host whose number of devices is odd has chips of which the capture lacks a device, so its chips stay unknown.
+    """
+    per_host: dict[str, list[Device]] = {}
+    for device in devices:
+        per_host.setdefault(device.host, []).append(device)
+    for of_host in per_host.values():
+        known = [chip_named(d.kind) for d in of_host]
+        is_paired = all(k and k.get("devices_per_chip") == 2 for k in known) and len(of_host) % 2 == 0
+        if is_paired and all(d.chip_id is None for d in of_host):
+            for place, device in enumerate(of_host):
+                device.chip_id, device.core_id = (of_host[0].device_id + place) // 2, place % 2
 
 
 def _complete(device: Device, known: dict[str, Any]) -> None:
     """Fill in the peaks that the capture does not state, from an entry of the hardware table."""
-    rates = known["peak_flops_per_s"]
+    rates, is_ici = known["peak_flops_per_s"], known["link"] == "ici"
     device.peak_flops_per_s = device.peak_flops_per_s or rates["bf16"]
     device.peak_int8_flops_per_s, device.peak_fp8_flops_per_s = rates.get("int8"), rates.get("fp8")
     device.peak_hbm_gbps = device.peak_hbm_gbps or known["hbm_gbps"]
-    device.peak_ici_gbps = known["ici_gbps"]
-
-
-def _hardware(kind: str | None) -> dict[str, Any] | None:
-    if kind is None:
-        return None
-    for entry in _hardware_table():
-        if any(kind.lower() == m.lower() for m in entry["match"]):
-            return entry
-    return None
-
-
-@cache
-def _hardware_table() -> list[dict[str, Any]]:
-    content = json.loads((files("tracewarehouse") / "hardware.json").read_text(encoding="utf-8"))
-    table: list[dict[str, Any]] = content["devices"]
-    return table
+    device.link, device.peak_link_gbps, device.peak_die_gbps = known["link"], known["link_gbps"], known.get("die_gbps")
+    device.peak_ici_gbps = known["link_gbps"] if is_ici else None

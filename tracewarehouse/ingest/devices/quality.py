@@ -185,12 +185,12 @@ def silent_devices(hosts: Sequence[Host]) -> Iterator[Flag]:
                 elif name.backend == "tpu" or p.lines:
                     silent.append((name.backend, host, p.name))
     if silent and not active:
-        names = ", ".join(f"{name} of {host.name}" for _, host, name in silent[:4])
+        names = ", ".join(f"{plane} of {host.name}" for _, host, plane in silent[:4])
         more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
         sentence = f"{names}{more}: the planes of the devices are there without an event, so what they ran is lost"
         yield Flag("no_device_events", sentence)
         return
     backends = {backend for backend, _ in active}
-    for backend, host, name in silent:
+    for backend, host, plane in silent:
         if (backend, host.index) in active or (backend == "tpu" and backend in backends):
-            yield Flag("silent_device", f"{name} has no event", host.name)
+            yield Flag("silent_device", f"{plane} has no event", host.name)

@@ -6,7 +6,6 @@ device. It is matched as the k-th launch of the thread, or by the `run_id` of th
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,23 +16,20 @@ import numpy as np
 
 from tracewarehouse.ingest.capture.batches import Batch
 from tracewarehouse.ingest.columns.batches import integers
-from tracewarehouse.ingest.columns.profiler_names import plane_kind
+from tracewarehouse.ingest.columns.profiler_names import (
+    ENQUEUED,
+    JITTED,
+    LINKED,
+    SERVER_ENGINE,
+    SERVER_LOOP,
+    plane_kind,
+)
 from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.timeline import Run, Step, StepMarker, named_phase, step_markers, steps_marked
 
-_LOOP = re.compile(
-    r"(?:\A|[ .:$])(?:step_with_batch_queue|step_fn|engine_step|run_batch|execute_model|generate_step|decode_step"
-    r"|prefill_step)(?:\(|\Z)"
-)
-"""Names of the calls in the loop of a server, vLLM or SGLang. Frames of the Python tracer end in the function's
-name."""
-_ENGINE = re.compile(r"\A\$?\w*engine\w*\.py:\d+ (?:generate|prefill)\Z", re.IGNORECASE)
-"""Names of the calls of JetStream and MaxText, whose threads prefill and generate at the same time."""
-_LINKED, _JITTED = re.compile(r"\APJRT_LoadedExecutable_Execute linkage\Z"), re.compile(r"\APjitFunction\(.+\)\Z")
-_ENQUEUED = "DoEnqueueProgram"
 _BESIDE = 64
 """Most calls that several threads may make at the same time; calls of one thread follow each other."""
 
@@ -98,11 +94,11 @@ def launches(host: Host) -> Launches:
 
 
 def _is_call(name: str) -> bool:
-    return bool(_LOOP.search(name) or _ENGINE.search(name) or named_phase(name))
+    return bool(SERVER_LOOP.search(name) or SERVER_ENGINE.search(name) or named_phase(name))
 
 
 def _is_wanted(name: str) -> bool:
-    return bool(_is_call(name) or name == _ENQUEUED or _LINKED.search(name) or _JITTED.search(name))
+    return bool(_is_call(name) or name == ENQUEUED or LINKED.search(name) or JITTED.search(name))
 
 
 def _read(
@@ -117,14 +113,14 @@ def _read(
         name = plane.event_metadata[batch.metadata[i]].name
         start = int(shifted.start_ps[i])
         end = start + int(batch.duration_ps[i])
-        if name == _ENQUEUED:
+        if name == ENQUEUED:
             if has_run_id[i] and has_ordinal[i]:
                 launches.enqueued.setdefault((int(ordinal[i]), int(run_id[i])), start)
-        elif _LINKED.search(name):
+        elif LINKED.search(name):
             launches.linked.setdefault(thread, []).append(start)
-        elif _JITTED.search(name):
+        elif JITTED.search(name):
             launches.jitted.setdefault(thread, []).append((start, end))
-        elif _LOOP.search(name) or _ENGINE.search(name):
+        elif SERVER_LOOP.search(name) or SERVER_ENGINE.search(name):
             launches.called.append(Call(thread, name, start, end))
 
 
@@ -146,8 +142,8 @@ def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> dict[int
         found: the calls and launches of the host's threads.
         runs: executions of each device, by ordinal.
     """
-    loops = [c for c in found.called if _LOOP.search(c.name)]
-    engines = [c for c in found.called if not _LOOP.search(c.name)]
+    loops = [c for c in found.called if SERVER_LOOP.search(c.name)]
+    engines = [c for c in found.called if not SERVER_LOOP.search(c.name)]
     calls_by_source = (found.marked, "marker"), (_busiest(found, loops), "server call"), (engines, "server call")
     for calls, source in calls_by_source:
         kept = [c for thread in sorted({c.thread for c in calls}) for c in _outermost_calls(calls, thread)]

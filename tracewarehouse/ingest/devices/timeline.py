@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import accumulate, groupby, takewhile
 from typing import Any
 
@@ -250,8 +249,6 @@ def _outermost(markers: Sequence[StepMarker]) -> list[StepMarker]:
     return kept
 
 
-_COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
-_NO_COMPILES = re.compile(r"\A\$|before_compile")
 _PHASE = re.compile(r"(?<![a-z])(prefill|decode)(?![a-z])", re.IGNORECASE)
 
 
@@ -307,13 +304,3 @@ class MarkedTime:
             if self._markers[i].end_ps >= at:
                 return self._markers[i]
         return None
-
-
-@cache
-def is_compilation(event_name: str) -> bool:
-    """Whether a host event of this name is the compilation of a program.
-
-    Examples are TfrtTpuCompiler::Compile, backend_compile and PjRtComputationClient::Compile. Frames of the Python
-    tracer, `$file.py:line function`, do not count: importing `re` compiles too.
-    """
-    return bool(_COMPILES.search(event_name)) and not _NO_COMPILES.search(event_name)

@@ -54,7 +54,7 @@ State = dict[str, Stamp]
 """The manifest files by run id."""
 KnownRuns = dict[str, tuple[Stamp, RunVersion | UnreadRun]]
 """What manifests held when they were read, by run id."""
-_LARGE = 64
+MANY_RUNS = 64
 """The fewest runs for which a catalogue pays; reading the manifests and files of fewer takes some milliseconds."""
 _MAY_LAG = 1000
 """With more runs than this, the catalogue may lack one in a hundred: a copy takes longer than to read those runs."""
@@ -149,7 +149,7 @@ class Lake:
         Raises:
             WarehouseError: the runs cannot be listed.
         """
-        return next(islice(self._manifest_files(), _LARGE - 1, None), None) is not None
+        return next(islice(self._manifest_files(), MANY_RUNS - 1, None), None) is not None
 
     def wants_catalogue(self) -> bool:
         """Return whether a change of the runs is a reason to extend the catalogue, or to begin one.
@@ -176,7 +176,7 @@ class Lake:
     def _read(self, state: State) -> list[RunVersion | UnreadRun]:
         """Return the runs of these manifests, sorted; only those are read that have changed since they were read."""
         if self._known is None:
-            self._known = dict(self.catalogue()) if len(state) >= _LARGE else {}
+            self._known = dict(self.catalogue()) if len(state) >= MANY_RUNS else {}
         found = []
         for run_id in sorted(state):
             known = self._known.get(run_id)

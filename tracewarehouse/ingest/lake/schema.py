@@ -216,8 +216,10 @@ DEVICES = _table(
     local_ordinal!         INTEGER  The device's number on its host.
     global_id              INTEGER  The device's number in the whole slice, if the capture or the manifest gives it.
     backend!               VARCHAR  tpu, gpu, cpu or unknown.
-    kind                   VARCHAR  Device type as recorded, such as 'TPU v6 Lite'; otherwise as the card says.
-    chip_id                INTEGER  The chip in the slice that this core is on.
+    kind                   VARCHAR  Device type as recorded, such as 'TPU v6 Lite'; otherwise by what a GPU states, the
+        card or --device.
+    chip_id                INTEGER  The chip in the slice that this core is on; inferred for kinds with two devices a
+        chip, where the capture does not say.
     core_id                INTEGER  The core's number on its chip.
     pp_index               INTEGER  Coordinate on the pipeline-parallel axis.
     dp_index               INTEGER  Coordinate on the data-parallel axis.
@@ -232,9 +234,11 @@ DEVICES = _table(
     peak_int8_flops_per_s  DOUBLE   Peak dense matrix rate of int8; NULL if the chip has none of its own. [FLOP/s]
     peak_fp8_flops_per_s   DOUBLE   Peak dense matrix rate of fp8; NULL if the chip has none of its own. [FLOP/s]
     peak_hbm_gbps          DOUBLE   Peak memory bandwidth, decimal. [GB/s]
-    peak_ici_gbps          DOUBLE   Peak inter-chip bandwidth of the chip over all links, in one direction. [GB/s]
-    peak_source            VARCHAR  Where the peaks come from: the capture, the hardware table, both, or the chip that
-        the card names.
+    peak_ici_gbps          DOUBLE   Peak of the chip over all ICI links, in one direction; NULL for others. [GB/s]
+    link                   VARCHAR  Class of the links between chips: ici, nvlink or fabric (Infinity Fabric).
+    peak_link_gbps         DOUBLE   Peak of the chip over all these links, in one direction. [GB/s]
+    peak_die_gbps          DOUBLE   Peak between two devices of one chip, in one direction. [GB/s]
+    peak_source            VARCHAR  Where the peaks come from: capture, hardware table, both, card or option (--device).
     """,
 )
 

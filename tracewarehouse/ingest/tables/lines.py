@@ -16,8 +16,9 @@ import numpy.typing as npt
 from tracewarehouse.ingest.collectives.windows import CollectiveExecutions
 from tracewarehouse.ingest.columns.batches import LineExtent
 from tracewarehouse.ingest.columns.keys import distinct
+from tracewarehouse.ingest.columns.profiler_names import is_compilation
 from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Line, Plane, Trace
-from tracewarehouse.ingest.devices.timeline import StepMarker, Timeline, is_compilation, step_markers
+from tracewarehouse.ingest.devices.timeline import StepMarker, Timeline, step_markers
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.lake.parquet import Coded
 from tracewarehouse.ingest.layers.sequence import Execution

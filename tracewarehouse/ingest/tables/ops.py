@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps
 from tracewarehouse.ingest.columns.batches import chunks, integers
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, line_kind
+from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, OWN_STATS, line_kind
 from tracewarehouse.ingest.columns.records import PHASES, EventBatch, Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
@@ -24,7 +24,6 @@ from tracewarehouse.ingest.tables.leaf_ops import NO_LEAF, CopyOps, CopyWriter, 
 from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
 
 _COMMUNICATION, _COPY = OP_CLASSES.index("communication"), OP_CLASSES.index("copy")
-_OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
 _ORDERED = ("idle_before", "overlap", "class_overlap")
 """The leaf-op columns of main.ops, without their unit."""
 
@@ -177,7 +176,7 @@ class OpWriter:
                 "execution": Nullable.from_zero(events.execution[order]),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
-                **{name: _stat(stats.get(name), n, order) for name in _OWN_COLUMN},
+                **{name: _stat(stats.get(name), n, order) for name in OWN_STATS},
             },
         )
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
@@ -301,6 +300,6 @@ def _stat(column: StatColumn | None, count: int, order: Int64 | slice) -> Nullab
 
 def _leftover(column: StatColumn) -> StatColumn:
     """The values of a stat that no column holds: all, or, if the stat has a column, those that are not integers."""
-    if column.name not in _OWN_COLUMN:
+    if column.name not in OWN_STATS:
         return column
     return unheld(column, (column.kinds == StatKind.UINT64) | (column.kinds == StatKind.INT64))

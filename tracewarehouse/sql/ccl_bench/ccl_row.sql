@@ -2,6 +2,7 @@
 macro: ccl_row
 parameters:
   run: The run, by its id.
+reads_runs: [run]
 description: >
   Numbers of a run that a row of CCL-Bench has beside its own metrics: three of our metrics, as one number each, and facts
   of its card. The metrics are those of decode, or else of prefill, or else of steps without a phase.

@@ -2,6 +2,7 @@
 macro: bandwidth_by_size
 parameters:
   run: The run, by its id.
+reads_runs: [run]
 description: >
   Bus bandwidth of a run's collectives against the bytes that a device sends, by kind and axis. It has what was
   measured at each size, the curve of Hockney's fit, and the peak of the links.

@@ -7,6 +7,7 @@ parameters:
   only_phase: Only this phase; NULL for all.
   first_step: Only this step and later ones; NULL for all.
   last_step: Only this step and earlier ones; NULL for all.
+reads_runs: [run]
 description: >
   How many collectives of a part of a run are in flight, from each moment at which the number changes. The ranks of one
   execution count once, from the first start to the last end; bytes count from start to end on each rank.

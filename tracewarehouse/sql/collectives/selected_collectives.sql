@@ -7,6 +7,7 @@ parameters:
   only_phase: Only this phase; NULL for all.
   first_step: Only this step and later ones; NULL for all.
   last_step: Only this step and earlier ones; NULL for all.
+reads_runs: [run]
 description: >
   The collectives of a part of a run, each with how long its execution lasts among all executions of its instruction. An
   execution lasts from the first start to the last end on its ranks; one with a single rank has no length.

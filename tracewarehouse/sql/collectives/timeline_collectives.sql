@@ -5,6 +5,7 @@ parameters:
   device: The device.
   from_ps: Start of the window.
   until_ps: End of the window.
+reads_runs: [run]
 description: The collectives of a device in a window of time, with a row per kind and mesh axis.
 ---*/
 SELECT

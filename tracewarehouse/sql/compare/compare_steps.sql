@@ -3,6 +3,7 @@ macro: compare_steps
 parameters:
   runs: Runs to compare, as a list of run ids.
   baselines: Runs to compare them with.
+reads_runs: [runs, baselines]
 description: >
   Why a step takes longer or shorter than in other runs: what the time of a step consists of on both sides, per phase.
   The time is split by layer, by category of op, by collective and by operation. The rows of a split add up to the

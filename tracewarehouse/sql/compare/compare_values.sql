@@ -6,6 +6,7 @@ parameters:
   run_repeats: Runs that show how much the first side varies by itself; by default, runs.
   baseline_repeats: The same for the other side; by default, baselines.
 optional: [run_repeats, baseline_repeats]
+reads_runs: [runs, baselines, run_repeats, baseline_repeats]
 description: >
   The stored metric values of some runs beside those of others, with a row per metric and per value of its dimensions.
   Medians are compared, and the 90th percentiles towards the worse side. A difference within what repeats or steps

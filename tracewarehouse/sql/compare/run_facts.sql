@@ -2,6 +2,7 @@
 macro: run_facts
 parameters:
   runs: The runs, as a list of run ids.
+reads_runs: [runs]
 description: What ran in some runs, on which devices, and how the steps were found; a row per run.
 columns:
   run_id: The run.

@@ -2,6 +2,7 @@
 macro: run_points
 parameters:
   runs: The runs, as a list of run ids.
+reads_runs: [runs]
 description: >
   Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and
   throughput. A run is on the Pareto front if no other run of the same model is better in one of throughput per user
@@ -15,7 +16,10 @@ WITH wanted AS (
     COALESCE(model, model_family, 'unknown') AS model,
     dtype,
     COALESCE(mesh, 'unknown') AS mesh,
-    batch_size, input_length, output_length, profile_start_ns, framework
+    batch_size, input_length, output_length, profile_start_ns, framework,
+    mesh AS recorded_mesh,
+    backend,
+    host_count AS hosts
   FROM main.runs
   WHERE LIST_CONTAINS(runs, run_id)
 ),
@@ -54,6 +58,20 @@ points AS (
   LEFT JOIN rates AS q USING (run_id)
 ),
 
+axes AS (
+  SELECT run_id, STRING_AGG(COALESCE(axis, '?') || '=' || size, ',' ORDER BY "position") AS mesh
+  FROM main.mesh_axes
+  WHERE LIST_CONTAINS(runs, run_id)
+  GROUP BY run_id
+),
+
+flagged AS (
+  SELECT run_id, LIST_SORT(LIST_DISTINCT(LIST(flag))) AS flags
+  FROM main.quality_flags
+  WHERE LIST_CONTAINS(runs, run_id)
+  GROUP BY run_id
+),
+
 beaten AS (
   SELECT p.run_id, TRUE AS is_beaten
   FROM points AS p
@@ -88,6 +106,13 @@ SELECT
   -- On the Pareto front; NULL where one of its two rates is not known.
   CASE
     WHEN p.tokens_per_s_per_user IS NOT NULL AND p.tokens_per_s_per_chip IS NOT NULL THEN b.is_beaten IS NULL
-  END AS is_on_front
+  END AS is_on_front,
+  COALESCE(w.recorded_mesh, a.mesh) AS axes, -- Mesh, or else the inferred axes and sizes; an axis without a name is '?'.
+  w.backend, -- tpu, gpu, cpu (virtual devices) or unknown.
+  w.hosts, -- Hosts in the capture.
+  COALESCE(f.flags, []) AS flags -- Quality flags of the run.
 FROM points AS p
+INNER JOIN wanted AS w USING (run_id)
 LEFT JOIN beaten AS b USING (run_id)
+LEFT JOIN axes AS a USING (run_id)
+LEFT JOIN flagged AS f USING (run_id)

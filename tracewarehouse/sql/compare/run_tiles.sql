@@ -2,6 +2,7 @@
 macro: run_tiles
 parameters:
   runs: The runs, as a list of run ids.
+reads_runs: [runs]
 description: >
   The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. A number without data
   has one row without a value.

@@ -2,6 +2,7 @@
 macro: step_savings
 parameters:
   runs: The runs, as a list of run ids.
+reads_runs: [runs]
 description: >
   By how much a step of each phase would be shorter at most if one thing cost nothing and all else stayed.
 notes: >

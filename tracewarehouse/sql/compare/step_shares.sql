@@ -2,6 +2,7 @@
 macro: step_shares
 parameters:
   runs: The runs, as a list of run ids.
+reads_runs: [runs]
 description: >
   Where the time of a phase's steps goes on the devices of runs, over all steps of models.step_parts; a row per phase and
   part.

@@ -9,6 +9,7 @@ parameters:
     and thread as members of a JSON object, kind the kind of the line, and is_named whether its events name their
     instruction.
   is_for_viewers: Whether to round durations so that the Perfetto UI does not drop events.
+reads_runs: [run]
 description: >
   The text of events in a Chrome trace, with the members that the profiler's exporter writes.
 notes: >

@@ -2,6 +2,7 @@
 macro: memory_over_time
 parameters:
   run: The run, by its id.
+reads_runs: [run]
 description: The memory in use of each allocator of a run, the most in each of 400 stretches from its first allocation to its last.
 ---*/
 WITH states AS (

@@ -2,6 +2,7 @@
 macro: op_icicle
 parameters:
   run: The run, by its id.
+reads_runs: [run]
 description: >
   Self time of a run's devices as nested bars of the whole: programs, their layers, the parts of a layer, and ops. Ops below
   a thousandth of the time are merged as other ops; bars below half a thousandth are left out.

@@ -3,6 +3,7 @@ macro: roofline_points
 parameters:
   run: The run, by its id.
   most: The most instructions.
+reads_runs: [run]
 description: >
   The instructions of metrics.roofline with most self time, and the roof above them: the peak of the memory, the bend, and
   the peak of the matrix units. There is no roof where a peak is not known.

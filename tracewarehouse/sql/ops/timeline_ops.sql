@@ -5,6 +5,7 @@ parameters:
   device: The device.
   from_ps: Start of the window.
   until_ps: End of the window.
+reads_runs: [run]
 description: >
   The ops of a device in a window of time, with a row per instruction and its time in the window. Each moment counts
   once, for the op that covers it first.

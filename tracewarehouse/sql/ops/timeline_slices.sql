@@ -6,6 +6,7 @@ parameters:
   from_ps: Start of the window.
   until_ps: End of the window.
   slice_ps: Length of a slice; the last one may be shorter.
+reads_runs: [run]
 description: >
   What a device does in each slice of a window of time. Each moment counts once, for the op that covers it first, so that
   compute, communication, copy and idle add up to the slice.

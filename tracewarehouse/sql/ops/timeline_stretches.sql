@@ -5,6 +5,7 @@ parameters:
   begin_ps: Start of the window.
   finish_ps: End of the window, exclusive.
   stretch_ps: Length of the stretches into which the window is divided.
+reads_runs: [run]
 description: >
   The class of ops that takes most of each stretch of time on a device; a row for stretches in a row of one class. An op
   counts for the stretch in which it starts.

@@ -3,6 +3,7 @@ macro: top_ops
 parameters:
   run: The run, by its id.
   most: The most ops of a phase.
+reads_runs: [run]
 description: >
   The ops on which a run's devices spend most self time in each phase. Names that differ only in their numbers count as one
   op.
