@@ -81,8 +81,8 @@ REASONS = {
         "its maximum shows, and prints one digit; ours lasts from start to next start on the slowest device, by phase."
     ),
     ("hbm_bandwidth", "XProf"): (
-        "estimates bytes from the HLO of GPU programs by a cost model of its own; we take what the profiler states, "
-        "which is nothing on GPUs."
+        "adds what asynchronous copies write to HBM, which is our copied_gbps; on GPUs it estimates bytes from the HLO "
+        "by a cost model of its own, and we take what the profiler states, which is nothing."
     ),
     ("top_kernels", "XProf"): (
         "leaves out the copies that the GPU's runtime makes, which are of no program; the kernels' times are equal."

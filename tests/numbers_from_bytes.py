@@ -40,6 +40,23 @@ class Event:
         return bytes(self.stats.get("hlo_category", b"")).decode()
 
     @property
+    def hbm_bytes(self) -> int:
+        """Bytes in memory space 1 of the profiler's breakdown, whose numbers are all varints; else all bytes."""
+        breakdown = self.stats.get("memory_access_breakdown")
+        if breakdown is None:
+            return int(self.stats.get("bytes_accessed", 0))
+        rest, total = bytes(breakdown), 0
+        while rest:
+            access, rest = rest[2 : 2 + rest[1]], rest[2 + rest[1] :]
+            fields = {}
+            while access:
+                length_of_value = next(i for i, byte in enumerate(access[1:], 1) if byte < 128)
+                fields[access[0] >> 3] = sum((b & 127) << 7 * i for i, b in enumerate(access[1 : length_of_value + 1]))
+                access = access[length_of_value + 1 :]
+            total += fields[3] if fields.get(2) == 1 else 0
+        return total
+
+    @property
     def message_bytes(self) -> int:
         """Bytes of the shapes before the opcode in the HLO text: of an all-reduce or all-gather, its message."""
         shapes = _SHAPE.findall(self.name.partition(" = ")[2].partition(f" {self.category}(")[0])
@@ -99,7 +116,7 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
             total[0] += length((e.start, e.end) for e in collectives)
             total[1] += len(collectives)
             total[2] += sum(e.message_bytes for e in collectives)
-        moved += sum(e.stats.get("bytes_accessed", 0) for e in ops if not e.category.endswith("-done"))
+        moved += sum(e.hbm_bytes for e in ops if not e.category.endswith("-done"))
     if gaps:
         yield ("step_time", phase), sum(max(g) for g in gaps.values()) / len(gaps) / MS
     yield ("device_idle", phase), sum(idle) / len(idle)

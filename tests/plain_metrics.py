@@ -542,10 +542,16 @@ def hbm_bandwidth(run: Run) -> Values:
     found: Values = {}
     for phase, device in run.places():
         ops = [o["i"] for s in run.steps_of(device, phase) for o in s.ops]
-        size = sum(cost(i, "bytes_accessed") or 0 for i in ops if i["async_role"] != "done")
-        if size and run.busy(phase, device):
-            found[phase, device] = 1000 * size / run.busy(phase, device)
+        counted = [i for i in ops if i["async_role"] != "done" and cost(i, "bytes_accessed")]
+        if counted and run.busy(phase, device):
+            found[phase, device] = 1000 * sum(map(hbm_bytes, counted)) / run.busy(phase, device)
     return found
+
+
+def hbm_bytes(i: Row) -> int:
+    """The bytes in HBM of an instruction of known bytes: as split by memory, or all of them."""
+    is_split = i["given_bytes_accessed"] is None and i["hbm_bytes_accessed"] is not None
+    return int(i["hbm_bytes_accessed"] if is_split else cost(i, "bytes_accessed") or 0)
 
 
 def hbm_unsized(run: Run) -> dict[Any, float | None]:
@@ -560,11 +566,12 @@ def hbm_unsized(run: Run) -> dict[Any, float | None]:
 
 
 def cost(i: Row, name: str) -> int | None:
-    """What an instruction costs, as told or as stated; of a custom call 0 is no statement."""
+    """What an instruction costs, as told, as stated, or as its events state; of a custom call 0 is no statement."""
     given = i["given_bytes_accessed"] if name == "bytes_accessed" else i["given_flops"]
     if given is not None:
         return int(given)
-    return None if i["opcode"] == "custom-call" and not i[name] else i[name]
+    stated = i[f"event_{name}"] if i[name] is None else i[name]
+    return None if i["opcode"] == "custom-call" and not stated else stated
 
 
 def product_type(i: Row) -> str | None:
@@ -925,7 +932,7 @@ def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | No
         wire = None if None in sent or not sent else sum(size or 0 for size in sent)
         used = {
             "ici": (wire, "peak_ici_gbps", 1e9),
-            "memory": ((size or 0) * len(ops), "peak_hbm_gbps", 1e9),
+            "memory": ((hbm_bytes(i) if size else 0) * len(ops), "peak_hbm_gbps", 1e9),
             "compute": ((flops or 0) * len(ops), None, 1.0),
         }
         if not wire:

@@ -147,8 +147,13 @@ def unit_utilization(run: Run) -> Values:
         unit, ending = s["name"].removesuffix("_utilization_percent"), s["name"].endswith("_utilization_percent")
         value = s["int_value"] if s["double_value"] is None else s["double_value"]
         if ending and value is not None:
-            found[s["host"], unit].append(value / 100)
-    return {key: max(v) for key, v in found.items()}
+            found[s["host"], None, unit].append(value / 100)
+    values = {key: max(v) for key, v in found.items()}
+    samples: dict[Any, list[float]] = defaultdict(list)
+    for c in run.tables["counters"]:
+        if c["name"].endswith(": % util") and c["value"] is not None:
+            samples[c["host"], c["device_id"], c["name"].removesuffix(": % util")].append(c["value"] / 100)
+    return values | {key: sum(v) / len(v) for key, v in samples.items()}
 
 
 COLUMNS = {

@@ -108,6 +108,11 @@ class RandomRun:
             if "async_role" not in i and i["opcode"] != "copy":
                 i["flops"] = i["model_flops"] = maybe(pick((0, 50_000, 2_000_000)))
                 i["operand_dtype"] = pick((None, None, "bf16", "s8", "f8e4m3fn"))
+            for name in ("flops", "model_flops", "bytes_accessed"):
+                if i.get(name) is None and "async_role" not in i and i["opcode"] != "copy":
+                    i[f"event_{name}"] = maybe(pick((0, 3_000, 400_000)))
+            if i["bytes_accessed"]:
+                i["hbm_bytes_accessed"], i["on_chip_bytes_accessed"] = pick(((None, None), (600, 0), (0, 900)))
             if i["opcode"] == "custom-call":
                 i["given_flops"], i["given_bytes_accessed"] = pick((None, None, 70_000)), pick((None, None, 30_000))
         for axis, number in (("tp", 10), ("pp", 20)):

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.sample import sample
     from tracewarehouse.ingest.errors import (
         CaptureError,
         MetricError,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tracewarehouse.opened import open_path as open  # noqa: A004  tw.open
     from tracewarehouse.opened import query
     from tracewarehouse.queries.result import QueryResult
-    from tracewarehouse.samples import sample
     from tracewarehouse.warehouse import Warehouse
 
 __all__ = [
@@ -58,7 +58,7 @@ _HOMES = {
     "WarehouseError": ("tracewarehouse.ingest.errors", "WarehouseError"),
     "open": ("tracewarehouse.opened", "open_path"),
     "query": ("tracewarehouse.opened", "query"),
-    "sample": ("tracewarehouse.samples", "sample"),
+    "sample": ("tracewarehouse.ingest.capture.sample", "sample"),
 }
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import NoCaptureError
+from tracewarehouse.ingest.lake.warehouse_folder import holds_other_files
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.warehouse import Warehouse, open_warehouse
-from tracewarehouse.warehouse_folder import holds_other_files
 
 _CAPTURES = (".pb", ".json", ".gz")  # ends of URIs that are files, not warehouses
 

@@ -16,7 +16,7 @@ from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS, Leftover
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, UnreadRun
-from tracewarehouse.warehouse_folder import check_folder
+from tracewarehouse.ingest.lake.warehouse_folder import check_folder
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions
     from tracewarehouse.evaluation.audits import Finding
     from tracewarehouse.executors.executor import Executor, Outcome
+    from tracewarehouse.executors.results import IngestResults
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.capture_comparison import CaptureComparison
     from tracewarehouse.ingest.lake.fsck import Problem
     from tracewarehouse.ingest.pipeline import IngestResult
-    from tracewarehouse.ingested import IngestResults
     from tracewarehouse.queries.read_only import Limits
     from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.queries.run_summary import RunSummary
@@ -274,7 +274,7 @@ class Warehouse:
         return self._meant(references, patterns=True)
 
     def _meant(self, references: str | Sequence[str], *, patterns: bool = False) -> list[RunVersion]:
-        from tracewarehouse.run_references import runs_meant
+        from tracewarehouse.queries.run_references import runs_meant
 
         return runs_meant(self.lake, self.path, references, patterns=patterns)
 
@@ -379,9 +379,9 @@ class Warehouse:
                 warehouse.
             WarehouseError: the warehouse cannot be written.
         """
+        from tracewarehouse.executors.results import IngestResults
         from tracewarehouse.ingest.capture.remote import local_copy
         from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
-        from tracewarehouse.ingested import IngestResults
 
         options = RunOptions.parse(mesh, name, step_program, costs, device)
         captures = find_whole_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
@@ -562,7 +562,7 @@ class Warehouse:
         Raises:
             WarehouseError: there is no warehouse.
         """
-        from tracewarehouse.fsck import fsck
+        from tracewarehouse.evaluation.fsck import fsck
 
         self._folder("verify")
         return fsck(self.lake, self._catalogue, self.definitions)

@@ -22,7 +22,7 @@ from tiny_capture import tiny_capture
 from xplane_reference import MESSAGES
 
 import tracewarehouse as tw
-from tracewarehouse.fsck import Problem
+from tracewarehouse.evaluation.fsck import Problem
 from tracewarehouse.ingest import capture_comparison
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, MetricError, TracewarehouseError

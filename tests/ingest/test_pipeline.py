@@ -22,7 +22,7 @@ from xplane_builder import Space, Unsigned
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
-from tracewarehouse.ingest.errors import CaptureError, TracewarehouseError, WarehouseError
+from tracewarehouse.ingest.errors import CaptureError, SkippedEntryWarning, TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.garbage import collect_garbage
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
@@ -118,6 +118,78 @@ class TestFolders:
         capture(11, 9_000_000_000).write(tmp_path / "b.xplane.pb")
         with pytest.raises(CaptureError, match="holds 2 captures"):
             ingest_one(tmp_path, tmp_path / "w")
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            (
+                "perfetto_trace.json.gz",
+                b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"X","pid":1,"tid":1,"ts":1,"dur":1}]}',
+            ),
+            ("kineto_trace_0.json.gz", b'{"schemaVersion": 1, "deviceProperties": [{"id": 0}], "traceEvents": []}'),
+            ("rank1.json.gz", b'\n{ "traceEvents" : []}'),
+            ("trace.json", b'[ {"name": "f", "ph": "X", "ts": 1, "dur": 1}]'),
+        ],
+    )
+    def test_a_trace_is_found_by_its_content_whatever_its_name(self, tmp_path: Path, name: str, content: bytes) -> None:
+        folder = tmp_path / "llama"
+        folder.mkdir()
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        (folder / "notes.json").write_text('{"answer": 42}')
+        (folder / "batch_composition_stats_1.json").write_text('{"traceEvents": 1}')
+        [found] = find_captures(tmp_path)
+        assert [f.name for f in found.files] == [name]
+        assert found.name == ("trace" if name == "trace.json" else "llama")
+
+    def test_what_is_written_for_perfetto_beside_a_trace_is_the_same_events(self, tmp_path: Path) -> None:
+        folder = tmp_path / "plugins" / "profile" / "t1"
+        capture().write(folder / "vm.xplane.pb")
+        for name in ("perfetto_trace.json.gz", "vm.trace.json.gz"):
+            (folder / name).write_bytes(gzip.compress(b'{"traceEvents": []}'))
+        [found] = find_captures(tmp_path)
+        assert [f.name for f in found.files] == ["vm.xplane.pb"]
+
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            ("report1.sqlite", "an SQLite database, as Nsight Systems exports"),
+            ("report1.sqlite.gz", "an SQLite database, as Nsight Systems exports"),
+            ("report1.nsys-rep", "a report of Nsight Systems"),
+            ("k.ncu-rep", "a report of Nsight Compute"),
+        ],
+    )
+    def test_files_of_other_profilers_are_named_for_what_they_are(self, tmp_path: Path, name: str, kind: str) -> None:
+        file = tmp_path / name
+        content = b"SQLite format 3\0" + bytes(100)
+        file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        with pytest.raises(CaptureError, match=f"no capture in this folder.*left out .*{name} .{kind}"):
+            find_captures(tmp_path)
+        with pytest.raises(CaptureError, match=f"{name}: .*, which is not read; give "):
+            ingest_one(file, tmp_path / "w")
+        capture().write(tmp_path / "a.xplane.pb")
+        with pytest.warns(SkippedEntryWarning, match=f"left out .*{name} .{kind}"):
+            assert [c.name for c in find_captures(tmp_path)] == ["a"]
+
+    def test_a_folder_of_ccl_bench_says_what_reads_its_card(self, tmp_path: Path) -> None:
+        folder = tmp_path / "qwen3"
+        folder.mkdir()
+        (folder / "settings.yaml").write_text("workload: 3")
+        (folder / "qwen3_tp2.yaml").write_text("version: 1\nworkload:\n  model: {}\nModel-executor:\n  framework: {}\n")
+        with pytest.raises(CaptureError, match=r"left out .*qwen3_tp2.yaml .*`tw import ccl-bench .*qwen3` reads it"):
+            find_captures(folder)
+        (folder / "qwen3_tp2.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+        with pytest.warns(SkippedEntryWarning, match="a card of CCL-Bench: `tw import ccl-bench .*qwen3` reads it"):
+            [found] = find_captures(folder)
+        assert (found.name, found.card) == ("qwen3_tp2", None)
+
+    def test_files_that_all_have_one_name_are_named_by_their_folders(self, tmp_path: Path) -> None:
+        for number, folder in enumerate(("before", "after", "llama.tp4")):
+            capture(number).write(tmp_path / folder / "host0.xplane.pb")
+        assert [c.name for c in find_captures(tmp_path)] == ["after", "before", "llama.tp4"]
+        assert [c.name for c in find_captures(tmp_path / "before" / "host0.xplane.pb")] == ["before"]
+        capture(10, 1_000_000_000).write(tmp_path / "both" / "worker-0.xplane.pb")
+        capture(11, 1_000_000_100).write(tmp_path / "both" / "worker-1.xplane.pb")
+        assert [c.name for c in find_captures(tmp_path / "both")] == ["both"]
 
 
 BAD: dict[str, tuple[bytes | None, str]] = {

@@ -280,6 +280,13 @@ def test_an_all_reduce_that_the_compiler_joined_of_two_keeps_two_promises(tmp_pa
     assert _flags(tmp_path, warehouse, joined, 7) == [("promise_broken",)]
 
 
+@pytest.mark.parametrize("blanks", ["  ", "\r", " \t", "\x0c"])
+def test_blanks_at_the_ends_of_lines_change_nothing(blanks: str) -> None:
+    padded = "".join(f"{line}{blanks}\n" for line in SMALL.splitlines())
+    plain, blank = Program(SMALL), Program(padded)
+    assert (plain.proto, plain.lines) == (blank.proto, blank.lines)
+
+
 def test_folders_are_not_searched_for_programs(tmp_path: Path, warehouse: Warehouse) -> None:
     """A compiler dumps hundreds of them beside a capture."""
     _write(tmp_path, SMALL)

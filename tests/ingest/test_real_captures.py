@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tracewarehouse.ingest.pipeline import IngestResult
+from tracewarehouse.ingest.lake.manifest import RunVersion
 
 Query = Callable[..., list[tuple[Any, ...]]]
-Runs = dict[str, IngestResult]
+Runs = dict[str, RunVersion]
 
 V6E = "tpu-v6e-4chip-host-offload"
 VLLM = "tpu-2chip-vllm-tp2-prefill"

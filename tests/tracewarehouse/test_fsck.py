@@ -98,7 +98,7 @@ def test_runs_are_audited_together_as_each_alone(
     together = fsck()
     assert {r["run_id"] for r in together[1]} == {one.run_id, other.run_id}
     assert any("do not fit 64 bits" in r["problem"] for r in together[1])
-    monkeypatch.setattr("tracewarehouse.fsck._RUNS_AT_ONCE", 1)
+    monkeypatch.setattr("tracewarehouse.evaluation.fsck._RUNS_AT_ONCE", 1)
     assert fsck() == together
 
 

@@ -283,7 +283,7 @@ def watch(
     tried again when its files change. After a restart, it finds the runs that are in the warehouse already. With
     --until-idle the exit code is 1 when a capture could not be ingested.
     """
-    from tracewarehouse.watch import Failed, Ingested, Watcher
+    from tracewarehouse.cli.watch import Failed, Ingested, Watcher
 
     complaints: set[str] = set()
     with context.obj.open(create=True) as warehouse, status() as update:

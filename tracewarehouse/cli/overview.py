@@ -116,7 +116,7 @@ def sample(
     ),
 ) -> None:
     """Copy a small real capture here, and print its folder: a tiny Llama on 4 virtual devices."""
-    from tracewarehouse.samples import NAME, sample
+    from tracewarehouse.ingest.capture.sample import NAME, sample
 
     target = output / NAME
     try:

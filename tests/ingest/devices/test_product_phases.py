@@ -8,7 +8,8 @@ import pytest
 from served_steps import FUSED, KERNEL, LAYERS, head, layers, served
 from xplane_builder import Space
 
-from tracewarehouse.ingest.devices.product_phases import is_product, phase_by_rows
+from tracewarehouse.ingest.devices.product_phases import phase_by_rows
+from tracewarehouse.ingest.hlo.products import is_product
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 PHASES = """SELECT "index", CASE WHEN name IN ('prefill', 'decode') THEN name END FROM phases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracewarehouse.ingest.hlo.instruction_row import operand_dtype
+from tracewarehouse.ingest.hlo.products import operand_dtype
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 FUSION = "kind=kOutput, calls=%fused_computation.1"
@@ -40,11 +40,37 @@ FUSION = "kind=kOutput, calls=%fused_computation.1"
         (f"%f = bf16[8,8] fusion(bf16[8,4] %x, bf16[4,8] %w), {FUSION}", "loop fusion", None),
         (f"%f = bf16[8,8] fusion(%x, %w), {FUSION}", "convolution fusion", None),
         ('%g = f32[8,8] custom-call(f32[8,4] %x, f32[4,8] %w), custom_call_target="__cublas$gemm"', None, "f32"),
-        ('%k = bf16[8,8] custom-call(s8[8,4] %x, s8[4,8] %w), custom_call_target="tpu_custom_call"', "kernel", None),
+        ('%k = bf16[8,8] custom-call(s8[8,4] %x, s8[4,8] %w), custom_call_target="tpu_custom_call"', "kernel", "s8"),
+        # a kernel of packed weights, transposed, with scales of three dimensions, and one with tokens in two dimensions
+        (
+            "%k = bf16[1024,512] custom-call(bf16[1024,256] %x, f4e2m1fn[512,256] %w, f32[8,1,512] %s), "
+            'custom_call_target="tpu_custom_call"',
+            "custom-call",
+            "bf16",
+        ),
+        (
+            '%k = (bf16[64,32], u8[0]) custom-call(s32[3] %i, f8e4m3fn[64,16] %x, f8e4m3fn[16,32] %w), '
+            'custom_call_target="tpu_custom_call"',
+            "custom-call",
+            "f8e4m3fn",
+        ),
+        # a sum, of squares and of others; attention; a kernel without matrices
+        ('%k = f32[8,8] custom-call(f32[8,8] %x, f32[8,8] %y), custom_call_target="t"', "custom-call", None),
+        ('%k = f32[8,4] custom-call(f32[8,4] %x, f32[8,4] %y), custom_call_target="t"', "custom-call", None),
+        ('%k = f32[8,4,2] custom-call(f32[8,4,2] %q, f32[9,4,2] %k), custom_call_target="t"', "custom-call", None),
+        ('%k = f32[64] custom-call(f32[64] %x), custom_call_target="t"', "custom-call", None),
+        # equal squares are a product only by name
+        ('%matmul.1 = f32[8,8] custom-call(f32[8,8] %x, f32[8,8] %y), custom_call_target="t"', "custom-call", "f32"),
+        # the name path of a product, on a fusion that only prepares its operand
+        (
+            f'%f = bf16[8,8] fusion(bf16[8,8] %x), {FUSION}, metadata={{op_name="jit(f)/dot_general"}}',
+            "loop fusion",
+            None,
+        ),
         ("%a = f32[8,8] add(f32[8,8] %x, f32[8,8] %y)", "non-fusion elementwise", None),
     ],
 )  # fmt: skip
 def test_the_type_of_a_product(text: str, category: str | None, expected: str | None) -> None:
     instruction = parse_instruction(text)
     assert instruction is not None
-    assert operand_dtype(instruction, category) == expected
+    assert operand_dtype(instruction, category, instruction.op_name) == expected

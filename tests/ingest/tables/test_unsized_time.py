@@ -58,3 +58,19 @@ def test_little_time_and_given_costs_are_not_flagged(
 def test_a_capture_that_states_no_cost_is_not_flagged(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
     """As of virtual CPU devices: metrics.missing says that the profiler states none."""
     assert flags(tmp_path, tables_of, 1_000_000) == []
+
+
+@pytest.mark.parametrize("stated", [{}, {"flops": 0, "bytes_accessed": 0}], ids=["nothing", "zeros"])
+def test_a_kernel_that_states_nothing_is_as_unknown_as_one_that_states_zeros(
+    tmp_path: Path, tables_of: Callable[[Path], Query], stated: dict[str, int]
+) -> None:
+    """The other op states flops and neither model_flops nor bytes, which are then not known of any op."""
+    space = Space()
+    tpu = space.tpu(0)
+    tpu.modules.event("jit_step(1)", 0, 1_000_000)
+    kernel = tpu.instruction(KERNEL, hlo_category="custom-call", program_id=Unsigned(1), **stated)
+    sized = tpu.instruction(SIZED, hlo_category="fusion", flops=8, program_id=Unsigned(1))
+    tpu.ops.event(kernel, 0, 600_000).event(sized, 600_000, 400_000)
+    ingest_one(space.write(tmp_path / "x.xplane.pb"), tmp_path / "w")
+    [(sentence,)] = tables_of(tmp_path / "w")("SELECT detail FROM quality_flags WHERE flag = 'unsized_time'")
+    assert sentence.startswith("the flops of 60% of the compute time are unknown (attention 60%)")

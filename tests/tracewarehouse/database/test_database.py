@@ -14,9 +14,9 @@ from tiny_capture import write_capture_directory
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run
+from tracewarehouse.cli.watch import Failed, Watcher
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
-from tracewarehouse.watch import Failed, Watcher
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from tracewarehouse.ingest.capture.batches import BatchFile, batch_files, in_run_folder, profile_folder
+from tracewarehouse.ingest.capture.batches import BatchFile, batch_files, in_run_folder, is_batches, profile_folder
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import (
@@ -19,17 +19,24 @@ from tracewarehouse.ingest.readers.formats import (
     LOOKED_FOR,
     SUFFIXES,
     Window,
+    foreign_kind,
     format_by_file_name,
+    is_unnamed_trace,
     profile_window,
 )
 
 _ENDINGS = sorted({*(ending for f in FORMATS for ending in f.endings), ".gz"}, key=lambda e: (-len(e), e))
 """File suffixes that are not part of a host's name, the longest first."""
+_LARGEST_CARD = 128 << 10  # bytes
 _LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
 _DESCRIPTIONS = ("manifest.json", "card.yaml")
 """Names of the files that describe the captures in a folder."""
 _RANK = re.compile(r"^(dp|rank)\d+_")
 """The beginning of the file names of a server's ranks."""
+_COPY_OF_TRACE = ("perfetto_trace.json", "perfetto_trace.json.gz")
+"""What JAX writes for Perfetto beside the trace of a host, with the same events."""
+_SAYS_NOTHING = re.compile(r"(?:host|worker|process|rank|node|kineto_trace)[-_.]?\d+|localhost|perfetto_trace")
+"""Names of files that many captures share."""
 _MOST_NAMED = 5
 """Most entries that a warning names."""
 _MIN_OVERLAP = 0.5  # of the shorter profile window, for two files to be hosts of one run
@@ -72,10 +79,11 @@ def find_captures(path: Path, *, max_gzip_ratio: float | None = None) -> list[Ca
     A file is one capture. In a folder, every `plugins/profile/<time>` is one capture with one file per host. Hosts that
     start a second apart each create such a folder; these folders are one capture if their profile windows overlap, or
     if the manifest names the hosts of all of them. Loose files in one folder are hosts of one run if their profile
-    windows overlap, and separate runs otherwise. A `.trace.json` beside the `.xplane.pb` of the same host is the
+    windows overlap, and separate runs otherwise. Other `.json` files are taken if they begin as a Chrome trace does. A
+    `.trace.json` beside the `.xplane.pb` of the same host is the
     profiler's lossy export and is ignored, unless the `.xplane.pb` is empty, as it may be after a long profile. Entries
     whose names begin with a dot are left out. Links that lead out of the folder, or to nothing, are not followed; they
-    and folders that cannot be read are named in a `SkippedEntryWarning`.
+    files of other profilers, cards of CCL-Bench and folders that cannot be read are named in a `SkippedEntryWarning`.
 
     Raises:
         NoCaptureError: the path does not exist, or there is no capture under it.
@@ -100,14 +108,13 @@ def _find(path: Path) -> list[Capture]:
     skipped: list[str] = []
     for file in _capture_files(path, path.resolve(), skipped):
         folders.setdefault(file.parent, []).append(file)
-    if skipped:
-        more = f", and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
-        sentence = f"{path}: left out {', '.join(skipped[:_MOST_NAMED])}{more}"
-        warnings.warn(sentence, SkippedEntryWarning, stacklevel=3)
+    more = f", and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
+    left_out = f"left out {', '.join(skipped[:_MOST_NAMED])}{more}"
     if not folders:
-        raise NoCaptureError(
-            f"{path}: no capture in this folder; looked for {LOOKED_FOR}, also gzipped, in all its folders"
-        )
+        looked_for = f"{path}: no capture in this folder; looked for {LOOKED_FOR}, also gzipped, in all its folders"
+        raise NoCaptureError(f"{looked_for}; {left_out}" if skipped else looked_for)
+    if skipped:
+        warnings.warn(f"{path}: {left_out}", SkippedEntryWarning, stacklevel=3)
     captures = []
     for of_run in _joined(sorted(folders.items())):
         captures += _in_folder(of_run[0][0], [f for _, files in of_run for f in _without_exports(files)])
@@ -178,8 +185,27 @@ def _capture_files(folder: Path, root: Path, skipped: list[str]) -> Iterator[Pat
                 skipped.append(f"{entry} (a link to {'another place' if entry.exists() else 'nothing'})")
         elif entry.is_dir() and not entry.is_symlink():
             yield from _capture_files(entry, root, skipped)
-        elif is_named and not entry.is_dir():
+        elif entry.is_dir():
+            continue
+        elif is_named or (entry.name.endswith((".json", ".json.gz")) and _is_trace(entry)):
             yield entry
+        elif foreign := foreign_kind(entry.name):
+            skipped.append(f"{entry} ({foreign})")
+        elif entry.suffix in (".yaml", ".yml") and entry.name not in _DESCRIPTIONS and _is_ccl_bench_card(entry):
+            skipped.append(f"{entry} (a card of CCL-Bench: `tw import ccl-bench {entry.parent}` reads it)")
+
+
+def _is_trace(file: Path) -> bool:
+    return file.name not in _DESCRIPTIONS and not is_batches(file) and file.is_file() and is_unnamed_trace(file)
+
+
+def _is_ccl_bench_card(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_LARGEST_CARD)
+    except OSError:
+        return False
+    return all(re.search(rb"^%s:" % section, head, re.MULTILINE) for section in (b"workload", b"Model-executor"))
 
 
 def _single(path: Path) -> Capture:
@@ -189,7 +215,7 @@ def _single(path: Path) -> Capture:
         return replace(_single(exports[0]), name=stem(path))
     if _without_exports([path, *_siblings(path)]) not in ([path], []):
         manifest = card = None  # they describe all captures in the folder, not only this file
-    return Capture(stem(path), (path,), manifest, card)
+    return Capture(_telling(stem(path), path.parent), (path,), manifest, card)
 
 
 def _siblings(path: Path) -> list[Path]:
@@ -219,6 +245,8 @@ def _is_there(entry: Path, root: Path) -> bool:
 
 def _without_exports(files: Iterable[Path]) -> list[Path]:
     """Leave out exports whose original is there too, and empty originals whose export is there."""
+    files = list(files)
+    files = [f for f in files if f.name not in _COPY_OF_TRACE] or files
     named = [(f, format_by_file_name(f.name)) for f in files]
     exported = {stem(f) for f, of in named if of and of.is_export and not _is_empty(f)}
     named = [(f, of) for f, of in named if stem(f) not in exported or not _is_empty(f)]
@@ -248,8 +276,15 @@ def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
         return [Capture(name, tuple(kept), manifest, card)]
     groups = _overlapping(kept)
     if len(groups) == 1:
-        return [Capture(_group_name(kept), tuple(kept), manifest, card)]
+        return [Capture(_telling(_group_name(kept), folder), tuple(kept), manifest, card)]
     return [Capture(_group_name(g), tuple(g)) for g in groups]
+
+
+def _telling(name: str, folder: Path) -> str:
+    """Return the name of a capture, or that of its folder if many captures have the same."""
+    if not _SAYS_NOTHING.fullmatch(name):
+        return name
+    return stem(profile_folder(folder).resolve()) or name  # the folder of a downloaded file has its whole name
 
 
 def _group_name(files: list[Path]) -> str:

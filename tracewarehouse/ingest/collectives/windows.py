@@ -17,8 +17,8 @@ from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES
 
-WINDOW_SOURCES = ("op", "start/done pair", "async line", "start only", "program")
-_OP, _PAIR, _SPAN, START_ONLY = range(4)
+WINDOW_SOURCES = ("op", "start/done pair", "async line", "start only", "program", "fused op")
+_OP, _PAIR, _SPAN, START_ONLY, _PROGRAM, _FUSED = range(6)
 _ROLES: dict[str | None, int] = {None: 0, "start": 1, "update": 2, "done": 3}
 
 
@@ -71,7 +71,11 @@ def windows(
     is_start, is_op = roles == _ROLES["start"], roles == _ROLES[None]
     end, source = ops.end_ps.copy(), np.where(is_start, START_ONLY, _OP).astype(np.int8)
     done_event_id, exposed_done = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-    added = _added(ops, compute)
+    alone, added = ops, np.zeros(n, np.int64)
+    if (is_fused := np.array([facts[i].is_fused for i in used.tolist()], bool)[inverse]).any():
+        source[is_fused] = _FUSED  # the device computes in all of the op, so nothing of it is exposed
+        alone = CollectiveOps(*(column[~is_fused] for column in vars(ops).values()))
+    added[~is_fused] = _added(alone, compute)
     exposed_added = added.copy()
     if is_start.any():
         pair = np.array(_pair_numbers(facts, programs, used.tolist()), np.int64)[inverse]
@@ -83,11 +87,11 @@ def windows(
         _take_spans(np.flatnonzero(source == START_ONLY), ops, spans, end, source)
     start, kept = ops.start_ps.copy(), is_op | is_start
     columns = start, end, source, done_event_id, exposed_added, exposed_done
-    _join_halves(facts, programs, ops, inverse, used.tolist(), columns, kept)
+    _join_halves(facts, programs, ops, inverse.astype(np.int64), used.tolist(), columns, kept)
     at = np.flatnonzero(kept)
     order = at[np.lexsort((ops.event_id[at], start[at]))]
     start, end = start[order], end[order]
-    exposed = _exposed(ops, compute, start, end)
+    exposed = _exposed(alone, compute, start, end)
     previous = _previous(end)
     owned: dict[str, npt.NDArray[Any]] = {
         "instruction_id": ops.instruction_id[order],

@@ -58,7 +58,7 @@ class CompiledProgram:
         The order in which the program runs them takes the place of times: it pairs starts with dones.
         """
         numbers = instructions.add_program(self.module, self.program.names, self.program.lines)
-        collective = {name for name, n in numbers.items() if instructions.facts[n].is_collective}
+        collective = {name for name, n in numbers.items() if instructions.facts[n].has_collective}
         count = self.program.count(collective.__contains__)
         if count * len(devices) > MOST_EXECUTIONS:
             raise MalformedError(

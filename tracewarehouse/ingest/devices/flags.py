@@ -33,6 +33,7 @@ FLAGS = {
     "inferred_steps": "No mark tells steps or their phases: they are inferred from programs, shapes or other devices.",
     "unsized_time": "Much of the compute time is in ops of unknown cost, which metrics of bytes and operations lack.",
     "given_costs": "Costs of kernels were given at ingest (main.runs.costs): metrics of bytes and operations use them.",
+    "kernel_communication": "Kernels send data to other devices themselves: what and for how long is not known.",
     "promise_broken": "Collectives that the manifest promises for its parallelism are missing.",
     "unattributed_ops": "Some op events could not be assigned to a virtual device.",
     "hlo_unreadable": "An HLO module or text in the capture is damaged: its instructions lack their facts.",

@@ -26,16 +26,13 @@ from tracewarehouse.ingest.devices.sampled_programs import FIRST_EVENTS, Program
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
 from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.instructions import Instructions
-from tracewarehouse.ingest.hlo.shapes import Shape
+from tracewarehouse.ingest.hlo.products import is_product
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 _FEWEST = 8
 """Fewest products with the same number of rows that an execution of a program with layers runs."""
 _RATIO = 4
 """Ratio of rows in the layers to rows in the head from which on a step prefills: padding less than doubles either."""
-_MULTIPLIES = frozenset({"dot", "convolution", "ragged-dot"})
-_NAMED = re.compile(r"convolution|dot|gemm|matmul")
-_NAMES_PRODUCT = re.compile(r"dot_general|gemm|matmul|gmm|conv_general")
 _HEAD = re.compile(r"lm_head|logits|unembed")
 _BACKWARD = re.compile(r"transpose\(jvp|backward")
 
@@ -224,7 +221,7 @@ def _read_tpu(tally: _Tally, survey: HostSurvey, device_id: int, instructions: I
         instructions.complete()
         for i in np.unique(row_instruction).tolist():
             row = instructions.rows[i]
-            if row.hlo and not row.collective and is_product(row.hlo, row.category, row.op_name):
+            if row.hlo and (not row.collective or row.is_fused) and is_product(row.hlo, row.category, row.op_name):
                 tally.found[i] = row.hlo, f"{row.op_name} {row.name}"
         for batches in survey.op_lines(plane):
             for batch in batches:
@@ -271,34 +268,6 @@ def _named_events(survey: HostSurvey, number: int) -> Iterator[tuple[Plane, Even
                 for b in survey.host.trace.batches(plane, line):
                     moved = replace(b, start_ps=b.start_ps + survey.host.clock_offset_ps)
                     yield plane, moved, np.ones(len(b), bool)
-
-
-def is_product(hlo: Instruction, category: str | None, op_name: str | None) -> bool:
-    """Whether an instruction is a matrix product: by its opcode, the names it goes by, or a custom call's shapes."""
-    if hlo.opcode in _MULTIPLIES:
-        return True
-    if hlo.opcode not in ("fusion", "custom-call"):
-        return False
-    is_named = _NAMED.search(f"{category} {hlo.custom_call_target} {hlo.name}") or _NAMES_PRODUCT.search(op_name or "")
-    return bool(is_named) or (hlo.opcode == "custom-call" and _contracts(hlo))
-
-
-def _contracts(hlo: Instruction) -> bool:
-    """Whether a result of m x n has an operand of m x k and another of k x n or n x k."""
-    result = _matrix(hlo.shape.leaves[0]) if hlo.shape.leaves else None
-    if result is None:
-        return False
-    sizes = [matrix for shape in hlo.operand_shapes if shape is not None and (matrix := _matrix(shape))]
-    return any(
-        one[0] == result[0] and i != j and sorted(other) == sorted((one[1], result[1]))
-        for i, one in enumerate(sizes)
-        for j, other in enumerate(sizes)
-    )
-
-
-def _matrix(shape: Shape) -> tuple[int, int] | None:
-    sizes = [d for d in shape.dimensions if d is not None and d != 1]
-    return (sizes[0], sizes[1]) if len(sizes) == 2 and not shape.is_tuple else None
 
 
 def _rows_and_columns(hlo: Instruction) -> tuple[int, int] | None:

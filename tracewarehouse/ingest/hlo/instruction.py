@@ -45,6 +45,14 @@ def dcn_transfer(attributes: Mapping[str, str]) -> DcnTransfer | None:
     )
 
 
+_COMMUNICATES = re.compile(r'"has_communication\\*":\s*true|"collective_id\\*":\s*\d')
+
+
+def is_communicating(backend_config: str) -> bool:
+    """Whether the configuration of a custom call says, as Pallas writes it, that the kernel sends to other devices."""
+    return _COMMUNICATES.search(backend_config) is not None
+
+
 class Instruction(NamedTuple):
     """One HLO instruction. A fact is None if the source does not state it.
 
@@ -71,6 +79,7 @@ class Instruction(NamedTuple):
         fusion_kind: 'kLoop', 'kOutput', ... of a fusion.
         called: names of called computations, without '%'.
         custom_call_target: target of a custom-call.
+        is_communicating: a custom call whose kernel sends data to other devices itself.
         async_opcode: the opcode that an async-start, -update or -done runs.
         inner: collectives in the computation of a fusion or an async op, in order; only a proto can tell.
         text: the HLO text, if it was read from text.
@@ -96,6 +105,7 @@ class Instruction(NamedTuple):
     fusion_kind: str | None = None
     called: tuple[str, ...] = ()
     custom_call_target: str | None = None
+    is_communicating: bool = False
     async_opcode: str | None = None
     inner: tuple[Instruction, ...] = ()
     text: str | None = None

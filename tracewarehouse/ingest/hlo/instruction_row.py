@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,8 +21,8 @@ from tracewarehouse.ingest.hlo.opcodes import (
     is_spread_step,
     op_class,
 )
+from tracewarehouse.ingest.hlo.products import operand_dtype
 from tracewarehouse.ingest.hlo.replica_groups import Groups
-from tracewarehouse.ingest.hlo.shapes import ELEMENT_BITS, Shape
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import KernelCost
@@ -34,6 +33,7 @@ class OpFacts(NamedTuple):
 
     `role` says which part of an asynchronous op it is, and `start_name` names the operand that an update or done
     continues. `carried` is what passes from the start of an asynchronous collective to its done: its kind and shape.
+    `is_fused` says that a collective is part of what it computes.
     `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
     """
 
@@ -46,11 +46,17 @@ class OpFacts(NamedTuple):
     carried: str | None
     rendezvous: str | None = None
     is_second_half: bool = False
+    is_fused: bool = False
 
     @property
     def is_collective(self) -> bool:
-        """True if it is a collective or half of one."""
+        """True if it is a collective or half of one, and nothing else."""
         return self.op_class == "communication"
+
+    @property
+    def has_collective(self) -> bool:
+        """True if it is a collective or half of one, or if one is fused into what it computes."""
+        return self.is_collective or self.is_fused
 
 
 class InferredPlace(NamedTuple):
@@ -94,8 +100,18 @@ class InstructionRow:
     """The part of `hlo` that has been read so far, if the instruction is neither a collective nor a done."""
     kernel: str | None = None
     """Name of its event on a GPU's stream."""
+    hbm_bytes: int | None = None
+    """The part of bytes_accessed in HBM, if the profiler splits it by memory."""
+    on_chip_bytes: int | None = None
+    """The part in memories of the chip itself."""
+    event_costs: dict[str, int] = field(default_factory=dict)
+    """The costs that its events state and it does not, by stat: the mean over the events."""
     given: KernelCost | None = None
     """Its cost, if the user gave one."""
+    is_communicating: bool = False
+    """The proto says that its kernel sends data to other devices itself."""
+    is_fused: bool = False
+    """It is a fusion that computes, and a collective is part of it."""
     started: Collective | None = None
     """The collective of its start, if it is a done that does not state its collective."""
 
@@ -153,7 +169,7 @@ class InstructionRow:
     def op_class(self) -> OpClass:
         """The class of the instruction: what a device does while it runs."""
         opcode = self.hlo.opcode if self.hlo else "copy" if self.kernel and is_memcpy(self.kernel) else None
-        return op_class(opcode, is_collective=self.collective is not None)
+        return op_class(opcode, is_collective=self.collective is not None and not self.is_fused)
 
     @property
     def facts(self) -> OpFacts:
@@ -169,6 +185,7 @@ class InstructionRow:
             self._carried,
             collective.rendezvous if collective else None,
             collective.is_second_half if collective else False,
+            self.is_fused and collective is not None,
         )
 
     @property
@@ -179,6 +196,11 @@ class InstructionRow:
         shape = self.hlo.shape if self.collective.role == "start" else of_done
         kind = base_opcode(self.hlo.opcode) if self.collective.link else self.collective.kind
         return f"{kind} {shape.text}" if shape is not None else None
+
+    def stated_cost(self, name: str) -> int | None:
+        """Return flops, model_flops or bytes_accessed as it states them, or else its events; None if neither does."""
+        stated: int | None = getattr(self, name)
+        return self.event_costs.get(name) if stated is None else stated
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""
@@ -204,10 +226,17 @@ class InstructionRow:
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
             "dtype": hlo.shape.dtype if hlo else None,
-            "operand_dtype": operand_dtype(hlo, self.category) if hlo and not collective else None,
+            "operand_dtype": operand_dtype(hlo, self.category, self.op_name)
+            if hlo and (not collective or self.is_fused)
+            else None,
             "flops": self.flops,
             "model_flops": self.model_flops,
             "bytes_accessed": self.bytes_accessed,
+            "hbm_bytes_accessed": self.hbm_bytes,
+            "on_chip_bytes_accessed": self.on_chip_bytes,
+            "event_flops": self.event_costs.get("flops"),
+            "event_model_flops": self.event_costs.get("model_flops"),
+            "event_bytes_accessed": self.event_costs.get("bytes_accessed"),
             "given_flops": self.given.flops if self.given else None,
             "given_bytes_accessed": self.given.bytes if self.given else None,
             "op_name": self.op_name,
@@ -229,32 +258,3 @@ class InstructionRow:
             "group_size": collective.group_size if collective else None,
             "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
         }
-
-
-_OPCODES = frozenset({"dot", "convolution", "ragged-dot"})
-_NAMED = re.compile(r"convolution|dot|gemm|matmul")
-
-
-def operand_dtype(instruction: Instruction, category: str | None) -> str | None:
-    """Return the element type that a matrix product multiplies; None for other instructions, or if no operand tells.
-
-    The unit multiplies two operands in the wider of their types. The text of a fusion does not say which operands it
-    multiplies. If two matrices have a narrow type, such as quantized activations and weights, they are taken as the
-    operands, and wider matrices as ones that it adds. A single narrow one, such as quantized weights, is widened first.
-    """
-    is_named = _NAMED.search(f"{category} {instruction.custom_call_target}") is not None
-    if instruction.opcode not in _OPCODES and not (is_named and instruction.opcode in ("fusion", "custom-call")):
-        return None
-    operands = [s for s in instruction.operand_shapes if s is not None and s.element in ELEMENT_BITS]
-    if instruction.opcode in _OPCODES:
-        types = [s.element for s in operands[:2]] if len(operands) > 1 else []
-        return max(types, key=ELEMENT_BITS.__getitem__, default=None)
-    matrices = Counter(s.element for s in operands if _is_matrix(s))
-    shared = [element for element, count in matrices.items() if count > 1]
-    if shared:
-        return min(shared, key=ELEMENT_BITS.__getitem__)
-    return max(matrices, key=ELEMENT_BITS.__getitem__, default=None)
-
-
-def _is_matrix(shape: Shape) -> bool:
-    return shape.element != "pred" and sum(d != 1 for d in shape.dimensions) > 1

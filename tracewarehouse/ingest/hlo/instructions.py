@@ -119,6 +119,8 @@ class Instructions:
         if row.hlo and _may_carry_collective(row.hlo, row.category):
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
             row.hlo = merged(row.hlo, module.instruction(row.name) if module else None)
+        elif row.hlo and row.hlo.opcode in ("fusion", "custom-call"):
+            _look_inside(row, modules.find(row.program_id, self._programs.get(row.program_id or 0)))
         if row.hlo and row.members is not None:
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
             _number_devices(row, module)
@@ -187,6 +189,20 @@ def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
 
 
+def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
+    """Give a fusion that computes the collective that it alone has, and tell whether a kernel communicates."""
+    if row.hlo is None or module is None:
+        return
+    if row.hlo.opcode == "custom-call":
+        known = module.instruction(row.name) if module.has_communicating_kernels else None
+        row.is_communicating = known is not None and known.is_communicating
+    elif row.name in module.fused_collectives:
+        row.hlo = merged(row.hlo, module.instruction(row.name))
+        if row.hlo.inner:
+            row.outline, row.is_fused = None, True
+            row.op_name, row.source = row.op_name or row.hlo.op_name, row.source or _source(row.hlo)
+
+
 def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
     """Return the row of a TPU plane's event metadata, whose name is HLO text and whose stats are facts."""
     stats = {s.name: s for s in metadata.stats}
@@ -205,6 +221,9 @@ def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRo
     row.flops, row.model_flops, row.bytes_accessed = (
         _integer(stats.get(n)) for n in ("flops", "model_flops", "bytes_accessed")
     )
+    breakdown = stats.get("memory_access_breakdown")
+    if breakdown and isinstance(breakdown.value, bytes):
+        row.hbm_bytes, row.on_chip_bytes = _bytes_by_memory(breakdown.value)
     row.op_name = _string(stats.get("tf_op")) or (hlo.op_name if hlo else None)
     row.source = _string(stats.get("source")) or _source(hlo)
     row.stats = [s for s in metadata.stats if s.name not in _OWN_COLUMN]
@@ -213,6 +232,25 @@ def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRo
     elif hlo and metadata.display_name not in ("", hlo.name):
         row.stats.append(Stat("display_name", StatKind.STRING, metadata.display_name))
     return row
+
+
+_HBM = 1
+"""Number of HBM among the memory spaces of a MemoryAccessBreakdown (op_metrics.proto of XProf)."""
+
+
+def _bytes_by_memory(breakdown: bytes) -> tuple[int | None, int | None]:
+    """Return the bytes that a MemoryAccessBreakdown states in HBM, and those in all other memories."""
+    from google.protobuf.message import DecodeError
+
+    from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+
+    try:
+        accesses = CLASSES["MemoryAccessBreakdown"].FromString(breakdown).memory_accessed
+    except DecodeError:
+        return None, None
+    in_hbm = sum(a.bytes_accessed for a in accesses if a.memory_space == _HBM)
+    elsewhere = sum(a.bytes_accessed for a in accesses if a.memory_space != _HBM)
+    return (in_hbm, elsewhere) if max(in_hbm, elsewhere) <= _INT64_MAX else (None, None)
 
 
 def _op_row(
@@ -244,6 +282,7 @@ def _program_row(module: HloModule, name: str, line: str | None) -> InstructionR
 
 def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule | None) -> None:
     row.op_name, row.source = hlo.op_name, _source(hlo)
+    row.is_fused = hlo.fusion_kind == "kOutput" and bool(hlo.inner) and module is not None
     if row.members is not None:
         _number_devices(row, module)
     kind = (hlo.fusion_kind or "").removeprefix("k").lower()

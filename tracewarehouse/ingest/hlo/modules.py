@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.hlo.proto import Module
 
 
 @dataclass
@@ -41,20 +46,33 @@ class HloModule:
     def instruction(self, name: str) -> Instruction | None:
         """Return the instruction with this name in any computation; None if there is none or the proto is damaged."""
         try:
-            return self._instructions.get(name)
+            return self._module.instructions.get(name) if self._module else None
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
             return None
 
+    @property
+    def fused_collectives(self) -> frozenset[str]:
+        """Names of the fusions that carry a collective whose channel nothing outside of them has."""
+        is_parsed = "_module" in vars(self)
+        if not is_parsed and not any(kind.encode() in self.raw for kind in KINDS):
+            return frozenset()
+        return self._module.fused_collectives if self._module else frozenset()
+
     @cached_property
-    def _instructions(self) -> Mapping[str, Instruction]:
+    def has_communicating_kernels(self) -> bool:
+        """Whether some kernel of the program may send data to other devices itself."""
+        return b"has_communication" in self.raw or b"collective_id" in self.raw
+
+    @cached_property
+    def _module(self) -> Module | None:
         from tracewarehouse.ingest.hlo import proto
 
         try:
-            return proto.read_module(self.raw).instructions
+            return proto.read_module(self.raw)
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
-            return {}
+            return None
 
 
 class HloModules:

@@ -37,7 +37,7 @@ class ModuleText:
 
     def __init__(self, text: str) -> None:
         self.lines: dict[str, str] = {}
-        lines = text.split("\n")
+        lines = [line.rstrip() for line in text.split("\n")]
         proto = CLASSES["HloProto"]()
         self._module = proto.hlo_module
         self._module.name = lines[0].removeprefix("HloModule ").split(",")[0].split()[0].encode()
@@ -128,6 +128,8 @@ def _fill_instruction(proto: Any, instruction: Instruction, line: str) -> None:
         for key, value in frontend_attributes(line).items():
             attribute = proto.frontend_attributes.map.add()
             attribute.key, attribute.value = key.encode(), value.encode()
+    if instruction.is_communicating:
+        proto.backend_config = b'{"has_communication": true}'
     if instruction.opcode == "while" and (trips := _TRIPS.search(line)):
         proto.backend_config = f"{{{trips[0]}}}".encode()
 

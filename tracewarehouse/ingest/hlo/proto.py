@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -11,7 +12,7 @@ from google.protobuf import message
 
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.collectives import KINDS
-from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer
+from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer, is_communicating
 from tracewarehouse.ingest.hlo.op_names import decoded, inherited_names, root_instruction
 from tracewarehouse.ingest.hlo.opcodes import CARRIES_INNER
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
@@ -57,6 +58,8 @@ class Module:
     module_id: int
     instructions: Mapping[str, Instruction]
     device_assignment: tuple[tuple[int, ...], ...] = ()
+    fused_collectives: frozenset[str] = frozenset()
+    """Names of the fusions that carry a collective whose channel nothing outside of them has."""
 
 
 def read_module(data: bytes) -> Module:
@@ -73,10 +76,12 @@ def read_module(data: bytes) -> Module:
     module = proto.hlo_module
     if not module.computations:
         raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes holds no HLO module")
+    instructions = _Instructions(module, max(_MOST_MEMBERS, len(data)))
     return Module(
         name=decoded(module.name),
         module_id=module.id,
-        instructions=_Instructions(module, max(_MOST_MEMBERS, len(data))),
+        instructions=instructions,
+        fused_collectives=frozenset(instructions.fused_collectives()),
         device_assignment=tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices),
     )
 
@@ -110,11 +115,25 @@ class _Instructions(Mapping[str, Instruction]):
                 self._protos[decoded(proto.name)] = proto
                 self._by_id[proto.id] = proto
         # names are unique in a legal module; otherwise the last instruction with the name counts
-        collectives = {name for name, proto in self._protos.items() if decoded(proto.opcode) in _COLLECTIVES}
-        self._inside = {c.id: _Inside.read(c, collectives) for c in module.computations}
+        self._collectives = {name for name, proto in self._protos.items() if decoded(proto.opcode) in _COLLECTIVES}
+        self._inside = {c.id: _Inside.read(c, self._collectives) for c in module.computations}
         self._inherited = inherited_names(module, self._computations, self._by_id)
-        for name in collectives:
+        for name in self._collectives:
             self[name]
+
+    def fused_collectives(self) -> Iterator[str]:
+        """Yield the names of fusions that carry a collective whose channel nothing else has.
+
+        The compiler repeats a collective that it spreads over fusions in each of them, with the same channel.
+        """
+        channels = Counter(i.channel_id for name in self._collectives if (i := self[name]).channel_id)
+        for name, proto in self._protos.items():
+            if proto.opcode != b"fusion":
+                continue
+            called = [self._computations[c] for c in proto.called_computation_ids if c in self._computations]
+            inside = Counter(i.channel_id for i in self._inner(called))
+            if inside and all(channel and channels[channel] == count for channel, count in inside.items()):
+                yield name
 
     def __getitem__(self, name: str) -> Instruction:
         made = self._made.get(name)
@@ -171,6 +190,7 @@ class _Instructions(Mapping[str, Instruction]):
             fusion_kind=decoded(proto.fusion_kind) or None,
             called=tuple(decoded(computation.name) for computation in called),
             custom_call_target=decoded(proto.custom_call_target) or None,
+            is_communicating=opcode == "custom-call" and is_communicating(decoded(proto.backend_config)),
             async_opcode=self._async_opcode(started) if opcode.startswith("async-") else None,
             inner=inner,
         )

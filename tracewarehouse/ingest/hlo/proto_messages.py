@@ -1,4 +1,4 @@
-"""Declares the messages of hlo.proto and xla_data.proto that are read.
+"""Declares the messages of hlo.proto and xla_data.proto that are read, and of the stat memory_access_breakdown.
 
 It declares only the fields that are read; the parser skips the others. Strings are declared as bytes, because a
 profiler's strings need not be valid UTF-8.
@@ -9,6 +9,12 @@ from __future__ import annotations
 from tracewarehouse.ingest.protobuf import Field, message_classes
 
 _MESSAGES: dict[str, tuple[Field, ...]] = {
+    "MemoryAccessBreakdown": (Field(1, "memory_accessed", "MemoryAccessed", is_repeated=True),),
+    "MemoryAccessed": (
+        Field(1, "operation_type", "int64"),
+        Field(2, "memory_space", "int64"),
+        Field(3, "bytes_accessed", "uint64"),
+    ),
     "HloProto": (Field(1, "hlo_module", "HloModule"),),
     "PlacedHloProto": (Field(1, "hlo_module", "PlacedHloModule"),),
     "PlacedHloModule": (Field(15, "device_assignment", "DeviceAssignment"),),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer
+from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer, is_communicating
 from tracewarehouse.ingest.hlo.opcodes import async_opcode_by_name
 from tracewarehouse.ingest.hlo.replica_groups import parse_groups, parse_pairs
 from tracewarehouse.ingest.hlo.shapes import LONGEST_KEPT, Shape, array_of_text, scan_shape, skip
@@ -125,6 +125,7 @@ def parse_instruction(text: str, *, has_groups: bool = True, outline: Outline | 
         fusion_kind=attributes.get("kind") if opcode == "fusion" else None,
         called=called,
         custom_call_target=_unquote(attributes.get("custom_call_target")),
+        is_communicating=opcode == "custom-call" and is_communicating(attributes.get("backend_config", "")),
         async_opcode=async_opcode_by_name(name, called) if opcode.startswith("async-") else None,
         text=text,
         is_truncated=not is_whole,

@@ -309,6 +309,13 @@ INSTRUCTIONS = _table(
     flops                 BIGINT   Floating-point operations of one execution, as the profiler states. [FLOP]
     model_flops           BIGINT   flops without the work that the compiler added, as the profiler states. [FLOP]
     bytes_accessed        BIGINT   Memory traffic of one execution (not message bytes), as the profiler states. [bytes]
+    hbm_bytes_accessed    BIGINT   Part of bytes_accessed in HBM, as memory_access_breakdown splits it; a start states
+        what an asynchronous op reads, its done what it writes. NULL without that stat. [bytes]
+    on_chip_bytes_accessed  BIGINT  Part of bytes_accessed in memories of the chip itself, in the same way. [bytes]
+    event_flops           BIGINT   Floating-point operations of one execution, if the profiler states them on events
+        and not on the instruction; the mean where they differ, rounded. [FLOP]
+    event_model_flops     BIGINT   The same of model_flops. [FLOP]
+    event_bytes_accessed  BIGINT   The same of bytes_accessed. [bytes]
     given_flops           BIGINT   Floating-point operations of one execution that `tw ingest --costs` gave; these
         replace flops. [FLOP]
     given_bytes_accessed  BIGINT   Memory traffic of one execution that `tw ingest --costs` gave. [bytes]
@@ -409,8 +416,8 @@ COLLECTIVES = _table(
     exposed_done_ps   BIGINT   Part of exposed_added_ps in the done; NULL if it has no done in the capture. [ps]
     hidden_ps         BIGINT   Part of the window in which the device runs other ops; in the rest it communicates or is
         idle. NULL in a program. [ps]
-    window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; program, where
-        there is none.
+    window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; fused op, of
+        which the collective is a part; program, where there is none.
     phase             VARCHAR  Phase, as of ops.
     step              INTEGER  Step of the run.
     previous_axis     VARCHAR  Mesh axes of the previous collective: of those that started earlier on the device, the

@@ -70,7 +70,7 @@ def op_kind(row: InstructionRow) -> Kind:
     """Return the kind of an instruction, from its facts; numbers in its names are not used."""
     shape = row.hlo.shape if row.hlo else None
     category = row.category or (row.hlo.opcode if row.hlo else "")
-    collective = row.collective.kind if row.collective else None
+    collective = row.collective.kind if row.collective and not row.is_fused else None
     place = _DIGITS.sub("#", row.op_name or row.source or "")
     text = shape.text if shape else ""
     return Kind(

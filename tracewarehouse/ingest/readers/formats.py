@@ -5,7 +5,11 @@ A reader is one entry here and one folder, and is imported only when a file of i
 
 from __future__ import annotations
 
+import gzip
+import re
+import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -112,15 +116,49 @@ LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in _SEARCHED)
 """The names of captures for which folders are searched, for a sentence."""
 
 
+_FOREIGN = {
+    ".sqlite": "an SQLite database, as Nsight Systems exports",
+    ".nsys-rep": "a report of Nsight Systems",
+    ".qdrep": "a report of Nsight Systems",
+    ".ncu-rep": "a report of Nsight Compute",
+    ".pftrace": "a protobuf trace of Perfetto",
+    ".perfetto-trace": "a protobuf trace of Perfetto",
+}
+_TRACE = re.compile(
+    rb'\A(?:\xef\xbb\xbf)?\s*(?:\[\s*\{[^{}]*"ph"\s*:|\{.*?"(?:traceEvents|deviceProperties)"\s*:)', re.DOTALL
+)
+_PEEKED = 1 << 14
+
+
+def foreign_kind(name: str) -> str | None:
+    """Return what a file with this name is, if it is of a profiler whose format is not read."""
+    return _FOREIGN.get(Path(name.removesuffix(".gz")).suffix)
+
+
+def is_unnamed_trace(path: Path) -> bool:
+    """Whether a `.json` file that is not named like a capture, gzipped or not, begins as a Chrome trace does."""
+    try:
+        with path.open("rb") as file:
+            is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
+            with gzip.open(file) if is_gzip else nullcontext(file) as content:
+                head = content.read(_PEEKED)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return _TRACE.match(head) is not None
+
+
 def file_format(file: CaptureFile) -> Format:
     """Return the format of a file, by its content.
 
     Raises:
-        CaptureError: the file is missing, empty or cannot be read, or a text that is no HLO.
+        CaptureError: the file is missing, empty or cannot be read, of another profiler, or a text that is no HLO.
     """
     head = file.head
     if marked := next((f for f in FORMATS if f.begins and f.begins(head)), None):
         return marked
+    foreign = _FOREIGN[".sqlite"] if head.startswith(b"SQLite format 3\0") else foreign_kind(file.path.name)
+    if foreign:
+        raise CaptureError(f"{file.path}: {foreign}, which is not read; give {LOOKED_FOR}, or HLO")
     if file.path.name.endswith(HLO_TEXT.endings):
         raise CaptureError(f"{file.path}: no compiled program: HLO text begins with `HloModule`; give what XLA dumped")
     return next(f for f in FORMATS if f.begins is None)

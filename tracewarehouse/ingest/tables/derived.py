@@ -25,6 +25,7 @@ from tracewarehouse.ingest.layers.inference import infer_layers
 from tracewarehouse.ingest.layers.sequence import Execution
 from tracewarehouse.ingest.tables.lines import LinesWritten
 from tracewarehouse.ingest.tables.staging import RunWriters
+from tracewarehouse.ingest.tables.stats import EventCosts
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import Costs
@@ -129,6 +130,16 @@ _MOST_UNSIZED = 0.1
 """Share of the compute time that may lack a cost; a larger share is flagged."""
 
 
+def take_event_costs(rows: Sequence[InstructionRow], parts: Iterable[EventCosts]) -> None:
+    """Set the costs that an instruction does not state and its events do; `parts` are those of the run's parts."""
+    costs = EventCosts()
+    for part in parts:
+        costs.update(part)
+    for (number, name), mean in costs.means().items():
+        if getattr(rows[number], name) is None:
+            rows[number].event_costs[name] = mean
+
+
 def give_costs(rows: Iterable[InstructionRow], costs: Costs | None) -> list[Flag]:
     """Set the given costs of the instructions that compute, and return a flag that names the file and its patterns."""
     if costs is None:
@@ -156,10 +167,10 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
     computing = [(row, ps) for row, ps in zip(rows, total.tolist(), strict=True) if ps and row.op_class == "compute"]
     compute_ps = sum(ps for _, ps in computing)
     unsized: dict[str, dict[str, float]] = {}
-    for what, stated in (("bytes", "bytes_accessed"), ("flops", "model_flops")):
+    for what, stated in (("bytes", ("bytes_accessed",)), ("flops", ("model_flops", "flops"))):
         kernels: dict[str, float] = {}
         for row, ps in computing:
-            if not _is_sized(row, getattr(row.given, what, None), getattr(row, stated)):
+            if not _is_sized(row, getattr(row.given, what, None), [row.stated_cost(name) for name in stated]):
                 kernels[kernel_name(row.name)] = kernels.get(kernel_name(row.name), 0) + ps
         if _MOST_UNSIZED * compute_ps < sum(kernels.values()) < compute_ps:
             unsized[what] = kernels
@@ -172,11 +183,29 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
         yield Flag("unsized_time", f"{what}; give them with `--costs FILE` at ingest")
 
 
-def _is_sized(row: InstructionRow, given: int | None, stated: int | None) -> bool:
+def kernel_communication(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[np.float64]]) -> Iterator[Flag]:
+    """Yield a flag if kernels send data to other devices themselves; `time_ps` is as in `unsized_time`."""
+    total = np.zeros(len(rows))
+    for part in time_ps:
+        total[: len(part)] += part
+    compute_ps = sum(ps for row, ps in zip(rows, total.tolist(), strict=True) if row.op_class == "compute")
+    kernels: dict[str, float] = {}
+    for row, ps in zip(rows, total.tolist(), strict=True):
+        if ps and (row.is_communicating or (row.hlo is not None and row.hlo.is_communicating)):
+            kernels[kernel_name(row.name)] = kernels.get(kernel_name(row.name), 0) + ps
+    if kernels:
+        longest = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))[:3]
+        named = ", ".join(f"{shown(name)} {ps / compute_ps:.0%}" for name, ps in longest)
+        share = f"kernels of {sum(kernels.values()) / compute_ps:.0%} of the compute time"
+        yield Flag("kernel_communication", f"{share} send data to other devices themselves ({named})")
+
+
+def _is_sized(row: InstructionRow, given: int | None, stated: Iterable[int | None]) -> bool:
+    """True if a cost is known; the compiler does not know that of a custom call, so 0 is none there."""
     if given is not None:
         return True
     is_custom = row.hlo is not None and row.hlo.opcode == "custom-call"
-    return bool(stated) if is_custom else stated is not None
+    return any(each if is_custom else each is not None for each in stated)
 
 
 def write_instructions(writers: RunWriters, survey: RunSurvey) -> None:

@@ -21,7 +21,7 @@ from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 from tracewarehouse.ingest.tables.leaf_ops import NO_LEAF, CopyOps, CopyWriter, LeafOrder, LeafTimes
-from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
+from tracewarehouse.ingest.tables.stats import EventCosts, unheld, write_event_stats
 
 _COMMUNICATION, _COPY = OP_CLASSES.index("communication"), OP_CLASSES.index("copy")
 _ORDERED = ("idle_before", "overlap", "class_overlap")
@@ -67,6 +67,7 @@ class OpWriter:
         self._ops, self._stats, self._counters = writers["ops"], writers["event_stats"], writers["counters"]
         self._facts = facts
         self._op_class: Int8 = np.zeros(0, np.int8)
+        self._has_collective: Flags = np.zeros(0, bool)
         self._lacks_program: Flags = np.zeros(0, bool)
         self._executions = executions
         self._copies = CopyWriter(writers["copies"])
@@ -76,6 +77,8 @@ class OpWriter:
         """Some executions of each device whose timeline has any, by device id."""
         self.time_ps: npt.NDArray[np.float64] = np.zeros(0)
         """Self time of the ops of each instruction on all devices, by instruction id."""
+        self.costs = EventCosts()
+        """The costs that events state, instead of their instructions."""
         self.leaf_ops: Counter[tuple[int, bool]] = Counter()
         """Number of leaf ops, by device id and whether an execution holds them."""
         self._order = LeafOrder()
@@ -153,6 +156,7 @@ class OpWriter:
             leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])
             if line.device_id is not None:
                 self._count(line.device_id, events.execution[order], instruction, start, self_ps, is_leaf)
+                self.costs.add(events.instruction_id, events.stats)
                 if self._has_windows:
                     self._executions.add_busy(line.device_id, start[is_leaf], end[order][is_leaf])
         stats = {s.name: s for s in events.stats}
@@ -182,7 +186,7 @@ class OpWriter:
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
         if line.device_id is None:
             return
-        collectives = np.flatnonzero(op_class[events.instruction_id] == _COMMUNICATION)
+        collectives = np.flatnonzero(self._has_collective[events.instruction_id])
         if len(collectives):
             self._keep_collectives(line, line.device_id, events, event_id, end, collectives)
         copies = np.flatnonzero(op_class[instruction] == _COPY) if leaf_times else ()
@@ -232,6 +236,7 @@ class OpWriter:
         """Index into OP_CLASSES by instruction id."""
         if len(self._op_class) != len(self._facts):
             self._op_class = np.array([OP_CLASSES.index(f.op_class) for f in self._facts], np.int8)
+            self._has_collective = np.array([f.has_collective for f in self._facts], bool)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
         return self._op_class
 

@@ -23,7 +23,9 @@ from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.tables.derived import (
     CollectivesWritten,
     give_costs,
+    kernel_communication,
     place_in_layers,
+    take_event_costs,
     unsized_time,
     write_collectives,
     write_instructions,
@@ -91,6 +93,7 @@ def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None)
         for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
             survey.instructions.assign_program(number, module, program_id)
         instruction_flags += place_in_layers(survey, (e for p in events.parts for e in p.sampled))
+        take_event_costs(survey.instructions.rows, (p.costs for p in events.parts))
         instruction_flags += give_costs(survey.instructions.rows, survey.costs)
         write_instructions(writers, survey)
         collectives = write_collectives(writers, survey, events.parts)
@@ -120,6 +123,7 @@ def _flags(
     yield from instruction_flags
     time_ps = [p.time_ps for p in parts]
     yield from unsized_time(survey.instructions.rows, time_ps)
+    yield from kernel_communication(survey.instructions.rows, time_ps)
     if len(survey.devices) > 1:
         yield from missing_hlo(survey.instructions.rows, time_ps)
     compiled = sum((p.compilations for p in parts), Counter[tuple[int, str]]())

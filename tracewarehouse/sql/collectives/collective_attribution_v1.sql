@@ -14,7 +14,8 @@ description: >
 notes: >
   A faster link shortens transfer, better balance shortens arrival, and overlap costs nothing. Arrival is that of
   sync_wait. Executions with ranks outside the capture are left out.
-  Between slices the ranks are not known, so transfer and arrival are one part.
+  Between slices the ranks are not known, so transfer and arrival are one part. A collective that is part of an op that
+  computes is all overlap.
 changed: First version.
 ---*/
 WITH peaks AS (
@@ -35,12 +36,12 @@ known AS (
     run_id, phase, kind, axis,
     1 AS executions,
     window_ps, overlap_ps,
-    NULL AS wait_ps,
-    wire_bytes,
-    CASE WHEN wire_bytes IS NOT NULL THEN window_ps END AS sending_ps,
+    CASE WHEN is_fused THEN 0 END AS wait_ps,
+    CASE WHEN NOT is_fused THEN wire_bytes END AS wire_bytes,
+    CASE WHEN wire_bytes IS NOT NULL AND NOT is_fused THEN window_ps END AS sending_ps,
     NULL AS peak_gbps
   FROM models.collective_ranks
-  WHERE link = 'dcn'
+  WHERE link = 'dcn' OR (is_fused AND NOT is_partial)
 ),
 
 summed AS (

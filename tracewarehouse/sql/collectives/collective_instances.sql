@@ -63,7 +63,7 @@ SELECT
   first_start_ps, -- Start of the first rank.
   last_start_ps, -- Start of the last rank.
   end_ps, -- Latest end over the ranks.
-  transfer_ps, -- Shortest time over the ranks.
+  transfer_ps, -- Shortest time over the ranks; NULL for a collective that is part of an op that computes.
   CAST(wait_ps AS BIGINT) AS wait_ps, -- Time that the ranks wait, all together.
   last_start_ps - first_start_ps AS skew_ps -- Time between the first and the last start.
 FROM joined

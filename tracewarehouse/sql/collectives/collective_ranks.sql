@@ -13,7 +13,9 @@ WITH timed AS (
     run_id, event_id, instance, device_id, kind, axis, link, phase, step, group_size, is_async,
     message_bytes, wire_bytes, start_ps, end_ps, exposed_added_ps, hidden_ps,
     COALESCE(exposed_done_ps, exposed_added_ps) AS waitable_ps,
-    MIN(end_ps - start_ps) OVER (PARTITION BY run_id, instance) AS transfer_ps,
+    window_source = 'fused op' AS is_fused,
+    MIN(CASE WHEN window_source <> 'fused op' THEN end_ps - start_ps END)
+      OVER (PARTITION BY run_id, instance) AS transfer_ps,
     COUNT(*) OVER (PARTITION BY run_id, instance) AS ranks,
     MAX(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, instance) = 1 AS is_partial
   FROM main.collectives
@@ -36,7 +38,8 @@ SELECT
   ranks, -- Ranks of the execution that are in the capture.
   is_partial, -- Ranks are missing from the capture, so transfer_ps is not the whole's.
   end_ps - start_ps AS window_ps, -- Time from its start to its end.
-  transfer_ps, -- Shortest time over the ranks.
+  is_fused, -- Part of an op that computes, so that its own time is not known.
+  transfer_ps, -- Shortest time over the ranks; NULL if it is fused.
   LEAST(end_ps - start_ps - transfer_ps, waitable_ps) AS wait_ps, -- Time beyond it, as far as the rank waits.
   hidden_ps AS overlap_ps -- Time in which the device runs ops beside it that do not communicate.
 FROM timed

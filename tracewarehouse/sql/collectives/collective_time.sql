@@ -21,5 +21,5 @@ SELECT
   -- Shortest times of those whose bytes are known; NULL if none are.
   CAST(SUM(transfer_ps) FILTER (WHERE wire_bytes IS NOT NULL) AS BIGINT) AS sending_ps
 FROM models.collective_ranks
-WHERE NOT is_partial
+WHERE NOT is_partial AND NOT is_fused
 GROUP BY run_id, device_id, phase, kind, axis

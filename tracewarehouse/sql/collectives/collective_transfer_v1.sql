@@ -6,7 +6,7 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
-needs: [recorded, any_collective]
+needs: [separate_collectives]
 description: >
   Latency and bandwidth of collectives, which other tools call collective_latency and collective_bandwidth. The
   transfer time of an execution is the shortest time over its ranks. Bus bandwidth is message bytes times the factor
@@ -26,6 +26,7 @@ WITH chosen AS (
     run_id, phase, kind, axis, size_class, size_from_bytes, is_partial, is_async, ranks, transfer_ps, wait_ps,
     bus_bytes, message_bytes
   FROM models.collective_instances
+  WHERE transfer_ps IS NOT NULL
   QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, kind, axis, size_class) -- whole executions, if there are any
 ),
 

@@ -14,14 +14,7 @@ description: >
 ---*/
 WITH ranks AS (
   SELECT COALESCE(instance, -1 - event_id) AS instance, start_ps, end_ps, COALESCE(wire_bytes, 0) AS bytes
-  FROM main.collectives
-  WHERE
-    run_id = run
-    AND (from_ps IS NULL OR start_ps >= from_ps)
-    AND (until_ps IS NULL OR start_ps < until_ps)
-    AND (only_phase IS NULL OR phase = only_phase)
-    AND (first_step IS NULL OR step >= first_step)
-    AND (last_step IS NULL OR step <= last_step)
+  FROM macros.selected_collectives(run, from_ps, until_ps, only_phase, first_step, last_step)
 ),
 
 changes AS (

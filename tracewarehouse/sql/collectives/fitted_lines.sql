@@ -20,9 +20,9 @@ WITH points AS (
     is_async,
     bus_bytes AS size,
     transfer_ps AS time_ps,
-    CAST(0 AS BIGINT) AS stretch
+    0 AS begun_stretches
   FROM models.collective_instances
-  WHERE NOT is_partial AND bus_bytes > 0
+  WHERE NOT is_partial AND bus_bytes > 0 AND transfer_ps IS NOT NULL
   UNION ALL
   SELECT
     run_id,
@@ -35,93 +35,86 @@ WITH points AS (
     requests * (2 * stretch_position + 1 - stretch_steps) AS size,
     longest_ps
     - CAST(SUM(longest_ps) OVER (PARTITION BY run_id, requests, stretch) AS BIGINT) // stretch_steps AS time_ps,
-    stretch
+    CASE WHEN stretch_position = 0 THEN 1 ELSE 0 END AS begun_stretches
   FROM models.decode_contexts
   WHERE stretch_steps > 2
 ),
 
 sized AS (
-  SELECT run_id, subject, kind, axis, requests, size, COUNT(*) AS points
+  SELECT
+    run_id, subject, kind, axis, requests, size,
+    COUNT(*) AS points,
+    SUM(begun_stretches) AS begun_stretches,
+    COUNT(*) FILTER (WHERE is_async) AS async_points,
+    SUM(size) AS sum_size,
+    SUM(time_ps) AS sum_ps,
+    MIN(time_ps) AS least_ps,
+    MAX(time_ps) AS most_ps
   FROM points
   GROUP BY run_id, subject, kind, axis, requests, size
-),
-
-repeated AS (
-  SELECT run_id, subject, kind, axis, requests, COUNT(*) FILTER (WHERE points > 1) AS repeated_sizes
-  FROM sized
-  GROUP BY run_id, subject, kind, axis, requests
 ),
 
 ranges AS (
   SELECT
     run_id, subject, kind, axis, requests,
-    COUNT(*) AS points,
-    COUNT(*) - COUNT(DISTINCT stretch) - 1 AS freedom,
-    COUNT(*) FILTER (WHERE is_async) AS async_points,
-    COUNT(DISTINCT size) AS sizes,
+    CAST(SUM(points) AS BIGINT) AS points,
+    CAST(SUM(points) - 1 - GREATEST(SUM(begun_stretches), 1) AS BIGINT) AS freedom,
+    CAST(SUM(async_points) AS BIGINT) AS async_points,
+    COUNT(*) AS sizes,
+    COUNT(*) FILTER (WHERE points > 1) AS repeated_sizes,
     MIN(size) AS least_size,
     MAX(size) AS most_size,
-    SUM(size) AS sum_size,
-    SUM(time_ps) AS sum_ps,
-    MAX(size) - MIN(size) AS range_size,
-    MAX(time_ps) - MIN(time_ps) AS range_ps,
-    CASE WHEN COUNT(*) < 1024 THEN 67108864 WHEN COUNT(*) < 65536 THEN 8388608 ELSE 1048576 END AS finest
-  FROM points
+    SUM(sum_size) AS sum_size,
+    SUM(sum_ps) AS sum_ps,
+    MAX(most_ps) - MIN(least_ps) AS range_ps,
+    CASE WHEN SUM(points) < 1024 THEN 67108864 WHEN SUM(points) < 65536 THEN 8388608 ELSE 1048576 END AS finest
+  FROM sized
   GROUP BY run_id, subject, kind, axis, requests
-  HAVING COUNT(*) > COUNT(DISTINCT stretch) + 1
+  HAVING SUM(points) > 1 + GREATEST(SUM(begun_stretches), 1)
+),
+
+units AS (
+  SELECT *, (most_size - least_size) // finest + 1 AS unit_size, range_ps // finest + 1 AS unit_ps
+  FROM ranges
 ),
 
 differences AS (
   SELECT
-    p.run_id, p.subject, p.kind, p.axis, p.requests,
-    (p.size - r.sum_size // r.points) // (r.range_size // r.finest + 1) AS x,
-    (p.time_ps - r.sum_ps // r.points) // (r.range_ps // r.finest + 1) AS y
+    u.*,
+    (p.size - u.sum_size // u.points) // u.unit_size AS x,
+    (p.time_ps - u.sum_ps // u.points) // u.unit_ps AS y
   FROM points AS p
-  INNER JOIN ranges AS r
+  INNER JOIN units AS u
     ON
-      p.run_id = r.run_id
-      AND p.subject = r.subject
-      AND p.kind IS NOT DISTINCT FROM r.kind
-      AND p.axis IS NOT DISTINCT FROM r.axis
-      AND p.requests IS NOT DISTINCT FROM r.requests
+      p.run_id = u.run_id
+      AND p.subject = u.subject
+      AND p.kind IS NOT DISTINCT FROM u.kind
+      AND p.axis IS NOT DISTINCT FROM u.axis
+      AND p.requests IS NOT DISTINCT FROM u.requests
 ),
 
 summed AS (
   SELECT
-    run_id, subject, kind, axis, requests,
+    run_id, subject, kind, axis, requests, points, freedom, async_points, sizes, repeated_sizes, least_size, most_size,
+    sum_size, sum_ps, unit_size, unit_ps,
     SUM(x) AS sum_x,
     SUM(y) AS sum_y,
     SUM(x * x) AS sum_xx,
     SUM(x * y) AS sum_xy,
     SUM(y * y) AS sum_yy
   FROM differences
-  GROUP BY run_id, subject, kind, axis, requests
+  GROUP BY
+    run_id, subject, kind, axis, requests, points, freedom, async_points, sizes, repeated_sizes, least_size, most_size,
+    sum_size, sum_ps, unit_size, unit_ps
 ),
 
 moments AS (
   SELECT
-    r.run_id, r.subject, r.kind, r.axis, r.requests, r.points, r.freedom, r.async_points, r.sizes, d.repeated_sizes,
-    r.least_size, r.most_size, r.sum_size, r.sum_ps,
-    r.range_size // r.finest + 1 AS unit_size,
-    r.range_ps // r.finest + 1 AS unit_ps,
-    CAST(s.sum_xx AS DOUBLE) - CAST(s.sum_x AS DOUBLE) * CAST(s.sum_x AS DOUBLE) / r.points AS xx,
-    CAST(s.sum_xy AS DOUBLE) - CAST(s.sum_x AS DOUBLE) * CAST(s.sum_y AS DOUBLE) / r.points AS xy,
-    CAST(s.sum_yy AS DOUBLE) - CAST(s.sum_y AS DOUBLE) * CAST(s.sum_y AS DOUBLE) / r.points AS yy
-  FROM summed AS s
-  INNER JOIN ranges AS r
-    ON
-      s.run_id = r.run_id
-      AND s.subject = r.subject
-      AND s.kind IS NOT DISTINCT FROM r.kind
-      AND s.axis IS NOT DISTINCT FROM r.axis
-      AND s.requests IS NOT DISTINCT FROM r.requests
-  INNER JOIN repeated AS d
-    ON
-      s.run_id = d.run_id
-      AND s.subject = d.subject
-      AND s.kind IS NOT DISTINCT FROM d.kind
-      AND s.axis IS NOT DISTINCT FROM d.axis
-      AND s.requests IS NOT DISTINCT FROM d.requests
+    *,
+    CAST(sum_xx AS DOUBLE) - CAST(sum_x AS DOUBLE) * CAST(sum_x AS DOUBLE) / points AS xx,
+    CAST(sum_xy AS DOUBLE) - CAST(sum_x AS DOUBLE) * CAST(sum_y AS DOUBLE) / points AS xy,
+    CAST(sum_yy AS DOUBLE) - CAST(sum_y AS DOUBLE) * CAST(sum_y AS DOUBLE) / points AS yy
+  FROM summed
 ),
 
 lines AS (

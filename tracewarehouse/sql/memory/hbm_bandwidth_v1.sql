@@ -8,38 +8,61 @@ grain: [run_id, phase, device_id]
 value: hbm_gbps
 needs: [memory_traffic]
 description: >
-  Memory traffic of a device over its busy time, in decimal GB: the sum of bytes_accessed of the leaf ops over their
-  union.
+  Traffic of a device's HBM over its busy time, in decimal GB: the bytes in HBM that its leaf ops access, as
+  memory_access_breakdown splits them, over the ops' union. Other memories have columns of their own.
 notes: >
   An op between two steps, such as a sampling program, belongs to the step before it. If a run has steps, ops outside
-  of them are left out. Of an asynchronous op only the start counts, because the done states the same bytes again. The
-  bytes are the compiler's estimate, or those given at ingest, and include what an op keeps in on-chip memory. Ops
+  of them are left out. The bytes are the compiler's estimate, or those given at ingest. An asynchronous op counts with
+  its start, in the memory that it reads; a copy from the host thus counts in other_gbps, and what it writes to HBM, as
+  its done states, in copied_gbps; XProf's bandwidth is the sum of hbm_gbps and copied_gbps. Bytes that are given or not split count as HBM's; unsplit_bytes tells them. Ops
   without known bytes count with their time only, so the value is a lower bound if unsized_share is above 0.
 changed: First version.
 ---*/
-WITH moved AS (
+WITH sized AS (
   SELECT
-    run_id, e.device_id, e.phase,
-    CAST(SUM(CASE WHEN i.async_role = 'done' THEN 0 ELSE c.bytes_accessed * e.ops END) AS BIGINT) AS bytes,
-    SUM(e.self_ps) AS self_ps,
-    SUM(e.self_ps) FILTER (WHERE COALESCE(i.async_role, 'start') = 'start' AND c.bytes_accessed IS NULL) AS unsized_ps,
-    SUM(e.ops) FILTER (WHERE COALESCE(i.async_role, 'start') = 'start' AND c.bytes_accessed IS NULL) AS unsized_ops
+    run_id, e.device_id, e.phase, e.ops, e.self_ps,
+    COALESCE(i.async_role, 'start') = 'start' AS is_counted,
+    c.bytes_accessed, c.hbm_bytes_accessed,
+    c.on_chip_bytes_accessed AS on_chip_bytes,
+    c.on_chip_bytes_accessed IS NOT NULL AS is_split
   FROM models.instruction_time AS e
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
-  GROUP BY run_id, e.device_id, e.phase
+),
+
+moved AS (
+  SELECT
+    run_id, device_id, phase,
+    CAST(SUM(bytes_accessed * ops) FILTER (WHERE is_counted) AS BIGINT) AS all_bytes,
+    CAST(SUM(hbm_bytes_accessed * ops) FILTER (WHERE is_counted) AS BIGINT) AS bytes,
+    CAST(SUM(on_chip_bytes * ops) FILTER (WHERE is_counted) AS BIGINT) AS on_chip_bytes,
+    CAST(
+      SUM(GREATEST(bytes_accessed - hbm_bytes_accessed - on_chip_bytes, 0) * ops) FILTER (WHERE is_counted) AS BIGINT
+    ) AS other_bytes,
+    CAST(SUM(hbm_bytes_accessed * ops) FILTER (WHERE is_split AND NOT is_counted) AS BIGINT) AS copied_bytes,
+    CAST(COALESCE(SUM(bytes_accessed * ops) FILTER (WHERE is_counted AND NOT is_split), 0) AS BIGINT) AS unsplit_bytes,
+    SUM(self_ps) AS self_ps,
+    SUM(self_ps) FILTER (WHERE is_counted AND bytes_accessed IS NULL) AS unsized_ps,
+    SUM(ops) FILTER (WHERE is_counted AND bytes_accessed IS NULL) AS unsized_ops
+  FROM sized
+  GROUP BY run_id, device_id, phase
 )
 
 SELECT
   d.run_id, d.phase, d.device_id,
-  m.bytes * 1000 / d.busy_ps AS hbm_gbps, -- Bytes over busy time.
+  m.bytes * 1000 / d.busy_ps AS hbm_gbps, -- Bytes of HBM over busy time.
   -- Share of the device's peak; NULL if the peak is unknown.
   m.bytes * 1000 / d.busy_ps / NULLIF(v.peak_hbm_gbps, 0) AS utilization,
-  m.bytes, -- Bytes of the phase.
+  m.bytes, -- Bytes of HBM in the phase.
+  m.on_chip_bytes * 1000 / d.busy_ps AS on_chip_gbps, -- Bytes of memories on the chip, over busy time; NULL if not split.
+  m.other_bytes * 1000 / d.busy_ps AS other_gbps, -- Bytes in neither, as the host's in an offload; NULL if not split.
+  -- Bytes that asynchronous ops write to HBM at their done, over busy time; NULL if not split.
+  m.copied_bytes * 1000 / d.busy_ps AS copied_gbps,
+  m.unsplit_bytes, -- The part of bytes that is not known to be HBM's.
   d.busy_ps / 1e9 AS busy_ms, -- Union of the leaf ops.
   CAST(COALESCE(m.unsized_ops, 0) AS BIGINT) AS unsized_ops, -- Ops whose bytes are unknown; they are not counted here.
   COALESCE(m.unsized_ps, 0) / NULLIF(m.self_ps, 0) AS unsized_share -- Share of these ops in the self time of all.
 FROM models.device_phases AS d
 INNER JOIN moved AS m ON d.run_id = m.run_id AND d.device_id = m.device_id AND d.phase IS NOT DISTINCT FROM m.phase
 LEFT JOIN main.devices AS v ON d.run_id = v.run_id AND d.device_id = v.device_id
-WHERE m.bytes > 0 AND d.busy_ps > 0
+WHERE m.all_bytes > 0 AND d.busy_ps > 0

@@ -66,7 +66,7 @@ needed AS (
     OR (i.op_class = 'compute' AND (c.flops IS NULL OR c.bytes_accessed IS NULL)) AS is_unsized,
     h.unsized_share, s.wire_bytes, t.self_ps, t.executions,
     CAST(COALESCE(c.flops, 0) AS DOUBLE) * t.executions * (1e12 / NULLIF(t.peak_flops_per_s, 0)) AS compute_ps,
-    CAST(COALESCE(c.bytes_accessed, 0) AS DOUBLE) * t.executions * (1e3 / NULLIF(t.peak_hbm_gbps, 0)) AS memory_ps,
+    CAST(COALESCE(c.hbm_bytes_accessed, 0) AS DOUBLE) * t.executions * (1e3 / NULLIF(t.peak_hbm_gbps, 0)) AS memory_ps,
     COALESCE(s.wire_bytes, 0) * (1e3 / NULLIF(t.peak_ici_gbps, 0)) AS ici_ps
   FROM timed AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)

@@ -4,31 +4,49 @@ version: 1
 status: experimental
 unit: ratio
 polarity: higher_is_better
-grain: [run_id, host, hardware_unit]
+grain: [run_id, host, device_id, hardware_unit]
 value: utilization
-ranges: {utilization: [0, 1]}
+ranges: {utilization: [0, 1], highest: [0, 1]}
 needs: [unit_counters]
 description: >
-  Utilization of hardware units over the whole capture, by the performance counters of the chips. Unlike mfu it counts
-  all work of the unit, padding and recomputation included.
+  Utilization of hardware units by the performance counters of the chips, as the profiler states it. Unlike mfu it
+  counts all work of the unit, padding and recomputation included.
 notes: >
-  The profiler states it on the planes of hosts, such as matrix_unit_utilization_percent. Captures do not hold the
-  utilization of single ops.
+  The profiler states it of the whole capture on the planes of hosts, such as matrix_unit_utilization_percent, or
+  samples it on lines of devices, such as 'MXU: % util'. Samples come at irregular times and each counts once.
+  Captures do not hold the utilization of single ops.
 changed: First version.
 ---*/
 WITH stated AS (
   SELECT
     run_id, host,
+    CAST(NULL AS INTEGER) AS device_id,
     REGEXP_EXTRACT(name, '^(.*)_utilization_percent$', 1) AS hardware_unit,
+    'plane' AS source,
     COALESCE(double_value, int_value) AS percent
   FROM main.plane_stats
   WHERE name LIKE '%_utilization_percent' AND COALESCE(double_value, int_value) IS NOT NULL
+  UNION ALL
+  SELECT
+    run_id, host, device_id,
+    REGEXP_EXTRACT(name, '^(.*): % util$', 1) AS hardware_unit,
+    'samples' AS source,
+    "value" AS percent
+  FROM main.counters
+  WHERE name LIKE '%: _ util' AND "value" IS NOT NULL
 )
 
 SELECT
   run_id, host,
-  hardware_unit, -- Unit as the profiler names it, such as matrix_unit.
-  MAX(percent) / 1e2 AS utilization, -- Share of what the unit can do; the largest where several planes state it.
-  COUNT(*) AS planes -- Planes that state it.
+  device_id, -- The device that is sampled; NULL for what a plane states.
+  hardware_unit, -- Unit as the profiler names it, such as matrix_unit or MXU.
+  -- Share of what the unit can do: the mean of the samples, or the largest where several planes state it.
+  CASE
+    WHEN source = 'samples' THEN SUM(CAST(ROUND(percent * 1e9) AS BIGINT)) / (COUNT(*) * 1e11)
+    ELSE MAX(percent) / 1e2
+  END AS utilization,
+  MAX(percent) / 1e2 AS highest, -- The largest of these.
+  source, -- plane (of the whole capture) or samples.
+  COUNT(*) AS readings -- Planes or samples.
 FROM stated
-GROUP BY run_id, host, hardware_unit
+GROUP BY run_id, host, device_id, hardware_unit, source

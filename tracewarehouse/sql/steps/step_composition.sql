@@ -15,46 +15,40 @@ WITH ops AS (
   GROUP BY run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis
 ),
 
-described AS (
-  SELECT
-    run_id, o.phase, l.layer, i.category, i.op_name,
-    REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
-    COALESCE(o.kind, i.collective) AS collective,
-    CASE WHEN i.collective IS NOT NULL THEN COALESCE(o.axis, 'unknown') END AS axis,
-    o.time_ps
-  FROM ops AS o
-  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-  LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
-),
-
+-- without an instruction: the time of steps, less that of their ops
 parts AS (
-  SELECT run_id, phase, layer, category, op_name, kernel, collective, axis, FALSE AS is_idle, time_ps
-  FROM described
+  SELECT run_id, device_id, phase, instruction_id, kind, axis, time_ps
+  FROM ops
   UNION ALL
   SELECT
-    run_id, phase,
-    NULL AS layer,
-    NULL AS category,
-    NULL AS op_name,
-    NULL AS kernel,
-    NULL AS collective,
+    run_id, device_id, phase,
+    NULL AS instruction_id,
+    NULL AS kind,
     NULL AS axis,
-    TRUE AS is_idle,
     step_ps AS time_ps
   FROM models.steps
   WHERE clock = 'device' AND is_timed
   UNION ALL
   SELECT
-    run_id, phase,
-    NULL AS layer,
-    NULL AS category,
-    NULL AS op_name,
-    NULL AS kernel,
-    NULL AS collective,
+    run_id, device_id, phase,
+    NULL AS instruction_id,
+    NULL AS kind,
     NULL AS axis,
-    TRUE AS is_idle,
     -time_ps AS time_ps
-  FROM described
+  FROM ops
+),
+
+described AS (
+  SELECT
+    run_id, p.phase, l.layer, i.category, i.op_name,
+    REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
+    COALESCE(p.kind, i.collective) AS collective,
+    CASE WHEN i.collective IS NOT NULL THEN COALESCE(p.axis, 'unknown') END AS axis,
+    instruction_id IS NULL AS is_idle,
+    p.time_ps
+  FROM parts AS p
+  LEFT JOIN main.instructions AS i USING (run_id, instruction_id)
+  LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
 )
 
 SELECT
@@ -68,5 +62,5 @@ SELECT
   -- Time in which the device runs no op; negative if the ops of a step reach beyond it by more than its gaps.
   is_idle,
   CAST(SUM(time_ps) AS BIGINT) AS time_ps -- Time over all steps and devices.
-FROM parts
+FROM described
 GROUP BY run_id, phase, layer, category, op_name, kernel, collective, axis, is_idle

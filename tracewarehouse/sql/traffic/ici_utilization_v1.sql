@@ -30,7 +30,7 @@ WITH sent AS (
 chosen AS (
   SELECT run_id, phase, kind, axis, is_async, is_partial, transfer_ps, peak_ici_gbps, wire_bytes
   FROM sent
-  WHERE wire_bytes > 0 AND peak_ici_gbps > 0
+  WHERE wire_bytes > 0 AND peak_ici_gbps > 0 AND transfer_ps IS NOT NULL
   QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, kind, axis) -- whole executions, if there are any
 )
 

@@ -12,4 +12,4 @@ def sample() -> Path:
 
     It is a real capture of torch_xla: a prefill of 16 tokens and 16 decode steps at batch size 4.
     """
-    return Path(__file__).resolve().parent / "sample_capture"
+    return Path(__file__).resolve().parents[2] / "sample_capture"
