@@ -164,6 +164,10 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         [{"collectives": _SIZES[:-1]}, {"collectives": [*_SIZES[:-1], _SIZES[-1] | {"kind": "all-gather"}]}],
     ),
     "fitted_transfers": ({"collectives": _SIZES}, [{"collectives": [s | {"end_ps": 9} for s in _SIZES]}]),
+    "dcn_in_steps": (
+        {"ops": [_OP], "collectives": [_BETWEEN]},
+        [{"ops": [_OP], "collectives": [_SUM]}],
+    ),
     "stated_collectives": (
         {"runs": [{}], "quality_flags": [_KERNELS], "collectives": [_SUM]},
         [{"runs": [{}], "quality_flags": [_KERNELS]}],

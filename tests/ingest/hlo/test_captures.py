@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from xplane_reference import read_xplane
 
-from tracewarehouse.ingest.collectives.groups import traffic_edges
+from tracewarehouse.ingest.collectives.participants import traffic_edges
 from tracewarehouse.ingest.hlo.collectives import Collective, find_collective
 from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
