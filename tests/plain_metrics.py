@@ -723,15 +723,36 @@ def layer_time(run: Run) -> Values:
     devices = {d["device_id"]: d for d in run.tables["devices"]}
     found: dict[Any, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for o in run.ops:
-        i, layer = o["i"], o["i"]["layer"]
-        if layer is None and i["stage_layer"] is not None:
-            layer = _layer_in_stage(run, devices[o["device_id"]], i["stage_layer"])
-        found[o["phase"], layer, i["part"]][o["device_id"]] += o["self_ps"]
+        layer = _layer(run, o, devices[o["device_id"]])
+        found[o["phase"], layer, o["i"]["part"]][o["device_id"]] += o["self_ps"]
     return {
         k: sum(v.values()) / sum(len(run.steps_of(d, k[0])) or 1 for d in v) / US
         for k, v in found.items()
         if any(layer is not None or part is not None for _, layer, part in found)
     }
+
+
+def layer_coverage(run: Run) -> Values:
+    devices = {d["device_id"]: d for d in run.tables["devices"]}
+    known: dict[Any, int] = defaultdict(int)
+    total: dict[Any, int] = defaultdict(int)
+    for o in run.ops:
+        total[(o["phase"],)] += o["self_ps"]
+        if _layer(run, o, devices[o["device_id"]]) is not None or o["i"]["part"] in ("embed", "lm_head", "pipeline"):
+            known[(o["phase"],)] += o["self_ps"]
+    return {k: known[k] / ps for k, ps in total.items() if sum(known.values())}
+
+
+def _layer(run: Run, op: dict[str, Any], device: dict[str, Any]) -> int | None:
+    i, stages = op["i"], run.facts["pp"] or 1
+    if i["layer"] is not None or (i["stage_layer"] is None and i["loop_layer"] is None):
+        return i["layer"]  # type: ignore[no-any-return]
+    if i["loop_layer"] is None:
+        return _layer_in_stage(run, device, i["stage_layer"])
+    if op["iteration"] is None:
+        return None
+    of_stage = i["loop_layer"] + op["iteration"] * i["layers_per_iteration"]
+    return of_stage if stages == 1 else device["pp_index"] * (run.facts["num_layers"] // stages) + of_stage
 
 
 def _layer_in_stage(run: Run, device: dict[str, Any], slot: int) -> int | None:
@@ -1181,7 +1202,7 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         traffic_matrix, traffic_interval, communication_time, exposed_communication, communication_fraction,
         comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_transfer, traffic_interval_histogram,
         hbm_bandwidth, copy_overhead,
-        moe_fraction, device_idle, load_imbalance, host_gap, op_time_share, layer_time,
+        moe_fraction, device_idle, load_imbalance, host_gap, op_time_share, layer_time, layer_coverage,
         launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, roofline, mfu,
         top_kernels, gemm_efficiency, straggler_ranking, collective_attribution, prefill_throughput, traffic_rate,
         traffic_by_link,
