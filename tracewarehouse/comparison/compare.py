@@ -239,7 +239,7 @@ def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | 
     if aimless := sorted({r["metric"] for r in rows if r["polarity"] == "none"} & named):
         raise MetricError(f"{', '.join(aimless)} has no polarity: neither more nor less of it is worse; leave it out")
     for row in rows:
-        if row["polarity"] == "none":
+        if row["polarity"] == "none" or row["verdict"] == "not judged":
             continue
         if row["loss"] is None:
             outcome.absent.append(row)

@@ -24,7 +24,7 @@ from tracewarehouse.serve.warehouses import first_row, run_of, warehouses_of
 from tracewarehouse.warehouse import Warehouse
 
 _MOST_RUNS = 8
-_ORDER = ("worse", "better", "different", "not in run", "not in baseline", "noise", "same")
+_ORDER = ("worse", "better", "different", "not in run", "not in baseline", "not judged", "noise", "same")
 """Verdicts in the order in which rows are listed; others come last."""
 
 

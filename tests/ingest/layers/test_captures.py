@@ -48,7 +48,7 @@ def test_ingest_tells_layer_part_source_and_confidence(ingest: Ingest) -> None:
     assert "inferred_layers" in result.entry.flags
 
 
-def test_one_mark_keeps_a_program_as_it_is_marked(ingest: Ingest) -> None:
+def test_a_mark_that_contradicts_repetition_keeps_a_program_as_it_is_marked(ingest: Ingest) -> None:
     ops = transformer(6)
     ops[5] = Op(ops[5].text, ops[5].category, ops[5].ns, "jit(step)/layers_3/attn/kernel", 3, "attn")
     result, query = ingest(capture(ops), mesh="tp=2")
@@ -56,6 +56,9 @@ def test_one_mark_keeps_a_program_as_it_is_marked(ingest: Ingest) -> None:
     assert layers == [(name(ops[5]), 3, "marked", None)]
     assert query("SELECT DISTINCT part_source FROM instructions WHERE part IS NOT NULL") == [("marked",)]
     assert "inferred_layers" not in result.entry.flags
+    assert query("SELECT detail FROM quality_flags WHERE flag = 'partial_layers'") == [
+        ("99% of the op time (jit_step: names state other layers for 1 of 1 instructions than repetition shows)",)
+    ]
 
 
 def test_a_stage_with_a_program_of_its_own_counts_its_own_layers(ingest: Ingest) -> None:
