@@ -87,7 +87,7 @@ class RandomRun:
             before = [p for p in steps if p["start_ps"] <= row["start_ps"]]
             if before and (len(before) < len(steps) or row["start_ps"] < before[-1]["end_ps"]):
                 row["step"] = before[-1]["index"]
-                row["phase"] = before[-1]["name"] if before[-1]["name"] in ("prefill", "decode") else None
+                row["phase"] = before[-1]["name"] if before[-1]["name"] != "step" else None
             else:
                 row["phase"] = "outside"
 
@@ -187,9 +187,11 @@ class RandomRun:
 
     def _step(self, step: int, program: list[int]) -> None:
         phase = (
-            self.random.choice(["prefill", "step"]) if step == 0 else self.random.choice(["decode"] * 5 + ["prefill"])
+            self.random.choice(["prefill", "step"])
+            if step == 0
+            else self.random.choice(["decode"] * 10 + ["prefill"] * 2 + ["mixed"])
         )
-        name = phase if phase in ("prefill", "decode") else None
+        name = phase if phase != "step" else None
         self._execute(step, name, program, step)
         spans = {}
         for device in self.devices:

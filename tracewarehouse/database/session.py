@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse.database.catalogue import KEPT, Catalogue, files_error, kept_source
+from tracewarehouse.database.catalogue import Catalogue, files_error, kept_source
+from tracewarehouse.database.catalogue_store import KEPT
 from tracewarehouse.database.lens import (
     OWN_VIEWS,
     add_all_views,

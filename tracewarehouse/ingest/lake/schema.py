@@ -379,8 +379,8 @@ OPS = _table(
     iteration           INTEGER  Iteration of the loop in which the op runs, counted from 0 in each run of the loop. Of
         nested loops the one over layers counts: the outermost with three products of its own; without one, the
         innermost. NULL outside of loops, and if the ops do not show it.
-    phase               VARCHAR  prefill or decode; outside before the device's first step and after its last; NULL in a
-        step of no phase, and in a capture without steps.
+    phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
+        step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
@@ -502,7 +502,7 @@ PHASES = _table(
     host!      VARCHAR  The host.
     device_id  INTEGER  The device; NULL for an interval on the host.
     kind!      VARCHAR  phase, step, module, layer, microbatch or annotation.
-    name!      VARCHAR  prefill, decode, or the module's or annotation's name.
+    name!      VARCHAR  prefill, decode, mixed (both in one batch), or the module's or annotation's name.
     index      INTEGER  Number of a step; other intervals are counted from 0.
     start_ps!  BIGINT   Start since the run's profile start. [ps]
     end_ps!    BIGINT   End, exclusive. [ps]
