@@ -65,7 +65,7 @@ class SampledExecutions:
                 self._join_rounds(number)
 
     def _join_rounds(self, number: int) -> None:
-        """Keep each op of an iteration once in an execution of many ops, as a loop over tokens runs the layers again."""
+        """Keep each op of an iteration once, if there are many ops: a loop over tokens runs the layers again."""
         columns = [np.concatenate(column) for column in zip(*self._ops[number], strict=True)]
         order = np.argsort(columns[1], kind="stable")
         instruction, start, self_ps, loop, iteration = (column[order] for column in columns)
