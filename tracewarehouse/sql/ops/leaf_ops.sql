@@ -21,7 +21,7 @@ SELECT
   o.duration_ps - o.overlap_ps AS busy_ps,
   o.duration_ps - o.class_overlap_ps AS class_busy_ps, -- The same, among the ops of its op_class.
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.
-  o.execution, o.phase, o.step, i.part,
+  o.execution, o.iteration, o.phase, o.step, i.part,
   i.source, -- Source line, as file:line; NULL where not known.
   i.category,
   i.op_class -- What the device does in it - communication, copy or compute.
