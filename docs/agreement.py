@@ -42,6 +42,11 @@ _OUTSIDE = (
     "tpu-2chip-vllm-tp2-prefill.trace.json.gz",
 )
 """The captures outside the repository that the page shows."""
+_OF_RANKS = (
+    "tpu-2chip-vllm-tp2-quantized.xplane.pb",
+    *(f"situations/jax-{name}.xplane.pb.gz" for name in ("perm", "scan-ta", "scan-train", "tray", "unroll-nested")),
+)
+"""Further captures, of which the page shows the pairs of ranks alone."""
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
 _SIZES = "SELECT device_count AS devices, batch_size, input_length FROM main.runs WHERE run_id = $run_id"
 _UNIT_OF_BYTES = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -58,7 +63,9 @@ other tools. Look up the capture that is like yours; the page is not made to be 
 - **ours** is recomputed each time from the *rows* of the run in plain Python, without SQL (`tests/plain_metrics.py`),
   and where the table says so from the *bytes* of the xplane file, with protobuf's own parser and without ingest
   (`tests/numbers_from_bytes.py`, `tests/work_from_bytes.py`). The script stops where they differ by more than one part
-  in a thousand million. `tw fsck --against` proves that the rows hold every event and stat of the capture.
+  in a thousand million. `tw fsck --against` proves that the rows hold every event and stat of an xplane file.
+- **Pairs of ranks** are the ranks of each execution of a synchronous collective, each beside the first that leaves. All
+  must overlap in time, or the groups name the wrong devices; `tw audit` asks this of every run.
 - **XProf** {version}: its overview, hlo_stats, op_profile and memory_profile. It knows no phases. What it sums over
   a capture is divided by our number of steps and devices. It reads no Chrome trace.
 - **CCL-Bench**: its definitions as our `ccl_*` views have them. Most of them read TPU captures alone.
@@ -136,8 +143,21 @@ OTHERS = (
         "FROM metrics.layer_time WHERE layer IS NOT NULL GROUP BY run_id, phase",
     ),
     ("memory_in_use", "Memory in use", "bytes", "max(peak_bytes)", "FROM metrics.memory_in_use GROUP BY run_id"),
+    (
+        "rank_overlap",
+        "Pairs of ranks",
+        "count",
+        "part, pairs",
+        "FROM (UNPIVOT (SELECT run_id, sum(pairs) AS compared, sum(overlapping) AS 'overlapping in time' "
+        "FROM models.rank_overlap GROUP BY run_id) ON compared, 'overlapping in time' INTO NAME part VALUE pairs)",
+    ),
 )
 """Other numbers: metric, name, unit, the columns of parts and value, and where they are."""
+_WITHOUT_REASON = {
+    "layer_time": "its ops name parts of the model, but no layers",
+    "rank_overlap": "no two of its devices share a synchronous collective",
+}
+"""Why a capture lacks one of these, if no metric says so."""
 _OF_XPROF = {("top_kernels", "whole capture"): "largest_kernel_percent", ("memory_in_use", ""): "memory_bytes"}
 
 
@@ -151,7 +171,11 @@ def captures(traces: Path) -> list[Capture]:
 
 def title(capture: Capture) -> str:
     """The heading of a capture's section."""
-    return f"{capture.name}, Chrome trace" if ".trace.json" in capture.files[0].name else capture.name
+    return f"{capture.name}, Chrome trace" if _is_chrome(capture) else capture.name
+
+
+def _is_chrome(capture: Capture) -> bool:
+    return ".trace.json" in capture.files[0].name
 
 
 def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) -> str:
@@ -166,8 +190,8 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
         ValueError: a recomputed number differs, or another tool's does without a reason in `REASONS`.
     """
     run_id = warehouse.ingest_capture(capture).run_id
-    proof = warehouse.against(capture)
-    if proof.differences:
+    proof = None if _is_chrome(capture) else warehouse.against(capture)  # which decodes no export a second time
+    if proof and proof.differences:
         raise ValueError(f"{capture.name}: its run differs from its bytes: {proof.differences[0]}")
     summary = warehouse.summary(run_id)
     facts, run = summary.facts, Run(_tables(warehouse, run_id))
@@ -196,7 +220,7 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
         sql += "SELECT * EXCLUDE run_id FROM found WHERE run_id = $run_id ORDER BY ALL"
         found = warehouse.query(sql, run_id=run_id).rows()
         if not found:
-            why = reasons.get(metric, "its ops name parts of the model, but no layers")
+            why = reasons.get(metric) or _WITHOUT_REASON[metric]
             absent.setdefault(why, []).append(name)
         for *part, ours in found:
             key = (metric, *(part or [""]))
@@ -204,10 +228,23 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
             said = {"XProf": {key: xprof[_OF_XPROF[key[:2]]]} if _OF_XPROF.get(key[:2]) in xprof else {}}
             rows.append(_row(capture.name, label, ours, 1, unit, key, {key: ours} | plain, from_bytes, said))
     kind = facts["device_kind"] or facts["backend"]
-    head = f"{facts['devices']} x {kind}, {proof.events:,} events and {proof.stats:,} stats."
+    [(events,)] = warehouse.query("SELECT event_count FROM main.runs WHERE run_id = $run_id", run_id=run_id).rows()
+    size = f"{proof.events:,} events and {proof.stats:,} stats" if proof else f"{events:,} events"
+    head = f"{facts['devices']} x {kind}, {size}."
     lacking = " ".join(f"No {', '.join(names)}: {reason}." for reason, names in absent.items())
     numbers = table(("number", "ours", "recomputed from", "XProf", "CCL-Bench"), rows)
     return f"\n## {title(capture)}\n\n{head}{' ' + lacking if lacking else ''}\n\n{numbers}"
+
+
+def rank_section(warehouse: Warehouse, captures: Sequence[Capture]) -> str:
+    """The last part of the page: the pairs of ranks of further captures, which are ingested for it."""
+    sql = "SELECT sum(pairs), sum(overlapping) FROM models.rank_overlap WHERE run_id = $run_id"
+    rows = []
+    for capture in captures:
+        [pairs] = warehouse.query(sql, run_id=warehouse.ingest_capture(capture).run_id).rows()
+        rows.append((capture.name, *(f"{n or 0:,}" for n in pairs)))
+    found = table(("capture", "pairs of ranks, compared", "overlapping in time"), rows)
+    return f"\n## Ranks of further captures\n\n{found}" if rows else ""
 
 
 def _row(
@@ -352,6 +389,10 @@ def main() -> int:
         XPROF.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "warehouse", create=True) as warehouse:
         sections = [section(warehouse, c, said["captures"].get(title(c), {})) for c in found]
+        further = [
+            c for name in _OF_RANKS if (options.traces / name).is_file() for c in find_captures(options.traces / name)
+        ]
+        sections.append(rank_section(warehouse, further))
     PAGE.write_text(page_head(said) + "".join(sections), encoding="utf-8")
     return 0
 

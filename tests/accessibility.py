@@ -10,6 +10,7 @@ from headless_browser import Page
 
 _AXE = importlib.util.find_spec("axe_playwright_python")
 
+HAS_AXE = _AXE is not None
 needs_axe = pytest.mark.skipif(_AXE is None, reason="there is no axe-core; `make test` installs it where pip has it")
 
 # marks have no text of their own and are thousands; opened are one of each kind of what can be opened

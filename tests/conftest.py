@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,28 +117,87 @@ def asked_once_here() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def all_captures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    """A warehouse of all captures in data/, for tests that only read it, or that change a copy of its folder.
-
-    It is made once, by the process that needs it first.
-    """
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder for all processes of the tests, which the one that needs it first makes."""
     import fcntl
 
-    from tracewarehouse.warehouse import open_warehouse
-
-    home = tmp_path_factory.getbasetemp()
+    home = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # then the folder above is that of all processes
         home = home.parent
-    folder = home / "all-captures"
-    with (home / "all-captures.lock").open("w") as lock:
+    folder = home / name
+    with (home / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            part = tmp_path_factory.mktemp("all-captures") / "warehouse"
-            with open_warehouse(part, create=True) as opened:
-                opened.ingest(ROOT / "data" / "captures")
+            part = factory.mktemp(name) / "warehouse"
+            make(part)
             part.rename(folder)
-    with open_warehouse(folder) as opened:
+    return folder
+
+
+@pytest.fixture(scope="session")
+def all_captures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    """A warehouse of all captures in data/, for tests that only read it, or that change a copy of its folder."""
+    from tracewarehouse.warehouse import open_warehouse
+
+    def make(folder: Path) -> None:
+        with open_warehouse(folder, create=True) as opened:
+            opened.ingest(ROOT / "data" / "captures")
+
+    with open_warehouse(made_once(tmp_path_factory, "all-captures", make)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def copy_of_captures(all_captures: Warehouse) -> Callable[..., Path]:
+    """Makes a warehouse of some captures of data/ in a new folder, by their names; they are not ingested again."""
+
+    def copied(folder: Path, *names: str) -> Path:
+        for run in map(all_captures.run, names):
+            for path in ("lake/" + run.run_id, f"manifests/{run.run_id}.json"):
+                target = folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                copy = shutil.copytree if path.startswith("lake") else shutil.copyfile
+                copy(Path(all_captures.path) / path, target)
+        return folder
+
+    return copied
+
+
+MESHES = {
+    "cpu_deepseekv2_ep4": "ep=4",
+    "cpu_deepseekv3_dp2ep2tp2": "dp=2,ep=2,tp=2",
+    "cpu_llama_pp2tp2": "pp=2,tp=2",
+    "cpu_llama_ppmp": "pp=2,tp=2",
+    "cpu_llama_sp_tp4": "tp=4",
+    "cpu_llama_tp4": "tp=4",
+    "cpu_qwen3_dp2tp2": "dp=2,tp=2",
+    "tpu-2chip-vllm-tp2-prefill": "tp=2",
+    "chrome": "tp=2",
+}
+"""What the README of the real captures says of their meshes."""
+
+
+@pytest.fixture(scope="session")
+def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    """A warehouse of all real captures beside the repository, for tests that only read it.
+
+    Of the one that is there in both forms, the run `chrome` is of the Chrome trace.
+    """
+    from dataclasses import replace
+
+    from tracewarehouse.ingest.capture.manifest import Mesh
+    from tracewarehouse.ingest.capture.run_options import RunOptions
+    from tracewarehouse.ingest.capture.sources import find_captures
+    from tracewarehouse.warehouse import open_warehouse
+
+    def make(folder: Path) -> None:
+        [chrome] = find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz")
+        with open_warehouse(folder, create=True) as opened:
+            for capture in [*find_captures(shared_traces), replace(chrome, name="chrome")]:
+                mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
+                opened.ingest_capture(capture, RunOptions(mesh, capture.name))
+
+    with open_warehouse(made_once(tmp_path_factory, "shared-captures", make)) as opened:
         yield opened
 
 

@@ -90,11 +90,24 @@ def other_numbers(run: Run) -> dict[tuple[str, ...], float]:
     for (phase, kind, axis), rows in grouped(run.collectives, "phase", "kind", "axis").items():
         size[phase or "", kind] += _traffic(run, phase, kind, axis) if rows[0]["message_bytes"] is not None else 0
     found |= {("traffic_volume", *key): value for key, value in size.items()}
+    found |= {("rank_overlap", part): pairs for part, pairs in _rank_overlap(run).items()}
     layers: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for (phase, layer, _), value in METRICS["layer_time"](run).items():
         if layer is not None:
             layers[phase or ""][layer] += value or 0
     return found | {("layer_time", phase): sum(of.values()) / len(of) for phase, of in layers.items()}
+
+
+def _rank_overlap(run: Run) -> dict[str, float]:
+    """Pairs of a rank and the first of its execution to leave, on one host, and those that overlap in time."""
+    reductions = ("all-gather", "all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter")
+    compared = overlapping = 0
+    synchronous = [c for c in run.collectives if not c["is_async"] and c["kind"] in reductions]
+    for ranks in grouped(synchronous, "instance", "host").values():
+        first, *others = sorted(ranks, key=lambda c: (c["end_ps"], c["device_id"]))
+        compared += len(others)
+        overlapping += sum(c["start_ps"] <= first["end_ps"] for c in others)
+    return {"compared": compared, "overlapping in time": overlapping} if compared else {}
 
 
 def _traffic(run: Run, phase: str | None, *of: str) -> float:

@@ -56,19 +56,6 @@ def test_collect_command_records_a_capture(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("captures/*/plugins/profile/*/*.xplane.pb"))) == 1
 
 
-def test_demo_runs_offline(tmp_path: Path) -> None:
-    if Path(sys.prefix) != ROOT / ".venv":
-        pytest.skip("make demo would make its own environment; these tests run in another one than .venv")
-    options = ["OFFLINE=1", f"DEMO={tmp_path / 'demo'}", f"CAPTURES=data/captures/{CAPTURES[0]}"]
-    done = run(["make", "--no-print-directory", "demo", *options], ROOT)
-    summary, _, after = done.stdout.partition("Go on with these:")
-    assert "Where the time of a step goes" in summary
-    assert f"{ROOT}/.venv/bin" in after
-    assert after.count("\n  tw ") == 2
-    page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
-    assert page.count('data-chart="') > 10
-
-
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,6 @@ from tiny_capture import write_capture_directory
 from xplane_builder import Space, Unsigned
 
 from tracewarehouse.warehouse import Warehouse, open_warehouse
-
-CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 
 
 @pytest.fixture(scope="session")
@@ -57,9 +55,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+def recorded(copy_of_captures: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
     """A warehouse with three captures of data/: two of one model, and one whose collectives are all-to-all."""
-    with open_warehouse(tmp_path_factory.mktemp("recorded") / "warehouse", create=True) as opened:
-        for name in ("llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9", "deepseek_v2-ep4-b4-i16-o9"):
-            opened.ingest(CAPTURES / name)
+    names = ("llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9", "deepseek_v2-ep4-b4-i16-o9")
+    with open_warehouse(copy_of_captures(tmp_path_factory.mktemp("recorded") / "warehouse", *names)) as opened:
         yield opened

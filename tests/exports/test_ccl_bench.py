@@ -44,11 +44,10 @@ COLLECTED = {
 
 
 @pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+def warehouse(copy_of_captures: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """A run of a capture with a card, and one of a server without."""
     folder = tmp_path_factory.mktemp("rows")
-    found = open_warehouse(folder / "warehouse", create=True)
-    found.ingest(CAPTURE)
+    found = open_warehouse(copy_of_captures(folder / "warehouse", "llama-tp4-b4-i16-o17"))
     found.ingest(write_served_capture(folder / "served.xplane.pb", 1))
     return found
 

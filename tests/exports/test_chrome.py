@@ -268,7 +268,7 @@ def test_trace_processor_reads_captures_of_the_repository(taken: Taken, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tpu-2chip-vllm-tp2-prefill.xplane.pb", "tpu-v6e-4chip-host-offload.xplane.pb"])
+@pytest.mark.parametrize("name", ["tpu-2chip-vllm-tp2-prefill.xplane.pb"])
 def test_trace_processor_reads_real_captures(name: str, shared_traces: Path, taken: Taken, tmp_path: Path) -> None:
     trace_processor_agrees(taken(shared_traces / name), tmp_path)
 

@@ -6,11 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.exports.rows import export_duckdb
@@ -23,12 +23,10 @@ DEFINITIONS = load_definitions()
 
 
 @pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+def warehouse(copy_of_captures: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """A warehouse of two runs."""
-    found = open_warehouse(tmp_path_factory.mktemp("portable") / "warehouse", create=True)
-    for name in ("llama-tp4-b4-i16-o17", "llama-pp2tp2-b4-i16-o5-hosts2"):
-        found.ingest(ROOT / "data" / "captures" / name)
-    return found
+    names = ("llama-tp4-b4-i16-o17", "llama-pp2tp2-b4-i16-o5-hosts2")
+    return open_warehouse(copy_of_captures(tmp_path_factory.mktemp("portable") / "warehouse", *names))
 
 
 def asked(database: Path, sql: str) -> list[dict[str, Any]]:

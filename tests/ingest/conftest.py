@@ -12,22 +12,11 @@ from xplane_builder import Space
 
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.run_options import RunOptions
-from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.ingest.pipeline import IngestResult, ingest_capture, ingest_one
-
-MESHES = {
-    "cpu_deepseekv2_ep4": "ep=4",
-    "cpu_deepseekv3_dp2ep2tp2": "dp=2,ep=2,tp=2",
-    "cpu_llama_pp2tp2": "pp=2,tp=2",
-    "cpu_llama_ppmp": "pp=2,tp=2",
-    "cpu_llama_sp_tp4": "tp=4",
-    "cpu_llama_tp4": "tp=4",
-    "cpu_qwen3_dp2tp2": "dp=2,tp=2",
-    "tpu-2chip-vllm-tp2-prefill": "tp=2",
-}
-"""What the captures' README says of their meshes."""
+from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
+from tracewarehouse.warehouse import Warehouse
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -52,28 +41,15 @@ def open_tables(warehouse: Path) -> Query:
 
 
 @pytest.fixture(scope="session")
-def shared_warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the real captures are ingested."""
-    return tmp_path_factory.mktemp("shared") / "warehouse"
+def shared_runs(shared_captures: Warehouse) -> dict[str, RunVersion]:
+    """The runs of all real captures by their names."""
+    return {run.name: run for run in shared_captures.lake.runs()}
 
 
 @pytest.fixture(scope="session")
-def shared_runs(shared_traces: Path, shared_warehouse: Path) -> dict[str, IngestResult]:
-    """All real captures, ingested into one warehouse; results by capture name."""
-    warehouse = shared_warehouse
-    results = {}
-    for capture in find_captures(shared_traces):
-        mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
-        results[capture.name] = ingest_capture(capture, warehouse, RunOptions(mesh))
-    chrome = shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz"
-    results["chrome"] = ingest_capture(find_captures(chrome)[0], warehouse, RunOptions(Mesh.parse("tp=2")))
-    return results
-
-
-@pytest.fixture(scope="session")
-def shared_tables(shared_runs: dict[str, IngestResult], shared_warehouse: Path) -> Query:
+def shared_tables(shared_captures: Warehouse) -> Query:
     """SQL over the tables of all real captures."""
-    return open_tables(shared_warehouse)
+    return open_tables(Path(shared_captures.path))
 
 
 @pytest.fixture

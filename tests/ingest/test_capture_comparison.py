@@ -30,8 +30,11 @@ from tracewarehouse.ingest.lake.parquet import parquet_writer
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
 from tracewarehouse.ingest.readers.formats import XPLANE
 from tracewarehouse.ingest.readers.xplane.plain import plain_planes
+from tracewarehouse.warehouse import Warehouse
 
 Change = Callable[[pa.Table], pa.Table]
+COMPARED = ["tpu-v6e-4chip-host-offload", "tpu-2chip-vllm-tp2-prefill", "gpu-mi300-jax-gemm", "cpu_llama_ppmp"]
+"""Real captures that are compared: of each kind of device, and of two hosts."""
 
 
 @pytest.fixture(scope="module")
@@ -233,21 +236,17 @@ class TestAgainst:
         with pytest.raises(WarehouseError, match="its tables cannot be read"):
             compare_with_capture(find_captures(capture)[0], tmp_path / "w")
 
-    def test_the_real_captures(
-        self, shared_traces: Path, shared_runs: dict[str, IngestResult], shared_warehouse: Path
-    ) -> None:
-        events = {r.run_id: r.rows["events"] for r in Lake(shared_warehouse).runs()}
-        assert {r.run_id for r in shared_runs.values()} <= events.keys()
-        for capture in [
-            *find_captures(shared_traces),
-            *find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz"),
-        ]:
+    def test_the_real_captures(self, shared_traces: Path, shared_captures: Warehouse) -> None:
+        events = {r.run_id: r.rows["events"] for r in shared_captures.lake.runs()}
+        captures = {c.name: c for c in find_captures(shared_traces)}
+        chrome = find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz")
+        for capture in [*(captures[name] for name in COMPARED), *chrome]:
             decode = plain_planes if capture.files[0].name.endswith(XPLANE.suffixes) else plain_chrome
             with patch.object(capture_comparison, "plain_planes", decode):
-                found = compare_with_capture(capture, shared_warehouse)
+                found = compare_with_capture(capture, shared_captures.lake.warehouse)
             assert found.differences == []
             assert found.events == events[found.run_id]
-        assert fsck(shared_warehouse) == []
+        assert fsck(shared_captures.lake.warehouse) == []
 
     def test_a_chrome_trace_of_any_program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Categories, counters with arguments that are an instruction's elsewhere, ids that are no number, no end."""

@@ -11,6 +11,7 @@ import pytest
 
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.program import Program
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import HLO_PROTO, HLO_TEXT, file_format, open_trace
 from tracewarehouse.warehouse import Warehouse, open_warehouse
@@ -231,6 +232,26 @@ def test_devices_of_a_proto_come_from_the_mesh_or_the_groups(tmp_path: Path, war
     assert _rows(warehouse, "SELECT device_count FROM main.runs") == [(4,)]
     warehouse.ingest(path, mesh="dp=4,tp=2")
     assert _rows(warehouse, "SELECT device_count, mesh FROM main.runs") == [(8, "dp=4,tp=2")]
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_groups_are_of_the_devices_to_which_the_program_is_assigned(
+    tmp_path: Path, warehouse: Warehouse, first: int
+) -> None:
+    """Compiled for a mesh over a tray in the order 0,1,3,2; on the second host of two its ids begin at 4."""
+    proto = CLASSES["HloProto"].FromString(Program(SMALL).proto)
+    for row, number in zip(proto.hlo_module.device_assignment.computation_devices, (0, 1, 3, 2), strict=True):
+        row.replica_device_ids[:] = [first + number]
+    path = tmp_path / "small.hlo.pb"
+    path.write_bytes(proto.SerializeToString())
+    warehouse.ingest(path, mesh="dp=2,tp=2")
+    found = "SELECT DISTINCT kind, axis, device_id, rank_in_group FROM main.collectives ORDER BY ALL"
+    assert _rows(warehouse, found) == [
+        *(("all-gather", "dp+tp", device, (0, 1, 3, 2)[device]) for device in range(4)),
+        *(("all-reduce", "tp", device, (0, 1, 1, 0)[device]) for device in range(4)),
+    ]
+    placed = "SELECT global_id, dp_index, tp_index FROM main.devices ORDER BY device_id"
+    assert _rows(warehouse, placed) == [(first + i, *at) for i, at in enumerate([(0, 0), (0, 1), (1, 1), (1, 0)])]
 
 
 def test_the_file_is_told_by_its_content_and_kept_whole(tmp_path: Path, warehouse: Warehouse) -> None:

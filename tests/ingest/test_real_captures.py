@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tracewarehouse.ingest.pipeline import IngestResult
+from tracewarehouse.ingest.lake.manifest import RunVersion
 
 Query = Callable[..., list[tuple[Any, ...]]]
-Runs = dict[str, IngestResult]
+Runs = dict[str, RunVersion]
 
 V6E = "tpu-v6e-4chip-host-offload"
 VLLM = "tpu-2chip-vllm-tp2-prefill"
@@ -46,17 +46,19 @@ class TestV6e:
         assert shared_tables("SELECT count(*) FROM host_events WHERE run_id = ?", run) == [(19_270,)]
         assert shared_tables("SELECT event_count FROM runs WHERE run_id = ?", run) == [(26_723,)]
 
-    def test_all_reduces_are_partial_and_nothing_is_invented(self, shared_runs: Runs, shared_tables: Query) -> None:
+    def test_all_reduces_lack_the_ranks_of_the_other_host(self, shared_runs: Runs, shared_tables: Query) -> None:
+        """The program is assigned to 0 to 7 in order, and the cores here state the global ids 4 to 7."""
         run = shared_runs[V6E].run_id
         sql = """SELECT device_id, kind, axis, message_bytes, group_size, is_partial, rank_in_group, group_index,
                         wire_bytes, channel_id, dtype, count(*), count(DISTINCT instance)
                  FROM collectives WHERE run_id = ? GROUP BY ALL ORDER BY device_id"""
         size = 5 * 1024 * 1024 * 256 * 4
-        row = ("all-reduce", "unknown", size, 2, True, None, None, None, 1, "f32", 3, 3)
-        assert shared_tables(sql, run) == [(device, *row) for device in range(4)]
+        row = ("all-reduce", "unknown", size, 2, True, 1)
+        expected = [(device, *row, device, size, 1, "f32", 3, 3) for device in range(4)]
+        assert shared_tables(sql, run) == expected
         assert shared_tables("SELECT count(*) FROM traffic WHERE run_id = ?", run) == [(0,)]
         members = "SELECT group_index, rank, logical_id, device_id FROM collective_groups WHERE run_id = ? ORDER BY ALL"
-        assert shared_tables(members, run) == [(g, r, g + 4 * r, None) for g in range(4) for r in range(2)]
+        assert shared_tables(members, run) == [(g, r, g + 4 * r, (None, g)[r]) for g in range(4) for r in range(2)]
         assert shared_tables("SELECT missing_devices FROM runs WHERE run_id = ?", run) == [(4,)]
 
     def test_devices(self, shared_runs: Runs, shared_tables: Query) -> None:

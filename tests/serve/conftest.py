@@ -13,8 +13,6 @@ from xplane_builder import Space
 
 from tracewarehouse.warehouse import open_warehouse
 
-CAPTURES = Path(__file__).parents[2] / "data" / "captures"
-
 
 @pytest.fixture(scope="session")
 def host_only(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
@@ -30,15 +28,16 @@ def host_only(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory, host_only: Callable[[int], Path]) -> Path:
+def folder(
+    copy_of_captures: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, host_only: Callable[[int], Path]
+) -> Path:
     """A warehouse with a run of two devices, runs with hostile names, and two captures of one model."""
     made = tmp_path_factory.mktemp("served")
-    with open_warehouse(made / "warehouse", create=True) as opened:
+    copy_of_captures(made / "warehouse", "llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9")
+    with open_warehouse(made / "warehouse") as opened:
         opened.ingest(write_capture_directory(made / "tiny"))
         for number, name in enumerate(HOSTILE):
             opened.ingest(host_only(number), name=name)
-        for name in ("llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"):
-            opened.ingest(CAPTURES / name)
     return made / "warehouse"
 
 

@@ -197,7 +197,7 @@ def test_a_comparison_has_the_numbers_of_the_command(client: TestClient, folder:
     assert first[-1].endswith("worse")
     worse = client.get(f"{address}&verdict=worse&metric=exposed").text
     assert {r[0] for r in rows(worse)} <= {"exposed_communication"}
-    assert len(rows(client.get(f"{address}&from=200").text)) == len(expected) - 200
+    assert len(rows(client.get(f"{address}&from=150").text)) == len(expected) - 150
 
 
 def test_the_waterfall_of_a_comparison(client: TestClient, ids: dict[str, str]) -> None:

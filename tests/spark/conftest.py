@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,6 @@ import pytest
 import tracewarehouse as tw
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
-
-DATA = Path(__file__).parents[2] / "data" / "captures"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,11 +36,10 @@ def spark_installed() -> None:
 
 
 @pytest.fixture(scope="session")
-def duckdb_warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+def duckdb_warehouse(all_captures: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
     # Spark and Hadoop take some of these characters for a pattern
     folder = tmp_path_factory.mktemp("spark") / "a {b} [c], % d"
-    with open_warehouse(folder, create=True) as warehouse:
-        warehouse.ingest(DATA)
+    with open_warehouse(shutil.copytree(all_captures.path, folder)) as warehouse:
         yield warehouse
 
 

@@ -119,6 +119,38 @@ VIOLATIONS: dict[str, tuple[dict[str, Any], int]] = {
         },
         2,
     ),
+    # device 1 arrives at 20, when device 0 has left; nothing else is apart: permutes and asynchronous collectives are
+    # not compared, nor is host h1, whose clock nothing aligns, and the clock of h2 is right within 5
+    "ranks_apart": (
+        {
+            "hosts": [
+                {"host": "h0", "clock_source": "first_host"},
+                {"host": "h1", "clock_source": "profile_start"},
+                {"host": "h2", "clock_source": "collective_ends", "clock_instances": 3, "clock_residual_ps": 5},
+            ],
+            "collectives": [
+                _PAIR
+                | {"host": host, "device_id": device, "instance": instance, "start_ps": start, "end_ps": start + 9}
+                | {"instruction_id": instance}
+                | more
+                for host, device, instance, start, more in (
+                    ("h0", 0, 0, 0, {}),
+                    ("h0", 1, 0, 9, {}),
+                    ("h0", 0, 1, 10, {}),
+                    ("h0", 1, 1, 20, {}),
+                    ("h0", 0, 2, 30, {"kind": "collective-permute"}),
+                    ("h0", 1, 2, 40, {"kind": "collective-permute"}),
+                    ("h0", 0, 3, 50, {"is_async": True}),
+                    ("h0", 1, 3, 60, {"is_async": True}),
+                    ("h0", 0, 4, 70, {}),
+                    ("h1", 2, 4, 90, {}),
+                    ("h0", 0, 5, 110, {}),
+                    ("h2", 3, 5, 124, {}),
+                )
+            ],
+        },
+        1,
+    ),
     # device 0 sends 10 to each of the others, which do not send what their bytes say; both columns of 10 lack 10, and
     # that of device 0, who should receive 20, is empty
     "traffic_differs_from_wire_bytes": (

@@ -13,23 +13,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
-from tracewarehouse.database.lens import create_lens, run_sources
-from tracewarehouse.definitions.reading import load_definitions
-from tracewarehouse.ingest.capture.manifest import Mesh
-from tracewarehouse.ingest.capture.run_options import RunOptions
-from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.warehouse import Warehouse
 
-DEFINITIONS = load_definitions()
 DATA = Path(__file__).parents[2] / "data" / "captures"
 FLOAT = 4
 
@@ -142,35 +133,17 @@ def _recorded() -> dict[str, Workload]:
 WORKLOADS = _recorded() | SHARED
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("warehouse")
+@pytest.fixture
+def run_of(all_captures: Warehouse, request: pytest.FixtureRequest) -> Any:
+    """The rows of a view for a capture."""
 
+    def rows(capture: str, view: str) -> list[dict[str, Any]]:
+        warehouse = request.getfixturevalue("shared_captures") if capture in SHARED else all_captures
+        run_id = warehouse.run(capture).run_id
+        found: list[dict[str, Any]] = warehouse.query(f"SELECT * FROM {view} WHERE run_id = $run", run=run_id).dicts()
+        return found
 
-@pytest.fixture(scope="module")
-def run_of(folder: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The rows of a view for a capture; captures are ingested with all of their kind, and share one lens."""
-    runs: dict[str, str] = {}
-    with ExitStack() as opened:
-        connection = opened.enter_context(duckdb.connect())
-
-        def rows(capture: str, view: str) -> list[dict[str, Any]]:
-            nonlocal connection
-            if capture not in runs:
-                if capture in SHARED:
-                    traces: Path = request.getfixturevalue("shared_traces")
-                    for name, w in SHARED.items():
-                        mesh = Mesh.parse(",".join(f"{a}={getattr(w, a)}" for a in ("pp", "dp", "ep", "tp")))
-                        runs[name] = ingest_one(traces / "cpu" / f"{name}.xplane.pb", folder, RunOptions(mesh)).run_id
-                else:
-                    runs.update({name: ingest_one(DATA / name, folder).run_id for name in {*_recorded(), capture}})
-                connection = opened.enter_context(duckdb.connect())
-                create_lens(connection, run_sources(folder, Lake(folder).runs()), DEFINITIONS)
-            found = connection.execute(f"SELECT * FROM {view} WHERE run_id = ?", [runs[capture]])
-            names = [d[0] for d in found.description]
-            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-        yield rows
+    return rows
 
 
 def test_every_recorded_parallelism_is_here() -> None:

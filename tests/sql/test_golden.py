@@ -10,26 +10,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from plain_metrics import METRICS, Run, hockney, ici_bandwidth_utility
 
 from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.warehouse import Warehouse, open_warehouse
+from tracewarehouse.warehouse import Warehouse
 
 DATA = Path(__file__).parents[2] / "data" / "captures"
 GOLDEN = Path(__file__).parent / "golden"
 CAPTURES = sorted(p.parent.name for p in DATA.glob("*/manifest.json"))
-SHARED = {
-    "tpu-v6e-4chip-host-offload": None,
-    "tpu-2chip-vllm-tp2-prefill": "tp=2",
-    "cpu/cpu_deepseekv3_dp2ep2tp2": "dp=2,ep=2,tp=2",
-    "cpu/cpu_llama_pp2tp2": "pp=2,tp=2",
-    "cpu/cpu_llama_sp_tp4": "tp=4",
-}
-"""Captures beside the repository, with their meshes."""
+SHARED = [
+    "tpu-v6e-4chip-host-offload",
+    "tpu-2chip-vllm-tp2-prefill",
+    "cpu_deepseekv3_dp2ep2tp2",
+    "cpu_llama_pp2tp2",
+    "cpu_llama_sp_tp4",
+]
+"""Captures beside the repository."""
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
 
 
@@ -89,22 +88,14 @@ def test_the_stored_values_are_those_of_the_views(
     assert stored == shown[run_id]
 
 
-@pytest.fixture(scope="module")
-def shared_warehouse(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with open_warehouse(tmp_path_factory.mktemp("shared") / "warehouse", create=True) as opened:
-        for name, mesh in SHARED.items():
-            opened.ingest(shared_traces / f"{name}.xplane.pb", mesh=mesh, name=name)
-        yield opened
-
-
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_plain_python_computes_the_same(all_captures: Warehouse, capture: str) -> None:
     _assert_computed_the_same(all_captures, capture)
 
 
 @pytest.mark.parametrize("capture", SHARED)
-def test_plain_python_computes_the_same_of_other_captures(shared_warehouse: Warehouse, capture: str) -> None:
-    _assert_computed_the_same(shared_warehouse, capture)
+def test_plain_python_computes_the_same_of_other_captures(shared_captures: Warehouse, capture: str) -> None:
+    _assert_computed_the_same(shared_captures, capture)
 
 
 def _assert_computed_the_same(warehouse: Warehouse, capture: str) -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -257,50 +253,6 @@ def test_the_catalogue_lists_every_version(warehouse: Path) -> None:
         assert json.loads(row["columns"]) == metric.header.columns
         assert row["grain"].split(", ") == metric.header.grain
         assert " ".join(filter(None, (row["description"], row["notes"]))) == metric.header.about
-
-
-def _cli() -> str:
-    path = Path(sys.executable).with_name("duckdb")
-    if not path.is_file():
-        pytest.skip("the DuckDB command line is not installed (pip install duckdb-cli)")
-    return str(path)
-
-
-def _ask_cli(warehouse: Path, queries: Iterable[str]) -> list[dict[str, Any]]:
-    """Rows of all queries, which one process of the command line answers."""
-    quoted = str(warehouse / DATABASE).replace("'", "''")
-    statement = "; ".join([f"ATTACH '{quoted}' AS elsewhere (READ_ONLY)", *queries])
-    done = subprocess.run(
-        [_cli(), "-json", "-c", statement], check=False, capture_output=True, text=True, cwd=warehouse.parent
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = []
-    printed = done.stdout.lstrip()
-    while printed:  # an array for each query
-        rows, end = json.JSONDecoder().raw_decode(printed)
-        found += rows
-        printed = printed[end:].lstrip()
-    return found
-
-
-def test_the_command_line_answers_every_view_attached_under_another_name(
-    warehouse: Path, counted: dict[str, dict[str, int]]
-) -> None:
-    counts = (f"SELECT '{n}' AS name, count(*) AS n FROM elsewhere.{n}" for n in counted)
-    found = {r["name"]: r["n"] for r in _ask_cli(warehouse, counts)}
-    assert found == {name: sum(by_run.values()) for name, by_run in counted.items()}
-
-
-def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
-    sql = "SELECT '{0}' AS metric, {1} AS v FROM {2}metrics.{0} ORDER BY ALL"
-    values = {m.view.name: m.header.value for m in DEFINITIONS.metrics}
-    found: dict[str, list[Any]] = {name: [] for name in values}
-    for row in _ask_cli(warehouse, (sql.format(*item, "elsewhere.") for item in values.items())):
-        found[row["metric"]].append(row["v"])
-    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
-        for name, value in values.items():
-            expected = [v for _, v in connection.execute(sql.format(name, value, "")).fetchall()]
-            assert found[name] == expected, name
 
 
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:

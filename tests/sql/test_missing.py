@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -12,7 +11,7 @@ from given_tables import fill, warehouse_of
 
 from tracewarehouse.definitions.derived import ALL_MET
 from tracewarehouse.definitions.reading import load_definitions
-from tracewarehouse.warehouse import Warehouse, open_warehouse
+from tracewarehouse.warehouse import Warehouse
 
 DEFINITIONS = load_definitions()
 PRECONDITIONS = sorted(v.name for v in DEFINITIONS.ordered if v.schema == "preconditions")
@@ -321,15 +320,6 @@ def test_other_tools_definitions_and_deprecated_ones_are_left_out(connection: du
     assert versions == [(1,)]
 
 
-@pytest.fixture(scope="module")
-def shared_warehouse(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    with open_warehouse(tmp_path_factory.mktemp("shared") / "warehouse", create=True) as opened:
-        opened.ingest(shared_traces)
-        chrome = shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz"
-        opened.ingest(chrome, name="chrome")
-        yield opened
-
-
 def _unmet(warehouse: Warehouse) -> dict[str, dict[str, str]]:
     """Unmet precondition by metric and run; none may be unknown, nor be that of a metric with rows."""
     found: dict[str, dict[str, str]] = {r.name: {} for r in warehouse.lake.runs()}
@@ -379,8 +369,8 @@ def test_captures_of_the_repository(all_captures: Warehouse) -> None:
     }
 
 
-def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
-    found = _unmet(shared_warehouse)
+def test_captures_of_other_programs(shared_captures: Warehouse) -> None:
+    found = _unmet(shared_captures)
     gpu, v6e = found["gpu-mi300-jax-gemm"], found["tpu-v6e-4chip-host-offload"]
     assert gpu["ttft"] == gpu["tpot"] == v6e["ttft"] == v6e["e2e_latency"] == "known_phases"
     assert gpu["communication_time"] == "any_collective"
@@ -402,6 +392,6 @@ def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
         assert found[name]["kv_cache_traffic"] == "decode"
         assert found[name]["ici_utilization"] == "link_peak"
         assert "ttft" not in found[name]
-    assert found["cpu_llama_pp2tp2"]["pipeline_bubble"] == "pipeline"
+    assert found["cpu_llama_tp4"]["pipeline_bubble"] == "pipeline"
     assert found["cpu_llama_tp4"]["throughput"] == "batch_size"
     assert found["cpu_llama_tp4"]["scaling_efficiency"] == "known_throughput"

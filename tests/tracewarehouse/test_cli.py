@@ -45,6 +45,18 @@ COMMANDS = [
     "gc",
 ]
 METRICS = ["list", "show", "values", "refresh"]
+INTERRUPTED_AT = """
+import os, runpy, signal, sys
+moments = [sys.argv.pop(1)]
+def hook(event, arguments):
+    is_dataclass = event == "exec" and arguments[0].co_filename == "<string>"  # whose methods are made of text
+    if ("a dataclass" if is_dataclass else arguments[0] if event == "import" else None) in moments:
+        moments.clear()
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(hook)
+runpy.run_module("tracewarehouse", run_name="__main__")
+"""
+"""`python -m tracewarehouse` that gets a Ctrl-C as it imports a module, or as a module makes a dataclass."""
 BEGUN = 2.0
 """CPU seconds after which a query that has no end is running, and no module is still being imported."""
 
@@ -239,6 +251,12 @@ class TestQuery:
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (130, "interrupted\n")
+
+    @pytest.mark.parametrize("moment", ["tracewarehouse.cli.options", "typer", "a dataclass"])
+    def test_ctrl_c_while_modules_are_imported(self, moment: str) -> None:
+        command = [sys.executable, "-c", INTERRUPTED_AT, moment, "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
     def test_ctrl_c_while_views_are_made(
         self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -583,7 +601,7 @@ class TestOthers:
         assert not left.exists()
 
     def test_report(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
-        done = tw("-w", folder, "report", "tiny-tp2", "-o", tmp_path / "r.html")
+        done = tw("-w", folder, "report", "tiny-tp2", "--chart", "steps", "-o", tmp_path / "r.html")
         assert (done.code, done.out) == (0, f"{tmp_path}/r.html\n")
         assert (tmp_path / "r.html").read_text().startswith("<!")
         assert tw("-w", folder, "report", "nosuch", "-o", tmp_path / "x.html").code == 1
@@ -592,14 +610,13 @@ class TestOthers:
 
     @pytest.mark.usefixtures("asked_once_here")
     def test_report_in_other_formats(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
-        digest = tw("-w", folder, "report", "tiny-tp2", "--format", "md", "-o", "-")
-        assert digest.out.startswith("# tiny-tp2\n")
-        asked = tw("-w", folder, "report", "tiny-tp2", "-f", "json", "-o", tmp_path / "r.json")
-        assert asked.code == 0
+        asked = ("-w", folder, "report", "tiny-tp2", "--chart", "timeline", "--chart", "steps")
+        assert tw(*asked, "--format", "md", "-o", "-").out.startswith("# tiny-tp2\n")
+        assert tw(*asked, "-f", "json", "-o", tmp_path / "r.json").code == 0
         assert json.loads((tmp_path / "r.json").read_text())["title"] == "tiny-tp2"
-        drawn = tw("-w", folder, "report", "tiny-tp2", "-f", "svg", "-o", tmp_path / "charts")
-        assert sorted(drawn.out.split()) == sorted(str(p) for p in (tmp_path / "charts").glob("*.svg"))
-        assert (tmp_path / "charts" / "timeline.svg").is_file()
+        drawn = tw(*asked, "-f", "svg", "-o", tmp_path / "charts")
+        assert drawn.out.split() == [f"{tmp_path}/charts/{name}.svg" for name in ("timeline", "steps")]
+        assert sorted(p.name for p in (tmp_path / "charts").iterdir()) == ["steps.svg", "timeline.svg"]
 
     @pytest.mark.usefixtures("asked_once_here")
     def test_report_of_a_comparison_and_of_a_study(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
@@ -607,7 +624,7 @@ class TestOthers:
         compared = tw("-w", folder, "report", "--compare", "tiny-tp2", "tiny-tp2", "-o", page)
         assert (compared.code, compared.out) == (0, f"{page}\n")
         assert "tiny-tp2 against tiny-tp2" in page.read_text()
-        study = tw("-w", folder, "report", "--study", "SELECT run_id FROM runs", "-o", page)
+        study = tw("-w", folder, "report", "--study", "SELECT run_id FROM runs", "--chart", "pareto", "-o", page)
         assert (study.code, study.out) == (0, f"{page}\n")
         both = tw("-w", folder, "report", "tiny-tp2", "--study", "SELECT run_id FROM runs")
         assert (both.code, "name one of them" in both.err) == (1, True)

@@ -12,10 +12,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import many_runs
 
+from tracewarehouse.ingest.lake import lake as lake_module
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
-RUNS = 70
+RUNS = 12
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_module, "_LARGE", RUNS)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import pytest
 from tiny_capture import tiny_capture, write_capture_directory
 
 import tracewarehouse as tw
+from tracewarehouse.cli import run
 from tracewarehouse.cli.watch import Failed, Ingested, Waiting, Watcher
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
@@ -160,14 +161,13 @@ class TestFailures:
 
 
 class TestCommand:
+    def command(self, tmp_path: Path) -> list[str]:
+        watch = ["-w", str(tmp_path / "warehouse"), "watch", str(tmp_path / "logs")]
+        return [*watch, "--interval", "0.1", "--settle", "0.5"]
+
     def start(self, tmp_path: Path, *options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tracewarehouse", "-w", str(tmp_path / "warehouse"), "watch"]
-        return subprocess.Popen(
-            [*command, str(tmp_path / "logs"), "--interval", "0.1", "--settle", "0.5", *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "tracewarehouse", *self.command(tmp_path), *options]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def test_it_follows_is_killed_and_follows_again(self, tmp_path: Path) -> None:
         write_capture_directory(tmp_path / "logs" / "one", "one")
@@ -191,18 +191,16 @@ class TestCommand:
         ]
         assert err == ""
 
-    def test_it_names_the_program_that_begins_a_step(self, tmp_path: Path) -> None:
+    def test_it_names_the_program_that_begins_a_step(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_capture_directory(tmp_path / "logs" / "one", "one")
-        process = self.start(tmp_path, "--step", "prefill.11", "--until-idle", "1")
-        out, _ = process.communicate(timeout=300)
-        assert out.split("\t")[2] == "ingested"
+        assert run([*self.command(tmp_path), "--step", "prefill.11", "--until-idle", "1"]) == 0
+        assert capsys.readouterr().out.split("\t")[2] == "ingested"
         with tw.open(tmp_path / "warehouse") as warehouse:
             assert ("told program",) in warehouse.query("SELECT DISTINCT source FROM phases").rows()
 
-    def test_a_wrong_mesh_is_wrong_usage(self, tmp_path: Path) -> None:
-        _, err = (process := self.start(tmp_path, "--mesh", "xy=2")).communicate(timeout=120)
-        assert process.returncode == 2
-        assert "xy" in err
+    def test_a_wrong_mesh_is_wrong_usage(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run([*self.command(tmp_path), "--mesh", "xy=2"]) == 2
+        assert "xy" in capsys.readouterr().err
 
     def test_remove_forgets_a_run(self, tmp_path: Path) -> None:
         with tw.open(tmp_path / "warehouse", create=True) as warehouse:

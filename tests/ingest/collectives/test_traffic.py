@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracewarehouse.ingest.collectives import groups
-from tracewarehouse.ingest.collectives.groups import traffic_edges, wire_bytes
+from tracewarehouse.ingest.collectives import participants
+from tracewarehouse.ingest.collectives.participants import traffic_edges, wire_bytes
 from tracewarehouse.ingest.errors import MalformedError
 
 GROUPED = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
@@ -40,7 +40,7 @@ def test_no_model_no_edges(kind: str) -> None:
 
 
 def test_edges_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_EDGES", 100)
+    monkeypatch.setattr(participants, "MAX_EDGES", 100)
     assert len(traffic_edges("all-to-all", [range(10)], 100)) == 90
     with pytest.raises(MalformedError, match="pairs of devices"):
         traffic_edges("all-to-all", [range(11)], 110)

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.replica_groups import (
     MAX_MEMBERS,
+    Groups,
     explicit_groups,
     explicit_pairs,
+    flattened,
     iota_groups,
     mesh_groups,
     parse_groups,
@@ -104,6 +106,23 @@ def test_what_are_no_pairs_is_refused(text: str) -> None:
         parse_pairs(text)
 
 
+@pytest.mark.parametrize(
+    ("has_channel", "is_global", "has_global_form", "expected", "of_all"),
+    [
+        (False, False, True, ((0, 3), (1, 4), (2, 5)), ((0, 3), (1, 4), (2, 5))),  # replicas, by partition
+        (True, False, False, ((0, 1), (3, 4)), ((0, 1, 2), (3, 4, 5))),  # partitions, by replica
+        (True, False, True, ((0, 1, 2, 3, 4, 5),), ((0, 1, 2, 3, 4, 5),)),  # replicas with all their partitions
+        (True, True, True, ((0, 1),), ()),  # devices
+    ],
+)
+def test_device_numbers_of_two_replicas_in_three_partitions(
+    has_channel: bool, is_global: bool, has_global_form: bool, expected: Groups, of_all: Groups
+) -> None:
+    for groups, numbered in ((((0, 1),), expected), ((), of_all)):
+        found = flattened(groups, 2, 3, has_channel=has_channel, is_global=is_global, has_global_form=has_global_form)
+        assert found == numbered
+
+
 def test_members_are_bounded() -> None:
     assert sum(map(len, explicit_groups([range(MAX_MEMBERS)]))) == MAX_MEMBERS
     with pytest.raises(MalformedError, match="members"):
@@ -182,15 +201,6 @@ def test_explicit_lists_round_trip(groups: list[list[int]]) -> None:
             parse_groups(text)
     else:
         assert parse_groups(text) == tuple(map(tuple, groups))
-
-
-@given(st.text(alphabet="{}[]()<=T,mesh'ab0123: @>device_ids", max_size=60))
-def test_any_text_is_groups_or_malformed(text: str) -> None:
-    for parse in (parse_groups, parse_pairs):
-        try:
-            parse(text)
-        except MalformedError:
-            continue
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hidden_marks import hide_marks
 from transformer_capture import Op, capture, named_capture, transformer
 
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.layers.inference import infer_layers
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
 
@@ -114,7 +115,7 @@ class TestVllm:
     """64 layers, on two devices, tp=2."""
 
     def test_nearly_all_op_time_has_layer_and_part(
-        self, shared_runs: dict[str, IngestResult], shared_tables: Query
+        self, shared_runs: dict[str, RunVersion], shared_tables: Query
     ) -> None:
         for run in (shared_runs[VLLM], shared_runs["chrome"]):
             sql = """SELECT sum(self_ps) FILTER (layer IS NOT NULL) / sum(self_ps),
@@ -125,9 +126,9 @@ class TestVllm:
             assert layered > 0.997
             assert parted > 0.999
             assert (first, last) == (0, 63)
-            assert "inferred_layers" in run.entry.flags
+            assert "inferred_layers" in run.flags
 
-    def test_all_reduces(self, shared_runs: dict[str, IngestResult], shared_tables: Query) -> None:
+    def test_all_reduces(self, shared_runs: dict[str, RunVersion], shared_tables: Query) -> None:
         """One after attention and one after the mlp of each layer on both devices, and one of the embedding."""
         sql = """SELECT o.device_id, i.layer, i.part, count(*)
                  FROM ops AS o JOIN instructions AS i USING (run_id, instruction_id)
@@ -138,7 +139,7 @@ class TestVllm:
             assert shared_tables(sql, shared_runs[name].run_id) == expected
 
     def test_the_attention_kernels_count_as_the_layers_do(
-        self, shared_runs: dict[str, IngestResult], shared_tables: Query
+        self, shared_runs: dict[str, RunVersion], shared_tables: Query
     ) -> None:
         """Their names end in .1 to .64."""
         sql = r"""SELECT layer, CAST(regexp_extract(name, '\.(\d+)$', 1) AS INTEGER) FROM instructions

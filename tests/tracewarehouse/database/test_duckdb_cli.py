@@ -6,7 +6,7 @@ import csv
 import io
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +16,16 @@ from tracewarehouse.cli import run
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
-ROOT = Path(__file__).resolve().parents[3]
 DUCKDB = Path(sys.executable).parent / "duckdb"
 CAPTURES = ("llama-pp2tp2-b4-i16-o5-hosts2", "deepseek_v2-ep4-b4-i16-o9")
 """Two that differ in all: hosts, stages, experts."""
 
 
 @pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+def warehouse(copy_of_captures: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
     if not DUCKDB.is_file():
         pytest.skip("the duckdb command line is not installed; it is in the development dependencies")
-    with open_warehouse(tmp_path_factory.mktemp("cli") / "warehouse", create=True) as opened:
-        for name in CAPTURES:
-            opened.ingest(ROOT / "data" / "captures" / name)
+    with open_warehouse(copy_of_captures(tmp_path_factory.mktemp("cli") / "warehouse", *CAPTURES)) as opened:
         opened.build()
         yield opened
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.queries.read_only import restrict, run_query
@@ -275,27 +272,3 @@ def test_large_queries_spill_although_files_are_closed(lake: Path, tmp_path: Pat
         counted = run_query(connection, f"SELECT count(*), max(b) FROM ({texts} ORDER BY b)").rows()
         assert counted[0][0] == 3_000_000
         assert (tmp_path / "spill").exists()
-
-
-WORDS = [
-    "SELECT", "FROM", "WITH", "x", "AS", "(", ")", ",", ";", "*", "1", "t", "kept", "COPY", "TO",
-    "'LAKE/new.csv'", "INSERT", "INTO", "VALUES", "RETURNING", "EXPLAIN", "ANALYZE", "DESCRIBE", "/*", "*/",
-    "--", "UNION", "ALL", "query", "'FROM'", "(SELECT", "CREATE", "TABLE", "DROP", "SET", "UPDATE", "DELETE",
-]  # fmt: skip
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.sampled_from(WORDS),
-        max_size=14,
-    ),
-    st.sampled_from([" ", "\n"]),
-)
-def test_no_combination_of_words_changes_anything(
-    connection: duckdb.DuckDBPyConnection, lake: Path, words: list[str], space: str
-) -> None:
-    with contextlib.suppress(QueryError):
-        run_query(connection, space.join(words).replace("LAKE", str(lake)))
-    assert [p.name for p in lake.iterdir()] == ["t.parquet"]
-    assert run_query(connection, "FROM kept").rows() == [(1,)]

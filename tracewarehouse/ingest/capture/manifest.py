@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,10 +52,10 @@ class Mesh(BaseModel):
             n *= s
         return n
 
-    def coordinates(self) -> dict[int, dict[str, int]]:
-        """Map each device id to its coordinate on every axis."""
+    def coordinates(self, device_ids: Sequence[int] | None = None) -> dict[int, dict[str, int]]:
+        """Map each device id to its coordinate on every axis; `device_ids` are taken if the mesh has none."""
         out = {}
-        for position, device in enumerate(self.device_ids or range(self.size)):
+        for position, device in enumerate(self.device_ids or device_ids or range(self.size)):
             rest, coordinate = position, {}
             for axis in reversed(self.axes):
                 rest, coordinate[axis] = divmod(rest, self.axes[axis])

@@ -44,6 +44,8 @@ LIKELIHOODS: dict[tuple[str, str], tuple[float, ...]] = {
     ("collective-permute", "pipeline"): (0.90, 0.01, 0.01, 0.01, 0.02),
     ("collective-permute", "attn"):     (0.05, 0.01, 0.02, 0.05, 0.80),
     ("collective-permute", "any part"): (0.60, 0.05, 0.05, 0.05, 0.30),
+    ("ring", "mlp"):                    (0.05, 0.01, 0.02, 0.80, 0.05),
+    ("ring", "any part"):               (0.30, 0.15, 0.05, 0.30, 0.25),
     ("all-to-all", "moe"):              (0.01, 0.03, 0.90, 0.05, 0.03),
     ("all-to-all", "mlp"):              (0.01, 0.03, 0.80, 0.05, 0.10),
     ("all-to-all", "attn"):             (0.01, 0.01, 0.05, 0.10, 0.80),
@@ -60,7 +62,11 @@ LIKELIHOODS: dict[tuple[str, str], tuple[float, ...]] = {
     ("reduction", "any part"):          (0.10, 0.30, 0.20, 0.40, 0.30),
     ("none", "any part"):               (0.05, 0.90, 0.02, 0.02, 0.02),
 }  # fmt: skip
-"""Probability of a collective of this kind in this part of the model along an axis of each of NAMES."""
+"""Probability of a collective of this kind in this part of the model along an axis of each of NAMES.
+
+A ring is a permute in which every device that sends also receives. A product that overlaps with its gather sends its
+operands around one (Wang et al. 2023), and so do ring attention and circular pipelines.
+"""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,11 @@ class CollectiveSeen:
     kind: str
     groups: tuple[tuple[int, ...], ...]
     part: str | None
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether it is a permute in which every device that sends also receives."""
+        return self.kind == "collective-permute" and {g[0] for g in self.groups} == {g[-1] for g in self.groups}
 
 
 @dataclass(frozen=True)
@@ -207,8 +218,9 @@ def _classes(
         part = c.part or ("repeated" if nameless[c.kind] >= REPEATED else "any part")
         if c.kind == "all-to-all" and not c.part and has_experts:
             part = "beside experts"
-        rows = ((c.kind, part), (kind, part), (kind, "any part"))
-        row = next((r for r in rows if r in LIKELIHOODS), rows[-1])
+        kinds = ("ring", c.kind) if c.is_ring else (c.kind, kind)
+        rows = [(k, p) for p in (part, "any part") for k in kinds if (k, p) in LIKELIHOODS]
+        row = rows[0] if rows else (kind, "any part")
         if row in LIKELIHOODS:
             classes.setdefault(row, Counter())[f"{c.kind} in {c.part}" if c.part else c.kind] += 1
     return classes

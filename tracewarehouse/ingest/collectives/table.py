@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
-from tracewarehouse.ingest.collectives.groups import OUTSIDE, CollectiveGroups, Membership, Participants
-from tracewarehouse.ingest.collectives.windows import WINDOW_SOURCES, CollectiveExecutions
+from tracewarehouse.ingest.collectives.groups import CollectiveGroups
+from tracewarehouse.ingest.collectives.numbering import RankTimes
+from tracewarehouse.ingest.collectives.participants import OUTSIDE, Membership, Participants
+from tracewarehouse.ingest.collectives.windows import START_ONLY, WINDOW_SOURCES, CollectiveExecutions
 from tracewarehouse.ingest.columns.keys import distinct, is_new, occurrence, packed, rank
 from tracewarehouse.ingest.columns.records import PHASES, Int32, Int64
 from tracewarehouse.ingest.hlo.collectives import Collective
@@ -43,12 +45,16 @@ class Instances:
 
     def add(self, device: int, instruction: Int32, component: Int32, execution: Int32) -> None:
         """Add the rows of a device, ordered by start; `component` may be NOT_KNOWN or OUTSIDE."""
-        launch = rank(packed([self._program[instruction]]), execution)
-        count = occurrence(packed([instruction, launch]))
+        launch, count = self.matched(instruction, execution)
         of_its_own = np.where(component == OUTSIDE, np.int32(_OUTSIDE + device), np.int32(_ALONE + device))
         row: tuple[npt.NDArray[Any], ...] = instruction, np.where(component < 0, of_its_own, component), launch, count
         for parts, values in zip(self._columns, row, strict=True):
             parts.append(values.astype(np.int32, copy=False))
+
+    def matched(self, instruction: Int32, execution: Int32) -> tuple[Int64, Int64]:
+        """Return the launch of the program and the occurrence in it of each row of a device, ordered by start."""
+        launch = rank(packed([self._program[instruction]]), execution)
+        return launch, occurrence(packed([instruction, launch]))
 
     def joined(
         self, starts: Callable[[], Int64], expected: Callable[[int, int], int | None]
@@ -115,6 +121,7 @@ class CollectiveWriter:
         instructions: all instructions of the run.
         parts: the executions.
         link: gives the class of the links between devices, None for one outside the capture.
+        clocks: a number for each device, equal for those whose times can be compared.
         is_timed: False for a compiled program, whose executions have an order but no times.
 
     Attributes:
@@ -127,11 +134,13 @@ class CollectiveWriter:
         instructions: Sequence[InstructionRow],
         parts: Sequence[CollectiveExecutions],
         link: Callable[[Sequence[int | None]], str | None],
+        clocks: Mapping[int, int],
         *,
         is_timed: bool = True,
     ) -> None:
         self._instructions = instructions
         self._link = link
+        self._clocks = clocks
         self._is_timed = is_timed
         self.counts: Counter[CollectiveStep] = Counter()
         self.incomplete_instances = 0
@@ -142,6 +151,8 @@ class CollectiveWriter:
     def write(self, writer: TableWriter, groups: CollectiveGroups) -> None:
         """Write all rows, by device and start, once every device is finished and every instruction known."""
         instances = Instances(self._instructions)
+        if self._is_timed:
+            groups.confirm(lambda: self._times(instances))
         for device in self._devices:
             instruction = self._rows[device].get(device, "instruction_id")
             component = groups.components(instruction, device)
@@ -157,6 +168,18 @@ class CollectiveWriter:
                 joined = {"instance": numbers[at], "is_partial": is_partial[at]}
                 writer.write(high - low, self._columns(device, low, high, groups) | joined)
             first += rows
+
+    def _times(self, instances: Instances) -> RankTimes:
+        """The first executions of collectives on each device whose windows are known."""
+        times = RankTimes(self._clocks)
+        for device in self._devices:
+            high = min(self._rows[device].rows(device), SLICE)
+            names = ("instruction_id", "execution", "start_ps", "end_ps", "window_source")
+            instruction, execution, start, end, source = (self._rows[device].get(device, n, 0, high) for n in names)
+            launch, count = instances.matched(instruction, execution)
+            at = np.flatnonzero(source != START_ONLY)
+            times.add(device, instruction[at], ((launch << 31) + count)[at], start[at], end[at])
+        return times
 
     def _starts(self) -> Int64:
         return np.concatenate([self._rows[device].get(device, "start_ps") for device in self._devices])

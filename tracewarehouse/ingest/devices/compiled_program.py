@@ -104,7 +104,8 @@ def survey_program(
             f"and at most {MOST_DEVICES} can be"
         )
     plane = trace.planes[0].name
-    devices = [Device(i, host.name, plane, i, "unknown", global_id=i) for i in range(count)]
+    ids = sorted(compiled.module.assignment) if compiled.device_count else range(count)
+    devices = [Device(i, host.name, plane, i, "unknown", global_id=number) for i, number in enumerate(ids)]
     more = f" and {len(program.unknown) - 5} more" if len(program.unknown) > 5 else ""
     flags = [Flag("unknown_repeats", ", ".join(program.unknown[:5]) + more)] if program.unknown else []
     return compiled, devices, flags

@@ -28,6 +28,8 @@ FLAGS = {
     "compiled_in_capture": "Programs were compiled while the profiler ran: steps may include that time.",
     "mesh_mismatch": "The mesh and the capture differ in their number of devices: axes are unknown.",
     "inferred_axes": "No mesh was given: axes are inferred from the groups of collectives, see main.mesh_axes.",
+    "inferred_order": "No device assignment says which devices groups name: ranks that overlap in time tell the order.",
+    "unverified_groups": "Nothing tells which devices the groups of collectives name: ranks and traffic may be wrong.",
     "inferred_layers": "No name tells layers: they are inferred from what repeats, see main.instructions.layer_source.",
     "inferred_executions": "A device lacks the line of its executions: they are inferred from its ops.",
     "inferred_steps": "No mark tells steps or their phases: they are inferred from programs, shapes or other devices.",

@@ -39,6 +39,11 @@ class Host:
             return None
         return self.clock_offset_ps, self.clock_offset_ps + (self.stop_ns - self.start_ns) * 1000
 
+    @property
+    def is_aligned(self) -> bool:
+        """Whether collectives that it shares with other hosts, or being the first, tell that its clock is the run's."""
+        return self.clock_source in ("first_host", "collective_ends") or self.clock_instances is not None
+
     def row(self, event_count: int) -> dict[str, Any]:
         """The row as a mapping of column to value, given the events on all its lines."""
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -11,6 +12,7 @@ from tracewarehouse.ingest.capture.batches import Batch
 from tracewarehouse.ingest.capture.sources import stem
 from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
+from tracewarehouse.ingest.collectives.numbering import DeviceNumbers
 from tracewarehouse.ingest.devices.clocks import align
 from tracewarehouse.ingest.devices.compiled_program import survey_program
 from tracewarehouse.ingest.devices.flags import Flag
@@ -44,8 +46,12 @@ class Placement:
     mesh: Mesh | None = None
     coordinates: Mapping[int, Mapping[str, int]] | None = None
     """Coordinate on every mesh axis by device id; None if the mesh is unknown or does not fit."""
-    mesh_numbers: Mapping[int, int] = field(default_factory=dict)
-    """Device id by its number in the mesh, if only some of the mesh's hosts are in the capture."""
+    coordinates_by_number: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """The same by global id, in the order of the mesh, also of devices that are not in the capture."""
+    is_assumed: bool = False
+    """Whether neither the mesh nor a device assignment tells where the devices lie on it."""
+    stages: tuple[PipelineStage, ...] = ()
+    """The stages of the pipeline, by their place on pp."""
     absent: tuple[str, ...] = ()
     """Devices of hosts that the manifest names but the capture lacks, one phrase per host."""
     mismatch: str | None = None
@@ -59,6 +65,17 @@ class Placement:
         which = "; ".join(self.absent) or wanted - here
         return MissingDevices(wanted - here, f"{who} {wanted} devices, the capture {here}: {which} are missing")
 
+    def lay(self, coordinates: Mapping[int, Mapping[str, int]]) -> None:
+        """Give the devices their mesh coordinates, by device id, and the layers of their pipeline stages."""
+        for device in self.devices:
+            place = coordinates[device.device_id]
+            for axis in AXES:
+                setattr(device, f"{axis}_index", place.get(axis))
+            if self.stages and device.pp_index is not None:
+                stage = self.stages[device.pp_index]
+                device.first_layer, device.last_layer = stage.first_layer, stage.last_layer
+                device.first_slot = stage.first_slot
+
     @property
     def missing_of_mesh(self) -> MissingDevices:
         """The devices of the mesh that are missing from the capture."""
@@ -66,20 +83,25 @@ class Placement:
 
 
 def place_devices(surveys: Sequence[HostSurvey], mesh: Mesh | None, manifest: Manifest | None) -> Placement:
-    """Set the mesh coordinates of the hosts' devices, and the layers of their pipeline stages."""
+    """Set the mesh coordinates of the hosts' devices, and the layers of their pipeline stages.
+
+    A mesh without device ids is laid over the devices as the device assignment of the programs says.
+    """
     devices = tuple(d for s in surveys for d in s.devices)
     if mesh is None:
         return Placement(devices)
     absent = _number_by_manifest(surveys, mesh, manifest) if manifest else None
-    numbers = {} if absent is None else {d.global_id: d.device_id for d in devices if d.global_id is not None}
-    mismatch = _place_on_mesh(devices, mesh)
-    coordinates = None
-    if mismatch is None:
-        stages = manifest.stages if manifest else None
-        if stages and len(stages) == mesh.axes.get("pp", 1):
-            _place_on_stages(devices, stages)
-        coordinates = {d.device_id: {a: getattr(d, f"{a}_index") for a in AXES if a in mesh.axes} for d in devices}
-    return Placement(devices, mesh, coordinates, numbers, tuple(absent or ()), mismatch)
+    assignment = _main_assignment(surveys, mesh.size)
+    by_number = mesh.coordinates(assignment)
+    coordinates, mismatch = _mesh_coordinates(devices, mesh, by_number)
+    stages = manifest.stages if manifest and manifest.stages else ()
+    if len(stages) != mesh.axes.get("pp", 1):
+        stages = ()
+    is_assumed = mesh.device_ids is None and assignment is None
+    where = Placement(devices, mesh, coordinates, by_number, is_assumed, tuple(stages), tuple(absent or ()), mismatch)
+    if coordinates:
+        where.lay(coordinates)
+    return where
 
 
 def _number_by_manifest(surveys: Sequence[HostSurvey], mesh: Mesh, manifest: Manifest) -> list[str] | None:
@@ -103,27 +125,37 @@ def _number_by_manifest(surveys: Sequence[HostSurvey], mesh: Mesh, manifest: Man
     return [f"{', '.join(str(i * share + k) for k in range(share))} of host {names[i]}" for i in absent]
 
 
-def _place_on_mesh(devices: Sequence[Device], mesh: Mesh) -> str | None:
-    """Give the devices their mesh coordinates; return a sentence for the flags if they do not fit."""
-    if mesh.size == len(devices):
-        numbers = [d.device_id for d in devices]
+def _main_assignment(surveys: Sequence[HostSurvey], size: int) -> tuple[int, ...] | None:
+    """Return the device assignment over `size` devices under which programs ran longest; None if none is stated."""
+    ran: Counter[tuple[int, ...]] = Counter()
+    for survey in surveys:
+        time_ps: Counter[tuple[int | None, str]] = Counter()
+        for _, timeline in survey.device_timelines:
+            for run in timeline.runs:
+                time_ps[run.program_id, run.module] += run.end_ps - run.start_ps
+        for program, ps in time_ps.items():
+            for assignment in survey.modules.assignments(*program):
+                ran[assignment] += ps
+        if survey.program:
+            ran[survey.program.module.assignment] += 1
+    return max((a for a in ran if len(a) == size), key=ran.__getitem__, default=None)
+
+
+def _mesh_coordinates(
+    devices: Sequence[Device], mesh: Mesh, by_number: Mapping[int, Mapping[str, int]]
+) -> tuple[dict[int, Mapping[str, int]] | None, str | None]:
+    """Return the coordinates of the devices by device id, or a sentence for the flags if the mesh does not fit.
+
+    `by_number` has them by global id. Devices whose global ids are not stated, or are others, have them in their order.
+    """
+    stated = [d.global_id for d in devices if d.global_id in by_number]
+    if len(set(stated)) == len(devices):
+        numbers = [number for number in stated if number is not None]
+    elif mesh.size == len(devices):
+        numbers = sorted(by_number)
     else:
-        numbers = [d.global_id for d in devices if d.global_id is not None and d.global_id < mesh.size]
-        if len(numbers) < len(devices):
-            return f"the mesh {mesh} has {mesh.size} devices and the capture {len(devices)}: axes are unknown"
-    coordinates = mesh.coordinates()
-    for device, number in zip(devices, numbers, strict=True):
-        for axis in AXES:
-            setattr(device, f"{axis}_index", coordinates[number].get(axis))
-    return None
-
-
-def _place_on_stages(devices: Sequence[Device], stages: Sequence[PipelineStage]) -> None:
-    """Give the devices, which have their mesh coordinates, the layers of their pipeline stages."""
-    for d in devices:
-        if d.pp_index is not None:
-            stage = stages[d.pp_index]
-            d.first_layer, d.last_layer, d.first_slot = stage.first_layer, stage.last_layer, stage.first_slot
+        return None, f"the mesh {mesh} has {mesh.size} devices and the capture {len(devices)}: axes are unknown"
+    return {d.device_id: by_number[number] for d, number in zip(devices, numbers, strict=True)}, None
 
 
 @dataclass(frozen=True)
@@ -162,11 +194,32 @@ class RunSurvey:
         """Device id and timeline of every device."""
         return [(d.device_id, timeline) for s in self.hosts for d, timeline in s.device_timelines]
 
+    @property
+    def clocks(self) -> dict[int, int]:
+        """A number for each device, equal for those whose times can be compared: of one host, or of aligned hosts."""
+        uncertain = {f.host for f in self.flags if f.name == "clock_uncertain"}
+        checked = {s.host.index for s in self.hosts if s.host.is_aligned and s.host.name not in uncertain}
+        return {d.device_id: -1 if s.host.index in checked else s.host.index for s in self.hosts for d in s.devices}
+
     def groups(self) -> CollectiveGroups:
         """The groups of the instructions that have been numbered so far."""
         devices = [[d.device_id for d in s.devices] for s in self.hosts if s.devices]
+        stated = {d.device_id: d.global_id for d in self.devices if d.global_id is not None}
+        ids = stated if len(set(stated.values())) == len(self.devices) else {}
+        runners: dict[int | str | None, set[int]] = {}
+        for device, timeline in self.timelines:
+            for program in {p for run in timeline.runs for p in (run.program_id, run.module) if p is not None}:
+                runners.setdefault(program, set()).add(device)
         where = self.placement
-        return CollectiveGroups(self.instructions.rows, devices, where.coordinates, where.mesh, where.mesh_numbers)
+        mesh_order = where.mesh.device_ids if where.mesh else None
+        numbers = DeviceNumbers(devices, ids, runners, mesh_order)
+        return CollectiveGroups(
+            self.instructions.rows,
+            numbers,
+            where.coordinates,
+            where.coordinates_by_number,
+            is_mesh_assumed=where.is_assumed,
+        )
 
 
 def survey_run(

@@ -118,13 +118,13 @@ def without_groups(instruction: Instruction) -> Instruction:
     return instruction._replace(replica_groups=None, source_target_pairs=None, inner=inner)
 
 
-def with_device_numbers(instruction: Instruction, replicas: int, partitions: int) -> Instruction:
-    """Return the instruction with groups and pairs of device numbers, for a program with replicas and partitions."""
-    inner = tuple(with_device_numbers(i, replicas, partitions) for i in instruction.inner)
+def with_logical_numbers(instruction: Instruction, replicas: int, partitions: int) -> Instruction:
+    """Return the instruction with groups and pairs of logical numbers, given its program's replicas and partitions."""
+    inner = tuple(with_logical_numbers(i, replicas, partitions) for i in instruction.inner)
     has_global_form = instruction.opcode.removesuffix("-start") in ("all-gather", "all-reduce", "reduce-scatter")
 
     def numbered(groups: Groups) -> Groups:
-        return flattened(
+        found = flattened(
             groups,
             replicas,
             partitions,
@@ -132,6 +132,8 @@ def with_device_numbers(instruction: Instruction, replicas: int, partitions: int
             is_global=instruction.use_global_device_ids,
             has_global_form=has_global_form,
         )
+        is_all = not groups and len(found) == 1 and 1 in (replicas, partitions)
+        return groups if is_all else found
 
     groups, pairs = instruction.replica_groups, instruction.source_target_pairs
     return instruction._replace(

@@ -94,6 +94,8 @@ class InstructionRow:
     """The text looks like an instruction but cannot be read as one."""
     lacks_groups: bool = False
     """Its replica groups are left out, because the groups of the run have too many members."""
+    assignments: tuple[tuple[int, ...], ...] = ()
+    """The program's device assignments, of a collective: global device ids by logical number; () if not stated."""
     inferred: InferredPlace | None = None
     """Its inferred place in the model, in a program whose names tell no layer."""
     outline: text.Outline | None = None

@@ -13,7 +13,7 @@ from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, S
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import text
 from tracewarehouse.ingest.hlo.collectives import KINDS
-from tracewarehouse.ingest.hlo.instruction import Instruction, merged, with_device_numbers, without_groups
+from tracewarehouse.ingest.hlo.instruction import Instruction, merged, with_logical_numbers, without_groups
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
 from tracewarehouse.ingest.hlo.modules import HloModule, HloModules, module_and_program
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_role, async_start_name, base_opcode, is_spread
@@ -122,8 +122,8 @@ class Instructions:
         elif row.hlo and row.hlo.opcode in ("fusion", "custom-call"):
             _look_inside(row, modules.find(row.program_id, self._programs.get(row.program_id or 0)))
         if row.hlo and row.members is not None:
-            module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
-            _number_devices(row, module)
+            name = self._programs.get(row.program_id or 0)
+            _number_devices(row, modules.find(row.program_id, name), modules.assignments(row.program_id, name))
         key: Hashable
         if row.hlo:
             key = (row.program_id, row.name, row.hlo.text)
@@ -139,6 +139,9 @@ class Instructions:
             self._limit_members(row)
             self.rows.append(row)
             self.facts.append(row.facts)
+        elif row.assignments:  # another host may run the same text on devices of its own
+            known = self.rows[number]
+            known.assignments = tuple(dict.fromkeys((*known.assignments, *row.assignments)))
         return number
 
     def _limit_members(self, row: InstructionRow) -> None:
@@ -283,8 +286,8 @@ def _program_row(module: HloModule, name: str, line: str | None) -> InstructionR
 def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule | None) -> None:
     row.op_name, row.source = hlo.op_name, _source(hlo)
     row.is_fused = hlo.fusion_kind == "kOutput" and bool(hlo.inner) and module is not None
-    if row.members is not None:
-        _number_devices(row, module)
+    if row.members is not None and module is not None:
+        _number_devices(row, module, (module.assignment,) if module.assignment else ())
     kind = (hlo.fusion_kind or "").removeprefix("k").lower()
     row.category = f"{kind} fusion".strip() if hlo.opcode == "fusion" else hlo.opcode
 
@@ -295,15 +298,16 @@ def _category_of_kernel(row: InstructionRow) -> str | None:
     return row.collective.kind if row.collective else None
 
 
-def _number_devices(row: InstructionRow, module: HloModule | None) -> None:
-    """Make the groups of a collective count devices, if its program has both replicas and partitions."""
-    if module is None or row.hlo is None or 1 in module.device_counts:
-        return
-    try:
-        row.hlo = with_device_numbers(row.hlo, *module.device_counts)
-    except MalformedError:
-        row.hlo, row.lacks_groups = without_groups(row.hlo), True
-    del row.collective
+def _number_devices(row: InstructionRow, module: HloModule | None, assignments: tuple[tuple[int, ...], ...]) -> None:
+    """Make the groups of a collective count logical numbers, and tell on which devices its program has these."""
+    if module is not None and row.hlo is not None and module.device_counts != (1, 1):
+        try:
+            row.hlo = with_logical_numbers(row.hlo, *module.device_counts)
+        except MalformedError:
+            row.hlo, row.lacks_groups = without_groups(row.hlo), True
+        del row.collective
+    named = max((n for group in row.members or () for n in group), default=0)
+    row.assignments = tuple(a for a in assignments if len(a) > named)
 
 
 def _source(hlo: Instruction | None) -> str | None:

@@ -34,14 +34,25 @@ class HloModule:
 
     @cached_property
     def device_counts(self) -> tuple[int, int]:
-        """Replicas and partitions of the program; 1 of each if the proto is damaged."""
+        """Replicas and partitions of the program; 1 of each if the proto does not state them."""
+        return max(map(len, self._assigned), default=1) or 1, len(self._assigned) or 1
+
+    @cached_property
+    def assignment(self) -> tuple[int, ...]:
+        """Global device ids by logical number, replica by replica; empty if the proto does not state all of them."""
+        ids = tuple(i for replica in zip(*self._assigned, strict=False) for i in replica)
+        is_whole = len(ids) == sum(map(len, self._assigned)) == len(set(ids))
+        return ids if is_whole and all(0 <= i < 1 << 31 for i in ids) else ()
+
+    @cached_property
+    def _assigned(self) -> tuple[tuple[int, ...], ...]:
         from tracewarehouse.ingest.hlo import proto
 
         try:
-            return proto.device_counts(self.raw)
+            return proto.device_assignment(self.raw)
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
-            return 1, 1
+            return ()
 
     def instruction(self, name: str) -> Instruction | None:
         """Return the instruction with this name in any computation; None if there is none or the proto is damaged."""
@@ -96,6 +107,17 @@ class HloModules:
         """Digest of each program's proto, and the number of devices for which the program is compiled."""
         modules = {m.digest: m for same in self._by_id.values() for m in same}
         return ((digest, math.prod(m.device_counts)) for digest, m in modules.items())
+
+    def assignments(self, program_id: int | None, module: str | None) -> tuple[tuple[int, ...], ...]:
+        """Return the device assignments of a program; several if it was loaded on several sets of devices.
+
+        A program whose id is not known has those of all modules of its name.
+        """
+        every = [m for same in self._by_id.values() for m in same]
+        same = self._by_id.get(program_id, []) if program_id is not None else every
+        named = [m for m in same if m.name == module]
+        found = named or (same if len({m.name for m in same}) == 1 else [])
+        return tuple(dict.fromkeys(m.assignment for m in found if m.assignment))
 
     def find(self, program_id: int | None, module: str | None) -> HloModule | None:
         """Return the module of a program; if several have that id, the one with that name."""

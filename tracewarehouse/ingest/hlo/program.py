@@ -49,7 +49,10 @@ class ModuleText:
         self.proto: bytes = proto.SerializeToString()
 
     def _assign_devices(self, header: str) -> None:
-        partitions, replicas = (int(m[1]) if (m := p.search(header)) else 1 for p in (_PARTITIONS, _REPLICAS))
+        stated = [pattern.search(header) for pattern in (_PARTITIONS, _REPLICAS)]
+        if not any(stated):
+            return
+        partitions, replicas = (int(m[1]) if m else 1 for m in stated)
         if not 0 < partitions * replicas <= MOST_DEVICES:
             raise MalformedError(f"the program is for {partitions} x {replicas} devices; 1 to {MOST_DEVICES} are read")
         for p in range(partitions):

@@ -82,19 +82,26 @@ def read_module(data: bytes) -> Module:
         module_id=module.id,
         instructions=instructions,
         fused_collectives=frozenset(instructions.fused_collectives()),
-        device_assignment=tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices),
+        device_assignment=_assigned(module),
     )
 
 
-def device_counts(data: bytes) -> tuple[int, int]:
-    """Read the numbers of replicas and partitions from a serialized HloProto's device assignment; 1 if not stated."""
+def device_assignment(data: bytes) -> tuple[tuple[int, ...], ...]:
+    """Read only the device assignment of a serialized HloProto, as `Module` has it.
+
+    Raises:
+        MalformedError: the bytes are no HloProto.
+    """
     proto = CLASSES["PlacedHloProto"]()
     try:
         proto.ParseFromString(data)
     except message.DecodeError as error:
         raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes is damaged: {error}") from error
-    rows = proto.hlo_module.device_assignment.computation_devices
-    return max((len(row.replica_device_ids) for row in rows), default=1) or 1, len(rows) or 1
+    return _assigned(proto.hlo_module)
+
+
+def _assigned(module: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices)
 
 
 class _Instructions(Mapping[str, Instruction]):

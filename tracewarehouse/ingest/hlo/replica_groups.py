@@ -113,17 +113,21 @@ def iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutati
 def flattened(
     groups: Groups, replicas: int, partitions: int, *, has_channel: bool, is_global: bool, has_global_form: bool
 ) -> Groups:
-    """Translate a collective's groups to device numbers, which are replica x partitions + partition.
+    """Translate a collective's groups to logical numbers, which are replica x partitions + partition.
 
     HLO's rule (collective_op_group_mode): without a channel the numbers are replicas, and each partition has its own
     collective. With a channel they are partitions, and each replica has its own. If the opcode has a global form
     (all-gather, all-reduce, reduce-scatter), they are replicas with all their partitions, or with
-    `use_global_device_ids` device numbers. () is one group of all.
+    `use_global_device_ids` logical numbers. () is one group of all. Numbers that no replica or partition has are taken
+    as logical ones: a text may leave out `use_global_device_ids`.
     """
     if has_channel and is_global:
         return groups
     counts_partitions = has_channel and not has_global_form
-    stated = groups or (tuple(range(partitions if counts_partitions else replicas)),)
+    count = partitions if counts_partitions else replicas
+    stated = groups or (tuple(range(count)),)
+    if any(n >= count for group in groups for n in group):
+        return groups
     members = sum(map(len, stated)) * (replicas if counts_partitions else partitions)
     if members > MAX_MEMBERS:
         raise MalformedError(f"replica groups have {members} members; at most {MAX_MEMBERS} are read")

@@ -455,7 +455,7 @@ COLLECTIVE_GROUPS = _table(
     instruction_id*  INTEGER  The HLO instruction.
     group_index*     INTEGER  The group or pair, from 0.
     rank*            INTEGER  Position in the group; in a pair, 0 is the source and 1 the target.
-    logical_id!      INTEGER  The device's number in HLO.
+    logical_id!      INTEGER  Its logical number in HLO: its place in the program's device assignment.
     device_id        INTEGER  The device of the run; NULL if it is not in the capture.
     """,
 )
@@ -468,7 +468,7 @@ MESH_AXES = _table(
     position*    INTEGER  Position of the axis, 0 outermost.
     axis         VARCHAR  pp, dp, ep, tp or sp; NULL if an inferred axis could not be named.
     size!        INTEGER  Devices along the axis. [devices]
-    stride!      INTEGER  Difference of the HLO device numbers of neighbours on the axis. [devices]
+    stride!      INTEGER  Difference of the places of neighbours on the axis, as HLO's logical numbers. [devices]
     source!      VARCHAR  How the axis is known: mesh (stated) or inferred.
     confidence!  DOUBLE   Probability that the name of an inferred axis is right; 1 for a stated mesh.
     evidence     VARCHAR  Reasons for an inferred name: collectives along the axis, by kind and part.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,10 +44,15 @@ class CollectivesWritten:
     """The inferred mesh axes; empty if the mesh is known."""
     missing: MissingDevices
     """Devices that replica groups count but the capture lacks."""
+    flags: tuple[Flag, ...]
+    """How the devices in the groups are known, if no device assignment tells."""
 
 
 def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[LinesWritten]) -> CollectivesWritten:
-    """Join the executions on the devices of all parts, and write the tables of collectives."""
+    """Join the executions on the devices of all parts, and write the tables of collectives and of devices.
+
+    The places of the devices on a mesh are known only then, if ranks' times tell them.
+    """
     groups = survey.groups()
     with ExitStack() as stack:
         executions = [stack.enter_context(p.executions) for p in parts]
@@ -56,18 +61,26 @@ def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[Li
             survey.instructions.rows,
             executions,
             lambda group: link_between([by_id.get(d) if d is not None else None for d in group]),
+            survey.clocks,
             is_timed=not survey.is_program,
         )
         collectives.write(writers["collectives"], groups)
+    if groups.coordinates:
+        survey.placement.lay(groups.coordinates)
+    writers.write_rows("devices", map(asdict, survey.devices))
     writers.write_rows("collective_groups", groups.group_rows())
     writers.write_rows("traffic", groups.traffic_rows())
     writers.write_rows("mesh_axes", _axis_rows(survey.placement, groups.inferred))
-    writers.finish("collectives")
+    writers.finish("collectives", "devices")
     return CollectivesWritten(
         collectives.counts,
         collectives.incomplete_instances,
         tuple(groups.inferred),
         survey.placement.missing(len(survey.devices) + groups.missing_devices, "replica groups count"),
+        (
+            *(Flag("inferred_order", sentence) for sentence in groups.orders),
+            *(Flag("unverified_groups", sentence) for sentence in groups.unverified),
+        ),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
@@ -92,14 +91,13 @@ def first_planes(survey: RunSurvey) -> list[int]:
 
 
 def write_metadata(writers: RunWriters, survey: RunSurvey) -> None:
-    """Write planes, their stats and metadata, devices, and the stats of instructions."""
+    """Write planes, their stats and metadata, and the stats of instructions."""
     survey.instructions.complete()
     for first, of_host in zip(first_planes(survey), survey.hosts, strict=True):
         for position, plane in enumerate(of_host.host.trace.planes):
             _write_plane(writers, first + position, of_host, position, plane)
-    writers.write_rows("devices", map(asdict, survey.devices))
     write_instruction_stats(writers["instruction_stats"], [row.stats for row in survey.instructions.rows])
-    writers.finish("planes", "plane_stats", "stat_metadata", "metadata_stats", "devices", "instruction_stats")
+    writers.finish("planes", "plane_stats", "stat_metadata", "metadata_stats", "instruction_stats")
 
 
 def _write_plane(writers: RunWriters, index: int, of_host: HostSurvey, position: int, plane: Plane) -> None:

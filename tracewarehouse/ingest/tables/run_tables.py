@@ -119,6 +119,7 @@ def _flags(
     if collectives.inferred:
         axes = ", ".join(map(str, collectives.inferred))
         yield Flag("inferred_axes", f"{axes}; give them with `--mesh` at ingest")
+    yield from collectives.flags
     yield from (Flag("hlo_unreadable", note) for note in survey.hlo_notes)
     yield from instruction_flags
     time_ps = [p.time_ps for p in parts]
