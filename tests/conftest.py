@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tracewarehouse.database.session import Session
     from tracewarehouse.evaluation.audits import Finding
     from tracewarehouse.queries.result import QueryResult
+    from tracewarehouse.queries.tables_read import ParsedSql
     from tracewarehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,13 +84,13 @@ def _remembering() -> Iterator[None]:
     known: dict[str, QueryResult] = {}
 
     def remembered(
-        self: Warehouse, session: Session, sql: str, parameters: Mapping[str, Any], **how: bool
+        self: Warehouse, session: Session, sql: str | ParsedSql, parameters: Mapping[str, Any], **how: bool
     ) -> QueryResult:
         if not how.get("read_only", True):
             return ask(self, session, sql, parameters, **how)
         definitions = self.sql and self.definitions.all_fingerprint
         runs = session.only if session.only is None else sorted(session.only)
-        asked = (sql, sorted(parameters.items()), how, self._limits)
+        asked = (sql if isinstance(sql, str) else sql.sql, sorted(parameters.items()), how, self._limits)
         key = repr((self.path, definitions, self.lake.state(), runs, asked))
         if key not in known:
             known[key] = ask(self, session, sql, parameters, **how)
@@ -188,12 +190,16 @@ def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactor
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.run_options import RunOptions
     from tracewarehouse.ingest.capture.sources import find_captures
+    from tracewarehouse.ingest.errors import SkippedEntryWarning
     from tracewarehouse.warehouse import open_warehouse
 
     def make(folder: Path) -> None:
         [chrome] = find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SkippedEntryWarning)  # reports of Nsight lie among them
+            captures = find_captures(shared_traces)
         with open_warehouse(folder, create=True) as opened:
-            for capture in [*find_captures(shared_traces), replace(chrome, name="chrome")]:
+            for capture in [*captures, replace(chrome, name="chrome")]:
                 mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
                 opened.ingest_capture(capture, RunOptions(mesh, capture.name))
 

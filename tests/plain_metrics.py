@@ -57,6 +57,10 @@ class Step:
     ops: list[Row] = field(default_factory=list)
 
 
+DECODES = ("decode", "mixed")
+"""Phases whose steps give tokens to requests that generate."""
+
+
 class Run:
     """The rows of one run, and what most metrics need of them."""
 
@@ -78,7 +82,7 @@ class Run:
         found: dict[Any, list[Step]] = defaultdict(list)
         for p in sorted((p for p in self.tables["phases"] if p["kind"] == "step"), key=lambda p: p["start_ps"]):
             if wanted(p):
-                phase = p["name"] if p["name"] in ("prefill", "decode") else None
+                phase = p["name"] if p["name"] in ("prefill", "decode", "mixed") else None
                 found[p["host"], p["device_id"]].append(
                     Step(p["device_id"], p["index"], phase, p["start_ps"], p["end_ps"])
                 )
@@ -217,7 +221,7 @@ def _tokens(run: Run) -> dict[Any, list[int]]:
     for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
         tokens: dict[int, list[int]] = defaultdict(list)
         for s, after in (pair for steps in places.values() for pair in pairwise(steps)):
-            if s.phase == after.phase == "decode":
+            if s.phase in DECODES and after.phase in DECODES:
                 tokens[s.number].append(after.start - s.start)
         if tokens:
             found[(clock,)] = [max(v) for v in tokens.values()]
@@ -226,8 +230,9 @@ def _tokens(run: Run) -> dict[Any, list[int]]:
 
 def _bounds(run: Run, phase: str) -> dict[str, Interval]:
     """Start and end of a phase on each clock that has it."""
-    hosts = [s for steps in run.host_steps.values() for s in steps if s.phase == phase]
-    ops = [o for o in run.ops if o["phase"] == phase]
+    phases = DECODES if phase == "decode" else (phase,)
+    hosts = [s for steps in run.host_steps.values() for s in steps if s.phase in phases]
+    ops = [o for o in run.ops if o["phase"] in phases]
     if phase == "decode":  # those before any prefill are of other requests
         request = _bounds(run, "prefill")
         hosts = [s for s in hosts if s.start >= request.get("host", (0, 0))[0]]
@@ -246,7 +251,7 @@ def ttft(run: Run) -> Values:
     for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
         steps = [s for of_place in places.values() for s in of_place]
         request = min((s.start for s in steps if s.phase == "prefill"), default=0)
-        decode = min((s.start for s in steps if s.phase == "decode" and s.start >= request), default=math.inf)
+        decode = min((s.start for s in steps if s.phase in DECODES and s.start >= request), default=math.inf)
         first = [s for s in steps if s.phase == "prefill" and s.start < decode]
         spans = [(s.start, s.end) for s in first]
         if clock == "device":
@@ -259,11 +264,13 @@ def ttft(run: Run) -> Values:
 
 def e2e_latency(run: Run) -> Values:
     prefill, decode = _bounds(run, "prefill"), _bounds(run, "decode")
-    numbers = {
-        clock: {s.number for steps in places.values() for s in steps if s.phase == "prefill"}
-        for clock, places in (("host", run.host_steps), ("device", run.device_steps))
-    }
-    alone = {c for c in prefill.keys() & decode.keys() if len(numbers[c]) == 1}
+    alone = set()
+    for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
+        steps = [s for of_place in places.values() for s in of_place]
+        request = prefill.get(clock, (0, 0))[0]
+        is_mixed = any(s.phase == "mixed" and s.start >= request for s in steps)
+        if clock in decode and len({s.number for s in steps if s.phase == "prefill"}) == 1 and not is_mixed:
+            alone.add(clock)
     return {(c,): (decode[c][1] - prefill[c][0]) / MS for c in alone}
 
 
@@ -716,15 +723,36 @@ def layer_time(run: Run) -> Values:
     devices = {d["device_id"]: d for d in run.tables["devices"]}
     found: dict[Any, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for o in run.ops:
-        i, layer = o["i"], o["i"]["layer"]
-        if layer is None and i["stage_layer"] is not None:
-            layer = _layer_in_stage(run, devices[o["device_id"]], i["stage_layer"])
-        found[o["phase"], layer, i["part"]][o["device_id"]] += o["self_ps"]
+        layer = _layer(run, o, devices[o["device_id"]])
+        found[o["phase"], layer, o["i"]["part"]][o["device_id"]] += o["self_ps"]
     return {
         k: sum(v.values()) / sum(len(run.steps_of(d, k[0])) or 1 for d in v) / US
         for k, v in found.items()
         if any(layer is not None or part is not None for _, layer, part in found)
     }
+
+
+def layer_coverage(run: Run) -> Values:
+    devices = {d["device_id"]: d for d in run.tables["devices"]}
+    known: dict[Any, int] = defaultdict(int)
+    total: dict[Any, int] = defaultdict(int)
+    for o in run.ops:
+        total[(o["phase"],)] += o["self_ps"]
+        if _layer(run, o, devices[o["device_id"]]) is not None or o["i"]["part"] in ("embed", "lm_head", "pipeline"):
+            known[(o["phase"],)] += o["self_ps"]
+    return {k: known[k] / ps for k, ps in total.items() if sum(known.values())}
+
+
+def _layer(run: Run, op: dict[str, Any], device: dict[str, Any]) -> int | None:
+    i, stages = op["i"], run.facts["pp"] or 1
+    if i["layer"] is not None or (i["stage_layer"] is None and i["loop_layer"] is None):
+        return i["layer"]  # type: ignore[no-any-return]
+    if i["loop_layer"] is None:
+        return _layer_in_stage(run, device, i["stage_layer"])
+    if op["iteration"] is None:
+        return None
+    of_stage = i["loop_layer"] + op["iteration"] * i["layers_per_iteration"]
+    return of_stage if stages == 1 else device["pp_index"] * (run.facts["num_layers"] // stages) + of_stage
 
 
 def _layer_in_stage(run: Run, device: dict[str, Any], slot: int) -> int | None:
@@ -1018,7 +1046,7 @@ def _utilization(run: Run, of_model: bool) -> Values:
     for phase, longest in timed_steps_of(run).values():
         time[phase] += longest
     found: Values = {}
-    for phase in ("prefill", "decode"):
+    for phase in ("prefill", "decode", "mixed"):
         peaks = _peaks(run, phase)
         if peaks and time[phase] and (phase in needed or phase in stated):
             flops = (needed if of_model else stated).get(phase)
@@ -1179,7 +1207,7 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         traffic_matrix, traffic_interval, communication_time, exposed_communication, communication_fraction,
         comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_transfer, traffic_interval_histogram,
         hbm_bandwidth, copy_overhead,
-        moe_fraction, device_idle, load_imbalance, host_gap, op_time_share, layer_time,
+        moe_fraction, device_idle, load_imbalance, host_gap, op_time_share, layer_time, layer_coverage,
         launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, roofline, mfu,
         top_kernels, gemm_efficiency, straggler_ranking, collective_attribution, prefill_throughput, traffic_rate,
         traffic_by_link,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from fractions import Fraction
+from itertools import pairwise
 from statistics import mean
 from typing import Any
 
@@ -27,7 +28,11 @@ def contexts(run: Run) -> dict[int, tuple[int, int, int, int]]:
     found = {}
     timed = timed_steps_of(run)
     for step, rows in _by_step(run).items():
-        if step not in timed or timed[step][0] == "prefill" or any((b["prefill_tokens"] or 0) > 0 for b in rows):
+        if (
+            step not in timed
+            or timed[step][0] in ("prefill", "mixed")
+            or any((b["prefill_tokens"] or 0) > 0 for b in rows)
+        ):
             continue
         if all(b["requests"] is not None and b["min_kv_length"] is not None and b["decode_tokens"] for b in rows):
             context = sum(b["requests"] * b["min_kv_length"] for b in rows)
@@ -36,17 +41,42 @@ def contexts(run: Run) -> dict[int, tuple[int, int, int, int]]:
     return found
 
 
+def _stretches(run: Run) -> list[list[int]]:
+    """Consecutive steps of `contexts` in which the same requests go on."""
+    before = {}
+    for rows in grouped(run.tables["step_batches"], "rank").values():
+        ordered = sorted(rows, key=lambda b: b["position"])
+        for last, b in pairwise(ordered):
+            known = None not in (last["requests"], last["min_kv_length"], b["requests"], b["min_kv_length"])
+            goes_on = known and (b["requests"], b["min_kv_length"]) == (last["requests"], last["min_kv_length"] + 1)
+            before[b["rank"], b["position"]] = last["step"] if goes_on else None
+    found: list[list[int]] = []
+    starts = {
+        s.number: min(x.start for x in run.all_device_steps if x.number == s.number) for s in run.all_device_steps
+    }
+    for step in sorted(contexts(run), key=lambda s: starts[s]):
+        last_step = found[-1][-1] if found else None
+        continued = {before.get((b["rank"], b["position"])) for b in _by_step(run)[step]}
+        if last_step is not None and continued == {last_step} and contexts(run)[step][0] == contexts(run)[last_step][0]:
+            found[-1].append(step)
+        else:
+            found.append([step])
+    return [steps for steps in found if len(steps) > 2]
+
+
 def _lines(run: Run) -> dict[int, tuple[Fraction, Fraction]]:
-    """Slope and intercept by the number of requests."""
-    points: dict[int, list[tuple[Fraction, Fraction]]] = defaultdict(list)
-    for requests, context, _, time in contexts(run).values():
-        points[requests].append((Fraction(context), Fraction(time)))
+    """Slope and lowest intercept by the number of requests."""
+    stretches: dict[int, list[list[tuple[int, int]]]] = defaultdict(list)
+    for steps in _stretches(run):
+        stretches[contexts(run)[steps[0]][0]].append([(contexts(run)[s][1], contexts(run)[s][3]) for s in steps])
     found = {}
-    for requests, pairs in points.items():
-        if len(pairs) >= 6 and len({x for x, _ in pairs}) >= 3:
-            x, y = (sum((p[at] for p in pairs), Fraction(0)) / len(pairs) for at in (0, 1))
-            slope = sum((a - x) * (b - y) for a, b in pairs) / sum((a - x) ** 2 for a, _ in pairs)
-            found[requests] = slope, y - slope * x
+    for requests, of_requests in stretches.items():
+        if sum(len(points) for points in of_requests) < 6:
+            continue
+        means = [tuple(Fraction(sum(p[at] for p in points), len(points)) for at in (0, 1)) for points in of_requests]
+        moved = [(x - mx, y - my) for points, (mx, my) in zip(of_requests, means, strict=True) for x, y in points]
+        slope = sum(x * y for x, y in moved) / sum(x * x for x, _ in moved)
+        found[requests] = slope, min(my - slope * mx for mx, my in means)
     return found
 
 

@@ -12,15 +12,37 @@ Row = dict[str, Any]
 _QUANTUM = 250_000
 _SIZES = (512, 4096, 24_000, 100_000)
 _OPS: dict[int, Row] = {
-    0: {"name": "fusion.0", "opcode": "fusion", "category": "loop fusion", "layer": 0, "part": "attn"},
-    1: {"name": "dot.1", "opcode": "dot", "category": "convolution", "layer": 1, "part": "moe"},
+    0: {
+        "name": "fusion.0",
+        "opcode": "fusion",
+        "category": "loop fusion",
+        "layer": 0,
+        "layer_source": "marked",
+        "part": "attn",
+    },
+    1: {
+        "name": "dot.1",
+        "opcode": "dot",
+        "category": "convolution",
+        "layer": 1,
+        "layer_source": "inferred",
+        "part": "moe",
+    },
     2: {"name": "copy.2", "opcode": "copy", "category": "data formatting"},
     3: {"name": "copy-start.3", "opcode": "copy-start", "async_role": "start"},
     4: {"name": "copy-done.3", "opcode": "copy-done", "async_role": "done", "async_start": "copy-start.3"},
     5: {"name": "slice-start.5", "opcode": "async-start", "async_role": "start"},
     6: {"name": "slice-done.5", "opcode": "async-done", "async_role": "done", "async_start": "slice-start.5"},
     7: {"name": "while.7", "opcode": "while"},
-    8: {"name": "kernel.8", "opcode": "custom-call", "category": "custom-call"},
+    8: {
+        "name": "kernel.8",
+        "opcode": "custom-call",
+        "category": "custom-call",
+        "loop_layer": 3,
+        "layers_per_iteration": -2,
+        "layer_source": "loop",
+        "part": "mlp",
+    },
 }
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -65,7 +87,7 @@ class RandomRun:
             before = [p for p in steps if p["start_ps"] <= row["start_ps"]]
             if before and (len(before) < len(steps) or row["start_ps"] < before[-1]["end_ps"]):
                 row["step"] = before[-1]["index"]
-                row["phase"] = before[-1]["name"] if before[-1]["name"] in ("prefill", "decode") else None
+                row["phase"] = before[-1]["name"] if before[-1]["name"] != "step" else None
             else:
                 row["phase"] = "outside"
 
@@ -165,9 +187,11 @@ class RandomRun:
 
     def _step(self, step: int, program: list[int]) -> None:
         phase = (
-            self.random.choice(["prefill", "step"]) if step == 0 else self.random.choice(["decode"] * 5 + ["prefill"])
+            self.random.choice(["prefill", "step"])
+            if step == 0
+            else self.random.choice(["decode"] * 10 + ["prefill"] * 2 + ["mixed"])
         )
-        name = phase if phase in ("prefill", "decode") else None
+        name = phase if phase != "step" else None
         self._execute(step, name, program, step)
         spans = {}
         for device in self.devices:
@@ -253,6 +277,7 @@ class RandomRun:
             self_ps=duration,
             is_leaf=number != 7,
             execution=execution,
+            iteration=(0, 1, None)[self.events % 3] if number == 8 else None,
             phase=phase,
             step=step,
         )

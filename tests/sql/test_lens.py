@@ -53,7 +53,7 @@ NEED_MORE = {
     "metrics.ici_utilization_v1",  # the peaks of a device
     "metrics.kv_cache_traffic_v1",
     "metrics.launch_overhead_v1",  # a line of modules
-    "metrics.layer_time_v1",  # devices
+    "metrics.layer_coverage_v1",  # devices
     "models.memory_states",  # host events
     "metrics.memory_in_use_v1",  # host events
     "metrics.mfu_v1",
@@ -63,6 +63,7 @@ NEED_MORE = {
     "metrics.roofline_v1",
     "metrics.scaling_efficiency_v1",  # metric values
     "metrics.traffic_by_link_v1",  # devices
+    "models.collective_links",  # devices
     "metrics.unit_utilization_v1",  # counters
     *(
         f"preconditions.{name}"

@@ -107,6 +107,33 @@ def test_what_one_side_does_not_have_is_named(connection: duckdb.DuckDBPyConnect
     assert {r["loss"] for r in found} == {None}
 
 
+@pytest.mark.parametrize(("covered", "verdict"), [(0.9, "worse"), (0.89, "not judged"), (None, "not judged")])
+def test_numbers_by_layer_are_judged_where_both_sides_know_most_layers(
+    connection: duckdb.DuckDBPyConnection, covered: float | None, verdict: str
+) -> None:
+    """Decode by the less known side; prefill, of which both know all, by itself; what has no layer in any case."""
+    rows = [
+        *values("a", "layer_time", [0.1], phase="decode", layer=0, part="mlp"),
+        *values("b", "layer_time", [2480.0], phase="decode", layer=0, part="mlp"),
+        *values("a", "layer_time", [1.0], phase="prefill", layer=0, part="mlp"),
+        *values("b", "layer_time", [2.0], phase="prefill", layer=0, part="mlp"),
+        *values("a", "tpot", [1.0], phase="decode"),
+        *values("b", "tpot", [2.0], phase="decode"),
+        *values("b", "layer_coverage", [1.0], phase="decode"),
+        *(values("a", "layer_coverage", [covered], phase="decode") if covered else []),
+        *(v for run in "ab" for v in values(run, "layer_coverage", [1.0], phase="prefill")),
+    ]
+    found = compared(connection, rows, "['b'], ['a']")
+    by_layer = {json.loads(r["dimensions"])["phase"]: r for r in found if r["metric"] == "layer_time"}
+    assert by_layer["prefill"]["verdict"] == "worse"
+    assert next(r["verdict"] for r in found if r["metric"] == "tpot") == "worse"
+    decode = by_layer["decode"]
+    assert decode["verdict"] == verdict
+    assert (decode["baseline"], decode["value"]) == (0.1, 2480.0)
+    losses = decode["relative"], decode["loss"], decode["tail_loss"]
+    assert all((loss is None) == (verdict == "not judged") for loss in losses)
+
+
 def test_a_loss_from_zero_is_without_limit(connection: duckdb.DuckDBPyConnection) -> None:
     rows = values("a", "tpot", [0]) + values("b", "tpot", [1])
     [row] = compared(connection, rows, "['b'], ['a']")

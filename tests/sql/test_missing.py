@@ -164,6 +164,10 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         [{"collectives": _SIZES[:-1]}, {"collectives": [*_SIZES[:-1], _SIZES[-1] | {"kind": "all-gather"}]}],
     ),
     "fitted_transfers": ({"collectives": _SIZES}, [{"collectives": [s | {"end_ps": 9} for s in _SIZES]}]),
+    "dcn_in_steps": (
+        {"ops": [_OP], "collectives": [_BETWEEN]},
+        [{"ops": [_OP], "collectives": [_SUM]}],
+    ),
     "stated_collectives": (
         {"runs": [{}], "quality_flags": [_KERNELS], "collectives": [_SUM]},
         [{"runs": [{}], "quality_flags": [_KERNELS]}],
@@ -215,7 +219,19 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         {"collectives": [_SUM | {"axis": "pp", "step": 0}]},
         [{"collectives": [_SUM | {"axis": "tp", "step": 0}]}, {"collectives": [_SUM | {"axis": "pp"}]}],
     ),
-    "batch_size": ({"runs": [{"batch_size": 1}]}, [{"runs": [{}]}]),
+    "told_requests": (
+        {"phases": [_PREFILL]},
+        [
+            {"phases": [_PREFILL, _PREFILL | {"index": 1, "start_us": 1}]},
+            {"phases": [_PREFILL, _PREFILL | {"name": "mixed", "index": 1, "start_us": 1}]},
+            {"phases": [_NAMELESS]},
+        ],
+    ),
+    "told_sequences": ({"runs": [{"batch_size": 1}]}, [{"runs": [{}]}]),
+    "known_tokens": (
+        {"runs": [{"batch_size": 1, "input_length": 1}]},
+        [{"runs": [{"batch_size": 1}]}, {"step_batches": [_BATCH | {"decode_tokens": None}]}],
+    ),
     "lengths": ({"runs": [{"input_length": 1, "output_length": 1}]}, [{"runs": [{"input_length": 1}]}]),
     "model_name": ({"runs": [{"model": "llama"}]}, [{"runs": [{}]}]),
     "model_shape": (
@@ -393,5 +409,5 @@ def test_captures_of_other_programs(shared_captures: Warehouse) -> None:
         assert found[name]["ici_utilization"] == "link_peak"
         assert "ttft" not in found[name]
     assert found["cpu_llama_tp4"]["pipeline_bubble"] == "pipeline"
-    assert found["cpu_llama_tp4"]["throughput"] == "batch_size"
+    assert found["cpu_llama_tp4"]["throughput"] == "told_sequences"
     assert found["cpu_llama_tp4"]["scaling_efficiency"] == "known_throughput"

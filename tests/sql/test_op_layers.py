@@ -24,7 +24,11 @@ QUERY = "SELECT device_id, layer, microbatch FROM models.op_layers ORDER BY even
 
 
 def found(
-    run: dict[str, Any], instruction: dict[str, Any], pp_index: list[int | None], *stages: dict[str, int]
+    run: dict[str, Any],
+    instruction: dict[str, Any],
+    pp_index: list[int | None],
+    *stages: dict[str, int],
+    iteration: int | None = None,
 ) -> list[tuple[Any, ...]]:
     """Layer and microbatch of one op on devices of these stages."""
     given = {
@@ -34,7 +38,9 @@ def found(
             for d, p in enumerate(pp_index)
         ],
         "instructions": [{"instruction_id": 0} | instruction],
-        "ops": [{"device_id": d, "start_us": d, "duration_us": 1} for d in range(len(pp_index))],
+        "ops": [
+            {"device_id": d, "start_us": d, "duration_us": 1, "iteration": iteration} for d in range(len(pp_index))
+        ],
     }
     with warehouse_of(given, DEFINITIONS) as connection:
         return connection.execute(QUERY).fetchall()
@@ -84,6 +90,24 @@ def test_a_layer_of_the_whole_model_goes_first() -> None:
 def test_unknown_where_a_fact_is_missing(run: dict[str, Any], pp_index: int | None) -> None:
     ((_, layer, _),) = found(run, {"stage_layer": 1}, [pp_index])
     assert layer is None
+
+
+@pytest.mark.parametrize(
+    ("run", "stages", "layers"),
+    [
+        ({}, ({}, {}), [1, 1]),  # no pipeline
+        (PIPELINE, ({}, {}), [1, 4]),  # three layers a stage
+        (PIPELINE, ({"first_layer": 0, "last_layer": 1}, {"first_layer": 2, "last_layer": 5}), [1, 3]),
+        ({"pp": 2, "num_layers": 5}, ({}, {}), [None, None]),
+    ],
+)
+def test_a_stage_loops_over_its_layers(
+    run: dict[str, Any], stages: tuple[dict[str, int], ...], layers: list[int | None]
+) -> None:
+    """The second iteration of a loop; an op of unknown iteration has no layer, not the first."""
+    instruction = {"loop_layer": 0, "layers_per_iteration": 1}
+    assert [layer for _, layer, _ in found(run, instruction, [0, 1], *stages, iteration=1)] == layers
+    assert [layer for _, layer, _ in found(run, instruction, [0, 1], *stages)] == [None, None]
 
 
 def test_an_op_without_layer() -> None:

@@ -29,7 +29,7 @@ def _made_up(run_id: str, seed: int) -> dict[str, list[Row]]:
     """A server of one or two data-parallel ranks on two devices."""
     pick = random.Random(seed)
 
-    def maybe(value: Any, chance: float = 0.05) -> Any:
+    def maybe(value: Any, chance: float = 0.02) -> Any:
         return None if pick.random() < chance else value
 
     tables: dict[str, list[Row]] = {name: [] for name in _READ if name != "collectives"}
@@ -41,8 +41,9 @@ def _made_up(run_id: str, seed: int) -> dict[str, list[Row]]:
     ]
     ranks, at = pick.choice([1, 1, 2]), 0
     requests = pick.choice([1, 2])
-    for step in range(pick.randrange(3, 24)):
-        phase = pick.choices(["decode", "prefill", "step"], [8, 1, 1])[0]
+    shortest = [pick.randrange(10, 14) for _ in range(ranks)]
+    for step in range(pick.randrange(3, 40)):
+        phase = pick.choices(["decode", "prefill", "mixed", "step"], [26, 1, 1, 1])[0]
         name = phase if phase != "step" else None
         length = pick.randrange(20, 200)
         for device in (0, 1):
@@ -59,7 +60,8 @@ def _made_up(run_id: str, seed: int) -> dict[str, list[Row]]:
                     | {"event_id": len(tables["ops"]), "start_ps": begin * _US, "duration_ps": pick.randrange(5) * _US}
                 )
         for rank in range(ranks):
-            is_prefill = phase == "prefill" or pick.random() < 0.1
+            shortest[rank] = shortest[rank] + 1 if pick.random() < 0.95 else pick.randrange(10, 14)
+            is_prefill = phase in ("prefill", "mixed") or pick.random() < 0.05
             scheduled = pick.randrange(1, 50)
             tables["step_batches"].append(
                 {
@@ -72,7 +74,7 @@ def _made_up(run_id: str, seed: int) -> dict[str, list[Row]]:
                     "prefill_tokens": maybe(pick.randrange(60) if is_prefill else 0),
                     "decode_tokens": pick.choice([0, None, 2]) if is_prefill else maybe(requests),
                     "requests": maybe(requests),
-                    "min_kv_length": maybe(pick.randrange(10, 14)),
+                    "min_kv_length": maybe(shortest[rank]),
                 }
             )
         at += length + pick.randrange(10)

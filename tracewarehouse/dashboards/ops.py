@@ -37,8 +37,9 @@ _ZOOM = "wheel![event.ctrlKey]"
 
 _OPS = """SELECT 'device ' || o.device_id AS device, (o.start_ps - $start) / 1e9 AS start_ms,
        (o.start_ps + o.duration_ps - $start) / 1e9 AS end_ms, c.class, i.name AS op,
-       o.duration_ps / 1e6 AS duration_us, o.phase, o.step, i.layer, i.part
+       o.duration_ps / 1e6 AS duration_us, o.phase, o.step, l.layer, i.part
 FROM main.ops AS o
+JOIN models.op_layers AS l USING (run_id, event_id)
 JOIN main.instructions AS i USING (run_id, instruction_id)
 JOIN models.instruction_classes AS c USING (run_id, instruction_id)
 WHERE run_id = $run AND o.is_leaf AND o.device_id IS NOT NULL

@@ -26,7 +26,13 @@ KIND_COLORS = {
 }
 """Colour of each class of ops, collectives first."""
 
-PHASE_COLORS = {"prefill": "#b57a12", "decode": "#4a7fb0", "no phase": "#7a93a8", "outside": "#9a9a9a"}
+PHASE_COLORS = {
+    "prefill": "#b57a12",
+    "mixed": "#7d6a9c",
+    "decode": "#4a7fb0",
+    "no phase": "#7a93a8",
+    "outside": "#9a9a9a",
+}
 SERIES = ("#4a7fb0", "#d1495b", "#4d9440", "#b57a12", "#9a63a8", "#0f8b9d", "#a96f54", "#8a949e")
 """Colours of series without a meaning of their own, in order."""
 

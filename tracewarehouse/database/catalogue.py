@@ -21,33 +21,30 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import msgspec
 
+from tracewarehouse.database.catalogue_store import KEPT, MADE, STORE, encoded_lists, known_runs, known_stamps
 from tracewarehouse.database.lens import add_tables, comment_on_tables, new_lens_file, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest, placed_whole
 from tracewarehouse.ingest.lake.lake import DATABASE, KnownRuns, Lake, State
 from tracewarehouse.ingest.lake.manifest import RunVersion, unread_sentence
-from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES, Column, Table
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.ingest.version import VERSION
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions
-
-KEPT = ("devices", "hosts", "mesh_axes", "metric_values", "quality_flags", "runs")
-"""The tables whose rows the catalogue holds: a few rows per run each, read by questions over many runs."""
 
 MARK = ".if-this-is-missing-run-tw-build.parquet"
 """A file without rows beside warehouse.duckdb. The database's views name its whole path before any file of a run.
@@ -75,58 +72,6 @@ FROM listed FULL JOIN macros AS m USING (table_name)
 WHERE table_name NOT IN {KEPT}
 """  # noqa: S608  names of the schema
 """The tables that have files, or had some, with the names of the files, one a line."""
-_NAME = re.compile(r"[0-9a-z][0-9a-z_-]*/[a-z_][0-9a-z_-]*\.parquet")
-_V = TypeVar("_V")
-_decoder = msgspec.msgpack.Decoder(tuple[dict[str, list[str]], dict[str, int], bytes])
-
-
-def _table(name: str, doc: str, columns: Mapping[str, tuple[str, str]]) -> Table:
-    return Table(name, doc, tuple(Column(n, kind, sentence) for n, (kind, sentence) in columns.items()))
-
-
-_RUN = {"run_id": ("VARCHAR", "The run.")}
-_MADE = _table(
-    "made",
-    "One row: what the catalogue was made for.",
-    {
-        "format": ("INTEGER", "Version of the schema store."),
-        "schema_version": ("INTEGER", "Version of the runs' tables."),
-        "root": ("VARCHAR", "The warehouse's folder; the views name files in it."),
-        "definitions": ("VARCHAR", "Digest of the definitions of tracewarehouse that the views are from."),
-        "own_definitions": (
-            "VARCHAR",
-            "Digest of a user's own definitions that the views are from; empty if there are none.",
-        ),
-    },
-)
-_MANIFESTS = _table(
-    "manifests",
-    "One row per run: the content of its manifest, and the file that held it.",
-    _RUN
-    | {
-        "inode": ("UBIGINT", "Inode of the manifest."),
-        "size": ("BIGINT", "Size of the manifest in bytes."),
-        "modified_ns": ("BIGINT", "When the content of the manifest changed last, Unix time."),
-        "changed_ns": ("BIGINT", "When the inode of the manifest changed last, Unix time."),
-        "version": ("VARCHAR", "Version of the run."),
-        "name": ("VARCHAR", "Name of the run."),
-        "ingest_version": ("VARCHAR", "Version of tracewarehouse that ingested it."),
-        "source_digest": ("VARCHAR", "Digest of its capture."),
-        "metrics_fingerprint": ("VARCHAR", "Fingerprint of the definitions of its metric values."),
-        "flags": ("VARCHAR[]", "Its quality flags."),
-        "lists": ("BLOB", "Its files, their digests, and rows by table, encoded for tracewarehouse."),
-    },
-)
-_FILES = _table(
-    "files",
-    "One row per Parquet file of a run.",
-    _RUN
-    | {
-        "table_name": ("VARCHAR", "The table."),
-        "file": ("VARCHAR", "The file, relative to the folder lake of the warehouse."),
-    },
-)
-_STORE = (_MADE, _MANIFESTS, _FILES, *(TABLES[t] for t in KEPT))
 
 
 class Catalogue:
@@ -161,7 +106,7 @@ class Catalogue:
             connection.execute(f"ATTACH {literal(self.readable_paths[0])} AS {_ALIAS} (READ_ONLY, HIDDEN)")
             found = self._made(connection, f"{_ALIAS}.")
             if found and found[:2] == (_FORMAT, SCHEMA_VERSION):
-                return _runs(connection, _ALIAS)
+                return known_runs(connection, _ALIAS)
             connection.execute(f"DETACH {_ALIAS}")
         except duckdb.InterruptException:
             raise
@@ -191,7 +136,7 @@ class Catalogue:
         return is_same and (Path(self._root) / MARK).exists()
 
     def _made(self, connection: duckdb.DuckDBPyConnection, database: str = "") -> tuple[Any, ...] | None:
-        return connection.execute(f"SELECT {_MADE.names_sql} FROM {database}store.made").fetchone()  # noqa: S608
+        return connection.execute(f"SELECT {MADE.names_sql} FROM {database}store.made").fetchone()  # noqa: S608
 
     def build(self) -> Path:
         """Write the file anew, and return its path; see `Warehouse.build`.
@@ -214,7 +159,7 @@ class Catalogue:
         try:
             state = self._lake.state()
             with self._opened() as connection:
-                made, held = self._made(connection), _stamps(connection)
+                made, held = self._made(connection), known_stamps(connection)
         except WarehouseError:  # it is damaged, or the runs cannot be listed
             return False
         return (
@@ -244,7 +189,7 @@ class Catalogue:
             return set()
         state = self._lake.state()
         with self._opened() as connection:
-            gone = [r for r, stamp in _stamps(connection).items() if state.get(r) != stamp]
+            gone = [r for r, stamp in known_stamps(connection).items() if state.get(r) != stamp]
             where = f"WHERE {_among(gone)}" if gone else "WHERE false"
             files = connection.execute(f"SELECT file FROM store.files {where}").fetchall()  # noqa: S608
         return {f"lake/{name}" for (name,) in files}
@@ -256,7 +201,7 @@ class Catalogue:
             WarehouseError: the file is damaged.
         """
         with self._opened() as connection:
-            for table in _STORE:
+            for table in STORE:
                 connection.execute(f"SELECT bit_xor(hash(t)) FROM store.{table.name} AS t").fetchall()  # noqa: S608
 
     @contextmanager
@@ -332,23 +277,23 @@ class Catalogue:
                 writer.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(mark))}")
         connection = new_lens_file(part, self._definitions())
         connection.execute("CREATE SCHEMA store")
-        for table in _STORE:
+        for table in STORE:
             columns = (f'"{c.name}" {c.type} {_COMPRESSED if c.name in _LONG else ""}' for c in table.columns)
             connection.execute(f"CREATE TABLE store.{table.name} ({', '.join(columns)})")
         connection.execute(f"INSERT INTO store.made VALUES ({', '.join(literal(v) for v in self._wanted)})")  # noqa: S608
         add_tables(connection, {t: f"store.{t}" if t in KEPT else None for t in TABLES})
         comment_on_tables(connection)
-        comment_on_tables(connection, {t.name: f"store.{t.name}" for t in _STORE}, _STORE, "store")
+        comment_on_tables(connection, {t.name: f"store.{t.name}" for t in STORE}, STORE, "store")
         return connection
 
     def _extend(self, connection: duckdb.DuckDBPyConnection, state: State) -> None:
         """Bring an open file up to date with the runs of these manifests."""
-        held = _stamps(connection)
+        held = known_stamps(connection)
         gone = [r for r, stamp in held.items() if state.get(r) != stamp]
         missing = sorted(state.keys() - (held.keys() - gone))
         connection.begin()
         if gone:
-            for table in _STORE[1:]:
+            for table in STORE[1:]:
                 connection.execute(f"DELETE FROM store.{table.name} WHERE {_among(gone)}")  # noqa: S608
         for first in range(0, len(missing), _AT_ONCE):
             read = map(self._lake.read, missing[first : first + _AT_ONCE])
@@ -389,7 +334,7 @@ class Catalogue:
         manifests, files = [], []
         for r in runs:
             facts = (*state[r.run_id], r.version, r.name, r.ingest_version, r.source_digest, r.metrics_fingerprint)
-            lists = f"CAST({literal(r.flags)} AS VARCHAR[]), unhex('{_encoded(r).hex()}')"
+            lists = f"CAST({literal(r.flags)} AS VARCHAR[]), unhex('{encoded_lists(r).hex()}')"
             manifests.append(f"({', '.join(map(literal, (r.run_id, *facts)))}, {lists})")
             named = [(r.run_id, t, f.removeprefix("lake/")) for t, in_table in r.files.items() for f in in_table]
             files += [f"({', '.join(map(literal, row))})" for row in named]
@@ -454,83 +399,3 @@ def _settled(state: State) -> State:
     time.sleep(min(max(newest + _TICK_NS - time.time_ns(), 0), _TICK_NS) / 1e9)
     limit = time.time_ns() - _TICK_NS
     return {r: stamp for r, stamp in state.items() if max(stamp[2:]) <= limit}
-
-
-def _stamps(connection: duckdb.DuckDBPyConnection) -> State:
-    rows = connection.execute("SELECT run_id, inode, size, modified_ns, changed_ns FROM store.manifests").fetchall()
-    return {run_id: tuple(stamp) for run_id, *stamp in rows}
-
-
-def _runs(connection: duckdb.DuckDBPyConnection, database: str) -> KnownRuns:
-    rows = connection.execute(f"SELECT {_MANIFESTS.names_sql} FROM {database}.store.manifests").fetchall()  # noqa: S608
-    known: KnownRuns = {}
-    for run_id, inode, size, modified, changed, version, name, ingest, source, metrics, flags, encoded in rows:
-        lists = _Lists(run_id, encoded)
-        files: _Listed[list[str]] = _Listed(lists, 0)
-        counts: _Listed[int] = _Listed(lists, 1)
-        digests: _Listed[str] = _Listed(lists, 2)
-        run = RunVersion(run_id, version, name, SCHEMA_VERSION, ingest, source, files, counts, metrics, flags, digests)
-        known[run_id] = (inode, size, modified, changed), run
-    return known
-
-
-def _encoded(run: RunVersion) -> bytes:
-    """The files of a run by table, relative to the run's folder; its rows by table; and the digests of its files."""
-    names = {t: [f.removeprefix(f"lake/{run.run_id}/") for f in files] for t, files in run.files.items()}
-    digests = bytes.fromhex("".join(run.digests[f] for files in run.files.values() for f in files))
-    return msgspec.msgpack.encode((names, dict(run.rows), digests))
-
-
-class _Lists:
-    """The decoded lists of a run; few questions read any, and decoding those of 10,000 runs takes a while."""
-
-    __slots__ = ("_decoded", "_encoded", "_run_id")
-
-    def __init__(self, run_id: str, encoded: bytes) -> None:
-        self._run_id, self._encoded = run_id, encoded
-        self._decoded: tuple[dict[str, list[str]], dict[str, int], dict[str, str]] | None = None
-
-    def decoded(self) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
-        """Files by table, rows by table, and digests by file.
-
-        Raises:
-            WarehouseError: a name is not one of a file in the run's folder.
-        """
-        if self._decoded is None:
-            names, rows, digests = _decoder.decode(self._encoded)
-            if not all(_NAME.fullmatch(name) for named in names.values() for name in named):
-                raise WarehouseError(f"{DATABASE} names files of run {self._run_id} outside its folder; delete it")
-            files = {t: [f"lake/{self._run_id}/{n}" for n in named] for t, named in names.items()}
-            text = digests.hex()
-            by_file = {
-                f: text[64 * i : 64 * i + 64] for i, f in enumerate(f for named in files.values() for f in named)
-            }
-            self._decoded = files, rows, by_file
-        return self._decoded
-
-
-class _Listed(Mapping[str, _V]):
-    """One of the lists of a run, decoded when it is first read."""
-
-    __slots__ = ("_lists", "_number")
-
-    def __init__(self, lists: _Lists, number: int) -> None:
-        self._lists, self._number = lists, number
-
-    def _list(self) -> dict[str, _V]:
-        return cast("dict[str, _V]", self._lists.decoded()[self._number])
-
-    def __getitem__(self, key: str) -> _V:
-        return self._list()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._list())
-
-    def __len__(self) -> int:
-        return len(self._list())
-
-    def __repr__(self) -> str:
-        return repr(self._list())
-
-    def __reduce__(self) -> tuple[type, tuple[dict[str, _V]]]:
-        return dict, (self._list(),)

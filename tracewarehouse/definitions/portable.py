@@ -87,14 +87,14 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
         return
     match node:
         case exp.Select():
-            yield from _of_select(node)
+            yield from _select_complaints(node)
         case exp.Union():
             if node.args.get("distinct"):
                 yield "only UNION ALL is allowed"
         case exp.Join():
-            yield from _of_join(node)
+            yield from _join_complaints(node)
         case exp.Star():
-            yield from _of_star(node)
+            yield from _star_complaints(node)
         case exp.Case():
             if node.args.get("this") is not None:
                 yield "only the searched form of CASE is allowed"
@@ -121,10 +121,10 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
             if node.args.get("query") is not None:
                 yield "no subquery in IN; join"
         case exp.Window():
-            yield from _of_window(node)
+            yield from _window_complaints(node)
 
 
-def _of_select(node: exp.Select) -> Iterator[str]:
+def _select_complaints(node: exp.Select) -> Iterator[str]:
     for clause in ("order", "limit", "offset", "distinct", "laterals", "sample"):
         if node.args.get(clause):
             yield f"no {clause.upper()} in a definition"
@@ -143,7 +143,7 @@ def _of_select(node: exp.Select) -> Iterator[str]:
         yield _AGGREGATE_BY_RUN
 
 
-def _of_star(node: exp.Star) -> Iterator[str]:
+def _star_complaints(node: exp.Star) -> Iterator[str]:
     if isinstance(node.parent, exp.Count):
         return
     select = node.find_ancestor(exp.Select)
@@ -160,7 +160,7 @@ def _reads(star: exp.Star, table: exp.Table) -> bool:
     return qualifier in ("", table.alias_or_name)
 
 
-def _of_join(node: exp.Join) -> Iterator[str]:
+def _join_complaints(node: exp.Join) -> Iterator[str]:
     kind = node.side or node.kind or ""
     if kind not in _JOINS or node.method:
         yield "only INNER JOIN, LEFT JOIN and CROSS JOIN are allowed"
@@ -176,7 +176,7 @@ def _of_join(node: exp.Join) -> Iterator[str]:
         yield _JOIN_BY_RUN
 
 
-def _of_window(node: exp.Window) -> Iterator[str]:
+def _window_complaints(node: exp.Window) -> Iterator[str]:
     if isinstance(node.this, exp.Filter):
         yield "Spark has no FILTER in a window; write CASE in the aggregate"
     definition = _definition(node)

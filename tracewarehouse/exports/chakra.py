@@ -193,7 +193,7 @@ def _communication(warehouse: Warehouse, in_run: str) -> _Communication:
             pairs.setdefault(instruction, []).append((devices[0], devices[1]))
     rows = warehouse.query(
         "SELECT c.event_id, c.done_event_id, c.device_id, c.instruction_id, c.instance, c.kind, c.group_index, "
-        "coalesce(c.message_bytes, 0), o.start_ps, c.end_ps "
+        "coalesce(c.message_bytes, 0), o.start_ps, c.end_ps, c.window_source = 'fused op' "
         "FROM main.collectives AS c INNER JOIN main.ops AS o USING (run_id, event_id) "
         f"WHERE {in_run} AND o.is_leaf ORDER BY c.device_id, o.start_ps, c.event_id"
     ).rows()
@@ -201,8 +201,12 @@ def _communication(warehouse: Warehouse, in_run: str) -> _Communication:
     communication = _Communication()
     lacking: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
-    for event_id, done, device, instruction, instance, kind, group, size, start, end in rows:
+    fused: Counter[str] = Counter()
+    for event_id, done, device, instruction, instance, kind, group, size, start, end, is_fused in rows:
         calls: list[_Call] = []
+        if is_fused:
+            fused[kind] += 1
+            continue
         if kind == "collective-permute":
             if not any(device in pair for pair in pairs.get(instruction, [(device, device)])):
                 continue  # it neither sends nor receives
@@ -225,6 +229,7 @@ def _communication(warehouse: Warehouse, in_run: str) -> _Communication:
     for kinds, why in (
         (lacking, "lack ranks that are not in the run"),
         (unknown, "are of a kind that Chakra lacks"),
+        (fused, "are part of ops that compute"),
     ):
         for kind, count in sorted(kinds.items()):
             communication.warnings.append(f"{count} executions of {kind} {why}, and count as compute")

@@ -9,6 +9,7 @@ import pytest
 from hlo_writer import Module
 from xplane_builder import Space, Unsigned
 
+from tracewarehouse.exports.chakra import export_chakra
 from tracewarehouse.ingest.hlo.instruction import is_communicating
 from tracewarehouse.ingest.hlo.proto import read_module
 from tracewarehouse.warehouse import Warehouse
@@ -133,6 +134,16 @@ def test_a_run_of_fused_collectives_alone_says_so(tmp_path: Path) -> None:
     missing = dict(warehouse.query("SELECT metric, reason FROM metrics.missing").rows())
     for metric in ("collective_transfer", "ici_utilization", "hockney"):
         assert missing[metric].startswith("every collective is part of an op that computes")
+
+
+def test_chakra_takes_the_op_for_what_it_computes(tmp_path: Path) -> None:
+    proto = program((*PARAMETERS, gather(50, 7)), entry=(fusion(9),), calls={"fusion.9": 1})
+    warehouse = Warehouse(tmp_path / "w")
+    run = warehouse.ingest(capture((fusion(9), 0, 10), proto=proto).write(tmp_path / "x.xplane.pb"))[0].run_id
+    export = export_chakra(warehouse, run, tmp_path / "out")
+    assert [str(w) for w in export.warnings] == [
+        "2 executions of all-gather are part of ops that compute, and count as compute"
+    ]
 
 
 PALLAS = '%ring.3 = bf16[8,8]{1,0} custom-call(bf16[8,8]{1,0} %x), custom_call_target="tpu_custom_call"'

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tracewarehouse.ingest.devices import sampled_programs
 from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run
+from tracewarehouse.ingest.layers.loops import LoopPlaces
 
 
 def runs(*modules: str) -> list[Run]:
@@ -27,6 +28,7 @@ def follow(samples: SampledExecutions, execution: list[int], instruction: list[i
         np.array(start, np.int64),
         np.full(n, 50),
         np.ones(n, bool),
+        LoopPlaces.nowhere(n),
     )
 
 
@@ -49,6 +51,7 @@ def test_ops_between_executions_and_containers_are_left_out() -> None:
         np.array([0, 10, 20]),
         np.array([100, 5, 80]),
         np.array([False, True, True]),
+        LoopPlaces.nowhere(3),
     )
     [found] = samples.executions()
     assert found.instruction_id.tolist() == [7]

@@ -48,7 +48,7 @@ def test_ingest_tells_layer_part_source_and_confidence(ingest: Ingest) -> None:
     assert "inferred_layers" in result.entry.flags
 
 
-def test_one_mark_keeps_a_program_as_it_is_marked(ingest: Ingest) -> None:
+def test_a_mark_that_contradicts_repetition_keeps_a_program_as_it_is_marked(ingest: Ingest) -> None:
     ops = transformer(6)
     ops[5] = Op(ops[5].text, ops[5].category, ops[5].ns, "jit(step)/layers_3/attn/kernel", 3, "attn")
     result, query = ingest(capture(ops), mesh="tp=2")
@@ -56,6 +56,9 @@ def test_one_mark_keeps_a_program_as_it_is_marked(ingest: Ingest) -> None:
     assert layers == [(name(ops[5]), 3, "marked", None)]
     assert query("SELECT DISTINCT part_source FROM instructions WHERE part IS NOT NULL") == [("marked",)]
     assert "inferred_layers" not in result.entry.flags
+    assert query("SELECT detail FROM quality_flags WHERE flag = 'partial_layers'") == [
+        ("99% of the op time (jit_step: names state other layers for 1 of 1 instructions than repetition shows)",)
+    ]
 
 
 def test_a_stage_with_a_program_of_its_own_counts_its_own_layers(ingest: Ingest) -> None:
@@ -74,10 +77,10 @@ def test_ops_that_every_execution_lacks_at_its_start_refuse_the_program(ingest: 
 
 @pytest.mark.parametrize("folder", [p.name for p in sorted(CAPTURES.iterdir()) if p.is_dir()])
 def test_two_layers_with_hidden_marks_are_refused(
-    folder: str, tmp_path: Path, tables_of: Callable[[Path], Query]
+    folder: str, tmp_path: Path, tables_in: Callable[[Path], Query]
 ) -> None:
     run = ingest_one(CAPTURES / folder, tmp_path).run_id
-    query = tables_of(tmp_path)
+    query = tables_in(tmp_path)
     sources = "SELECT DISTINCT layer_source, layer_confidence FROM instructions WHERE layer_source IS NOT NULL"
     assert query(sources) == [("marked", None)]
     for names_too in (False, True):
@@ -98,11 +101,11 @@ def test_ops_of_virtual_devices_and_gpus_are_placed_too(ingest: Ingest, backend:
 
 @pytest.mark.parametrize("names_too", [False, True])
 def test_hidden_layers_of_a_recording_are_found(
-    names_too: bool, tmp_path: Path, tables_of: Callable[[Path], Query]
+    names_too: bool, tmp_path: Path, tables_in: Callable[[Path], Query]
 ) -> None:
     """Recorded with `tw collect --model llama --mesh tp=2 --layers 5 --batch 2 --input-length 8 --output-length 3`."""
     run = ingest_one(RECORDED / "llama-tp2-b2-i8-o3-l5.xplane.pb.gz", tmp_path).run_id
-    hidden = hide_marks(tables_of(tmp_path), run, names_too=names_too)
+    hidden = hide_marks(tables_in(tmp_path), run, names_too=names_too)
     found = [p for p in infer_layers(hidden.executions, hidden.rows) if p.is_inferred]
     assert [(p.count, p.confidence > 0.95) for p in found] == [(5, True)] * 2  # prefill and decode
     layer = {i: number for p in found for i, number in p.layer.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,13 +148,46 @@ def test_devices_that_disagree_lower_the_confidence() -> None:
     assert not inferred(ops, execution(ops), execution(ops, order)).layer
 
 
-def test_marked_programs_are_left_alone() -> None:
-    ops = transformer(8)
-    marked = [*ops[:-1], Op(ops[-1].text, ops[-1].category, ops[-1].ns, "jit(step)/layers_3/mul", 3, None)]
-    found = inferred(marked)
+def marked(ops: Sequence[Op], shares: Callable[[int], bool], shift: int = 0) -> list[Op]:
+    """The ops, some of them with the layer in their names; `shares` chooses by position."""
+    return [
+        replace(op, op_name=f"jit(step)/layers_{op.layer + shift}/{op.op_name}")
+        if op.layer is not None and shares(i)
+        else op
+        for i, op in enumerate(ops)
+    ]
+
+
+def test_programs_whose_time_is_marked_are_left_alone() -> None:
+    found = inferred(marked(transformer(8), lambda i: i % 3 > 0))
     assert found.is_marked
+    assert found.marked_share > 0.5
     assert not found.is_inferred
     assert not found.layer
+
+
+def test_few_marks_do_not_switch_inference_off() -> None:
+    """As a server marks the reduces of its weights' scales, and nothing else."""
+    ops = transformer(8)
+    found = inferred(marked(ops, lambda i: ops[i].category == "all-reduce"))
+    assert 0 < found.marked_share < 0.5
+    assert found.is_inferred
+    assert found.layer == truth(ops)
+
+
+def test_marks_tell_the_first_layer_of_a_stage() -> None:
+    ops = transformer(8)
+    found = inferred(marked(ops, lambda i: ops[i].category == "all-reduce", shift=16))
+    assert found.first == 16
+    assert found.layer == {i: layer + 16 for i, layer in truth(ops).items()}
+
+
+def test_marks_that_contradict_repetition_refuse_it() -> None:
+    """One layer is called another, and all that are marked are; a single mark proves no other first layer."""
+    ops = transformer(8)
+    of_two = marked(ops, lambda i: ops[i].category == "all-reduce" and ops[i].layer in (2, 5), shift=1)
+    assert "names state other layers for 4 of 4" in (inferred(of_two).refusal or "")
+    assert not inferred(of_two).layer
 
 
 def test_programs_with_layers() -> None:

@@ -21,7 +21,8 @@ from run_copies import publish_copy
 
 import tracewarehouse as tw
 from tracewarehouse.database import catalogue as catalogue_module
-from tracewarehouse.database.catalogue import KEPT, Catalogue
+from tracewarehouse.database.catalogue import Catalogue
+from tracewarehouse.database.catalogue_store import KEPT
 from tracewarehouse.ingest.errors import UnreadRunWarning
 from tracewarehouse.ingest.lake import lake as lake_module
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake

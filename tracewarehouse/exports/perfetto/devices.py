@@ -53,21 +53,23 @@ class Devices:
         for plane, host in self._run.rows(f"SELECT DISTINCT plane, host {elsewhere} ORDER BY ALL"):
             track = self._writer.track(self._run.with_host(plane, host), group)
             where = f"device_id IS NULL AND plane = {literal(plane)} AND host = {literal(host)}"
-            self._write_lines(track, self._ops(where), self._instructions.arguments(None), {})
+            self._write_lines(track, self._ops(where), {})
 
     def _write_device(self, parent: int, device_id: int) -> None:
         ops = self._ops(f"device_id = {device_id}")
-        tracks = self._write_lines(parent, ops, self._instructions.arguments(device_id), self._run_ids(device_id))
+        tracks = self._write_lines(parent, ops, self._run_ids(device_id))
         for name, kind in (("1. Steps", "step"), ("2. XLA Modules", "module")):
             if name not in tracks:
                 self._write_phases(parent, name, device_id, kind)
-        self._write_name_scope(parent, ops, device_id)
+        self._write_name_scope(parent, ops)
         self._write_collectives(parent, device_id)
 
     def _ops(self, where: str) -> pa.Table:
         return self._run.arrow(
-            "SELECT event_id, instruction_id, start_ps, duration_ps, phase, step, execution, is_leaf "
-            f"FROM main.ops WHERE {self._run.in_selection} AND {where} ORDER BY event_id"
+            "SELECT event_id, instruction_id, start_ps, duration_ps, phase, step, execution, is_leaf, layer "
+            f"FROM (SELECT * FROM main.ops WHERE {self._run.in_selection} AND {where}) AS o "
+            f"LEFT JOIN (SELECT event_id, layer FROM models.op_layers WHERE {self._run.in_run}) AS l USING (event_id) "
+            "ORDER BY event_id"
         )
 
     def _run_ids(self, device_id: int) -> dict[int, int]:
@@ -81,11 +83,8 @@ class Devices:
         """)
         return dict(run_ids)
 
-    def _write_lines(self, parent: int, ops: pa.Table, described: Encoded, run_ids: dict[int, int]) -> set[str]:
-        """Write the events of a device line by line; returns the names of the tracks.
-
-        `described` has the arguments of each instruction.
-        """
+    def _write_lines(self, parent: int, ops: pa.Table, run_ids: dict[int, int]) -> set[str]:
+        """Write the events of a device line by line; returns the names of the tracks."""
         lines = self._run.lines
         event_ids = integers(ops, "event_id")
         line = self._run.line_numbers(event_ids)
@@ -100,18 +99,17 @@ class Devices:
             some = ops.filter(pa.array(is_here))
             if len(some):
                 # modules have their run_id as a stat of their own
-                self._write_events(name, parent, some, described, {} if name == "2. XLA Modules" else run_ids, stats)
+                self._write_events(name, parent, some, {} if name == "2. XLA Modules" else run_ids, stats)
         return set(by_track)
 
-    def _write_events(
-        self, name: str, parent: int, ops: pa.Table, described: Encoded, run_ids: dict[int, int], stats: pa.Table
-    ) -> None:
+    def _write_events(self, name: str, parent: int, ops: pa.Table, run_ids: dict[int, int], stats: pa.Table) -> None:
         w = self._writer
         instructions = ops.column("instruction_id").combine_chunks()
         event_ids = integers(ops, "event_id")
         phases, phase_codes = coded(ops.column("phase"))
         phase = w.texts("phase", phases)
         step, no_step = optional(ops, "step")
+        layer, no_layer = optional(ops, "layer")
         execution, no_execution = optional(ops, "execution")
         run_id = np.array([run_ids.get(e, -1) for e in range(int(execution.max(initial=0)) + 1)], np.int64)[execution]
         no_run_id = no_execution | (run_id == -1)
@@ -120,7 +118,8 @@ class Devices:
         def arguments(some: Int64) -> list[Encoded]:
             place = pa.array(some)
             return [
-                described.take(instructions.take(place)),
+                self._instructions.arguments.take(instructions.take(place)),
+                w.integers("layer", layer[some], no_layer[some]),
                 phase.take(phase_codes.take(place)),
                 w.integers("step", step[some], no_step[some]),
                 w.integers("run_id", run_id[some], no_run_id[some]),
@@ -153,14 +152,15 @@ class Devices:
         names = self._writer.names(shown)
         self._writer.slices(name, parent, start, integers(spans, "end_ps") - start, names, arguments)
 
-    def _write_name_scope(self, parent: int, ops: pa.Table, device_id: int) -> None:
+    def _write_name_scope(self, parent: int, ops: pa.Table) -> None:
         """Write a slice for each stretch of leaf ops of one layer, and in it one for each part of the model."""
         leaf = ops.filter(ops.column("is_leaf")).sort_by("start_ps")
         if not len(leaf):
             return
-        layers_by_id, parts, parts_by_id = self._instructions.scopes(device_id)
-        instruction = integers(leaf, "instruction_id")
-        layer, part = layers_by_id[instruction], parts_by_id[instruction]
+        layer, no_layer = optional(leaf, "layer")
+        layer[no_layer] = -1
+        parts, part = self._instructions.parts
+        part = part[integers(leaf, "instruction_id")]
         execution, _ = optional(leaf, "execution")
         start = integers(leaf, "start_ps")
         end = start + integers(leaf, "duration_ps")
@@ -202,7 +202,7 @@ class Devices:
             name: optional(collectives, name)
             for name in (
                 "group_size", "rank_in_group", "message_bytes", "wire_bytes", "exposed_ps", "instance", "step",
-                "event_id",
+                "layer", "event_id",
             )
         }  # fmt: skip
 
@@ -240,39 +240,18 @@ class _Instructions:
         """The writer's number of each name."""
         return self._writer.names(self._rows.column("name").to_pylist())
 
-    def arguments(self, device_id: int | None) -> Encoded:
-        """The arguments of each instruction on a device; for device None, those that it has on every device."""
-        if device_id is None:
-            return self._described
-        layer, parts, part = self.scopes(device_id)
-        texts = self._writer.texts("part", parts)
-        return joined(
-            self._described,
-            self._writer.integers("layer", layer, layer < 0),
-            texts.take(pa.array(part, mask=part < 0)),
-        )
-
-    def scopes(self, device_id: int) -> tuple[Int64, list[str], Int64]:
-        """The layer of each instruction on a device, the parts, and the index of its part; -1 for none."""
-        instructions = self._run.arrow(
-            f"SELECT instruction_id, layer, part FROM models.instruction_layers WHERE {self._run.in_run} "
-            f"AND device_id = {device_id} ORDER BY instruction_id"
-        )
-        layer = np.full(len(self.names), -1, np.int64)
-        part = layer.copy()
-        numbers, no_layer = optional(instructions, "layer")
-        where = integers(instructions, "instruction_id")
-        layer[where] = np.where(no_layer, -1, numbers)
-        parts, codes = coded(instructions.column("part"))
-        part[where] = codes.fill_null(-1).to_numpy()
-        return layer, parts, part
+    @cached_property
+    def parts(self) -> tuple[list[str], Int64]:
+        """The parts of the model, and the index of each instruction's part; -1 for none."""
+        parts, codes = coded(self._rows.column("part"))
+        return parts, codes.fill_null(-1).to_numpy().copy()
 
     @cached_property
-    def _described(self) -> Encoded:
-        """The arguments that an instruction has on every device."""
+    def arguments(self) -> Encoded:
+        """The arguments that each instruction has on every device."""
         w, instructions = self._writer, self._rows
         texts = {"hlo_category": "category", "long_name": "hlo_text", "tf_op": "op_name", "source": "source",
-                 "op_class": "op_class"}  # fmt: skip
+                 "op_class": "op_class", "part": "part"}  # fmt: skip
         return joined(
             *(w.texts(name, instructions.column(column).to_pylist()) for name, column in texts.items()),
             *(w.integers(name, *optional(instructions, name)) for name in ("flops", "model_flops", "bytes_accessed")),
@@ -281,6 +260,6 @@ class _Instructions:
     @cached_property
     def _rows(self) -> pa.Table:
         return self._run.arrow(
-            "SELECT instruction_id, name, category, hlo_text, op_name, source, op_class, flops, model_flops, "
+            "SELECT instruction_id, name, category, hlo_text, op_name, source, op_class, part, flops, model_flops, "
             f"bytes_accessed FROM main.instructions WHERE {self._run.in_run} ORDER BY instruction_id"
         )

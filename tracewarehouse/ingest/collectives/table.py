@@ -220,6 +220,7 @@ class CollectiveWriter:
             "wire_bytes": Nullable.of(p.wire_bytes(device) for p in participants)[of_row],
             "dtype": Coded(of_row, [f.dtype if f else None for f in facts]),
             "window_source": Coded(source, WINDOW_SOURCES),
+            "iteration": Nullable.from_zero(spill.get(device, "iteration", low, high)),
             "phase": Coded(phase, PHASES),
             "step": Nullable.from_zero(step),
             "previous_axis": Coded(

@@ -26,7 +26,7 @@ _ROLES: dict[str | None, int] = {None: 0, "start": 1, "update": 2, "done": 3}
 class CollectiveOps(Columns):
     """Op-line events of one device that are collectives or halves of them; columns of shape (n,).
 
-    `phase` is a code into columns.records.PHASES; phase, step and execution are -1 if unknown.
+    `phase` is a code into columns.records.PHASES; phase, step, execution and iteration are -1 if unknown.
     """
 
     event_id: Int64
@@ -36,6 +36,7 @@ class CollectiveOps(Columns):
     execution: Int32
     phase: Int32
     step: Int32
+    iteration: Int32
 
 
 @dataclass
@@ -110,6 +111,7 @@ def windows(
         "hidden_ps": (busy.within(start, end) if busy else end - start) - exposed,
         "window_source": source[order],
         "execution": ops.execution[order],
+        "iteration": ops.iteration[order],
         **owned,
         **{f"previous_{name}": np.where(previous < 0, -1, column[previous]) for name, column in owned.items()},
     }

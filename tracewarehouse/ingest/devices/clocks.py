@@ -128,9 +128,8 @@ def _collectives(
         at = np.flatnonzero(is_collective[instruction])
         start = batch.start_ps[at]
         none = np.full(len(at), -1, np.int32)
-        yield CollectiveOps(
-            count + at, instruction[at], start, start + batch.duration_ps[at], timeline.executions_at(start), none, none
-        )
+        execution, end = timeline.executions_at(start), start + batch.duration_ps[at]
+        yield CollectiveOps(count + at, instruction[at], start, end, execution, none, none, none)
         count += len(batch)
         if count >= _FIRST_EVENTS:
             return

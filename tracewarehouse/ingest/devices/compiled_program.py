@@ -17,6 +17,7 @@ from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.program import MOST_DEVICES, Program
+from tracewarehouse.ingest.layers.loops import loop_chains, loop_facts, places_in_programs
 from tracewarehouse.ingest.readers.hlo_program import HloProgramTrace
 
 if TYPE_CHECKING:
@@ -71,10 +72,12 @@ class CompiledProgram:
         phase = named_phase(self.module.name)
         order = np.arange(len(runs), dtype=np.int64)
         once, unknown = np.zeros(len(runs), np.int32), np.full(len(runs), -1, np.int32)
+        chains, trips = loop_chains(instructions.rows)
+        iteration = places_in_programs(once, order, runs, chains, trips, loop_facts(instructions.facts)).iteration
         of_phase = np.full(len(runs), PHASES.index(phase) if phase in PHASES else -1, np.int32)
         for position, device in enumerate(devices):
             event_id = order + position * len(runs)
-            ops = CollectiveOps(event_id, runs, order, order, once, of_phase, unknown)
+            ops = CollectiveOps(event_id, runs, order, order, once, of_phase, unknown, iteration)
             executions.add_ops(device.device_id, device.host, ops)
             executions.finish_device(device.device_id, instructions.facts, {})
 

@@ -14,6 +14,7 @@ from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Run
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.layers.inference import programs_with_layers
+from tracewarehouse.ingest.layers.loops import LoopPlaces, loop_facts, places_in_containers
 from tracewarehouse.ingest.layers.sequence import Execution
 
 EXECUTIONS = 3
@@ -41,10 +42,12 @@ class SampledExecutions:
         self._runs = runs
         self._is_wanted = np.zeros(len(runs) + 1, bool)  # the last one is for ops in no execution
         self._is_wanted[_chosen(runs)] = True
-        self._ops: defaultdict[int, list[tuple[Int32, Int64, Int64]]] = defaultdict(list)
+        self._ops: defaultdict[int, list[tuple[Int32, Int64, Int64, Int32, Int32]]] = defaultdict(list)
         self._count = np.zeros(len(runs), np.int64)
 
-    def follow(self, execution: Int32, instruction: Int32, start: Int64, self_ps: Int64, is_leaf: Flags) -> None:
+    def follow(
+        self, execution: Int32, instruction: Int32, start: Int64, self_ps: Int64, is_leaf: Flags, loops: LoopPlaces
+    ) -> None:
         """Keep the wanted ones among some events of an op line; arrays of shape (n,), times in ps."""
         at = np.flatnonzero(self._is_wanted[execution])
         at = at[is_leaf[at]]
@@ -57,23 +60,26 @@ class SampledExecutions:
                 self._ops[number].clear()
             else:
                 own = at[execution[at] == number]
-                self._ops[number].append((instruction[own], start[own], self_ps[own]))
+                places = loops[own]
+                self._ops[number].append((instruction[own], start[own], self_ps[own], places.loop, places.iteration))
 
     def executions(self) -> list[Execution]:
         """The executions that were kept; complete once `follow` has seen all ops of the device."""
         return [self._execution(number, ops) for number, ops in sorted(self._ops.items())]
 
-    def _execution(self, number: int, ops: list[tuple[Int32, Int64, Int64]]) -> Execution:
+    def _execution(self, number: int, ops: list[tuple[Int32, Int64, Int64, Int32, Int32]]) -> Execution:
         run = self._runs[number]
         if not ops:
             none = np.zeros(0, np.int64)
             return Execution(run.module, run.program_id, self._device_id, none.astype(np.int32), none, has_loop=True)
-        instruction, start, self_ps = (np.concatenate(columns) for columns in zip(*ops, strict=True))
+        instruction, start, self_ps, loop, iteration = (np.concatenate(columns) for columns in zip(*ops, strict=True))
         order = np.argsort(start, kind="stable")
+        loops = LoopPlaces(loop[order], iteration[order])
         lacking = max(int(start.min()) - run.start_ps, run.end_ps - int((start + self_ps).max()))
         is_edge = number in (0, len(self._runs) - 1)
         is_cut = lacking * (_LACKING_AT_EDGE if is_edge else _LACKING) > run.end_ps - run.start_ps
-        return Execution(run.module, run.program_id, self._device_id, instruction[order], self_ps[order], is_cut)
+        ids = instruction[order]
+        return Execution(run.module, run.program_id, self._device_id, ids, self_ps[order], is_cut, loops=loops)
 
 
 def sampled_until(runs: Sequence[Run]) -> int:
@@ -109,15 +115,18 @@ def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) 
 def _executions(survey: HostSurvey, plane: Plane, core: DevicePlane, instructions: Instructions) -> list[Execution]:
     row_instruction = instructions.add_metadata(plane, survey.modules)
     is_leaf = np.array([f.op_class != "container" for f in instructions.facts], bool)
+    facts = loop_facts(instructions.facts)
     samples = SampledExecutions(core.device.device_id, core.timeline.runs)
     until = sampled_until(core.timeline.runs)
     for batches in survey.op_lines(plane):
         for first, batch in chunks(_begun_by(until, batches), is_nested=True):
             order = np.lexsort((-batch.duration_ps, batch.start_ps))
             start = batch.start_ps[order]
-            self_ps = nest(start, start + batch.duration_ps[order]).self_ps
+            nesting = nest(start, start + batch.duration_ps[order])
             instruction = row_instruction[batch.metadata[order]]
-            samples.follow(core.timeline.executions_at(start), instruction, start, self_ps, is_leaf[instruction])
+            loops = places_in_containers(nesting, instruction, facts)
+            executions = core.timeline.executions_at(start)
+            samples.follow(executions, instruction, start, nesting.self_ps, is_leaf[instruction], loops)
             if first + len(batch) >= FIRST_EVENTS:
                 break
     return samples.executions()

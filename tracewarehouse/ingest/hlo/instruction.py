@@ -13,6 +13,17 @@ AsyncRole = Literal["start", "update", "done"]
 OpNameSource = Literal["own", "fusion", "operand", "user"]
 
 
+KNOWN_TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d{1,18})"\}')
+"""Where the configuration of a `while` states its number of iterations."""
+
+
+class Loop(NamedTuple):
+    """A loop of a program: the name of its `while`, and its number of iterations, 0 if the compiler does not tell."""
+
+    name: str
+    trips: int
+
+
 _SLICES = re.compile(r"\{(\d{1,6}(?:,\d{1,6}){0,4095})\}x\{[\d,:]+\}")
 
 

@@ -12,7 +12,7 @@ from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_mem
 from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
+from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop
 from tracewarehouse.ingest.hlo.opcodes import (
     OpClass,
     async_role,
@@ -35,6 +35,7 @@ class OpFacts(NamedTuple):
     continues. `carried` is what passes from the start of an asynchronous collective to its done: its kind and shape.
     `is_fused` says that a collective is part of what it computes.
     `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
+    `trips` is the number of iterations of a loop, 0 if the compiler does not tell it, None if it is no loop.
     """
 
     name: str
@@ -47,6 +48,8 @@ class OpFacts(NamedTuple):
     rendezvous: str | None = None
     is_second_half: bool = False
     is_fused: bool = False
+    trips: int | None = None
+    contracts: bool = False
 
     @property
     def is_collective(self) -> bool:
@@ -75,6 +78,20 @@ class InferredPlace(NamedTuple):
     is_in_stage: bool = False
 
 
+class LoopPlace(NamedTuple):
+    """The place in the model of an instruction in a loop over layers.
+
+    Attributes:
+        layer: its layer in the loop's first iteration; in a pipeline, counted from the first layer of the stage.
+        per_iteration: how many layers further it is in each iteration; negative where a loop goes back through them.
+        part: part of the model; None if unknown.
+    """
+
+    layer: int
+    per_iteration: int
+    part: str | None
+
+
 @dataclass
 class InstructionRow:
     """One row of main.instructions, with its collective and the stats that have no column."""
@@ -97,7 +114,11 @@ class InstructionRow:
     assignments: tuple[tuple[int, ...], ...] = ()
     """The program's device assignments, of a collective: global device ids by logical number; () if not stated."""
     inferred: InferredPlace | None = None
-    """Its inferred place in the model, in a program whose names tell no layer."""
+    """Its inferred place in the model, if no name tells its layer."""
+    in_loop: LoopPlace | None = None
+    """Its place in the model, if it is in a loop over layers."""
+    loops: tuple[Loop, ...] = ()
+    """The loops that hold it, outermost first, if its program tells them."""
     outline: text.Outline | None = None
     """The part of `hlo` that has been read so far, if the instruction is neither a collective nor a done."""
     kernel: str | None = None
@@ -188,7 +209,28 @@ class InstructionRow:
             collective.rendezvous if collective else None,
             collective.is_second_half if collective else False,
             self.is_fused and collective is not None,
+            self._trips,
+            self.contracts,
         )
+
+    @property
+    def contracts(self) -> bool:
+        """Whether it multiplies matrices, or is a kernel of its own, as products of a server often are."""
+        category = self.category or (self.hlo.opcode if self.hlo else "")
+        if self.collective is not None:
+            return False
+        # XLA calls several things a custom fusion, and of some kernels only the name is known
+        names = category in ("custom fusion", "") and _CONTRACTS_BY_NAME.search(
+            f"{self.name} {self.kernel} {self.op_name or ''}"
+        )
+        return bool(names) or _CONTRACTS.search(category) is not None
+
+    @property
+    def _trips(self) -> int | None:
+        if self.hlo is None or self.hlo.opcode != "while":
+            return None
+        stated = KNOWN_TRIPS.search(self.hlo.text or "")
+        return int(stated[1]) if stated else 0
 
     @property
     def _carried(self) -> str | None:
@@ -211,7 +253,9 @@ class InstructionRow:
         stage_layer, tick = op_names.stage_layer_and_tick(self.op_name)
         layer_source = None if layer is None and stage_layer is None else "marked"
         part_source = "marked" if part else None
-        if self.inferred and layer_source is None:
+        if self.in_loop:
+            layer, stage_layer, layer_source = None, None, "loop"
+        elif self.inferred and layer_source is None:
             layer_source = "inferred"
             if self.inferred.is_in_stage:
                 stage_layer = self.inferred.layer
@@ -219,6 +263,8 @@ class InstructionRow:
                 layer = self.inferred.layer
         if self.inferred and self.inferred.part and part is None:
             part, part_source = self.inferred.part, "inferred"
+        if self.in_loop and self.in_loop.part and part is None:
+            part, part_source = self.in_loop.part, "inferred"
         return {
             "program_id": self.program_id,
             "module": self.module,
@@ -243,12 +289,14 @@ class InstructionRow:
             "given_bytes_accessed": self.given.bytes if self.given else None,
             "op_name": self.op_name,
             "layer": layer,
+            "loop_layer": self.in_loop.layer if self.in_loop else None,
+            "layers_per_iteration": self.in_loop.per_iteration if self.in_loop else None,
             "stage_layer": stage_layer,
             "tick": tick,
             "part": part,
             "layer_source": layer_source,
             "part_source": part_source,
-            "layer_confidence": self.inferred.confidence if self.inferred else None,
+            "layer_confidence": self.inferred.confidence if self.inferred and not self.in_loop else None,
             "source": self.source,
             "op_class": self.op_class,
             "collective": collective.kind if collective else None,
@@ -260,3 +308,7 @@ class InstructionRow:
             "group_size": collective.group_size if collective else None,
             "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
         }
+
+
+_CONTRACTS = re.compile(r"convolution|dot|custom-call|gemm|matmul|ragged")
+_CONTRACTS_BY_NAME = re.compile(r"gemm|matmul|dot_general$|conv_general_dilated$|ragged_dot")

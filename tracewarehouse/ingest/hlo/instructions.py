@@ -13,7 +13,7 @@ from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, S
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import text
 from tracewarehouse.ingest.hlo.collectives import KINDS
-from tracewarehouse.ingest.hlo.instruction import Instruction, merged, with_logical_numbers, without_groups
+from tracewarehouse.ingest.hlo.instruction import Instruction, Loop, merged, with_logical_numbers, without_groups
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
 from tracewarehouse.ingest.hlo.modules import HloModule, HloModules, module_and_program
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_role, async_start_name, base_opcode, is_spread
@@ -177,6 +177,16 @@ class Instructions:
         if row.program_id is None and row.hlo is not None:
             row.program_id, row.module = program_id, module
 
+    def tell_loops(self) -> None:
+        """Set the loops of the kernels of a command buffer that no instruction is named after: those of its others."""
+        of_buffer: dict[tuple[int | None, str | None, str], tuple[Loop, ...]] = {}
+        for row in self.rows:
+            if row.loops and row.hlo and row.hlo.name != row.name:
+                of_buffer.setdefault((row.program_id, row.module, row.name), row.loops)
+        for row in self.rows:
+            if row.hlo is None and row.kernel != row.name:
+                row.loops = of_buffer.get((row.program_id, row.module, row.name), ())
+
     def column_rows(self) -> Iterator[dict[str, Any]]:
         """Return the rows of main.instructions."""
         for number, row in enumerate(self.rows):
@@ -265,6 +275,9 @@ def _op_row(
     hlo_text: str | None,
 ) -> InstructionRow:
     hlo = module.instruction(op) if module else text.parse_instruction(hlo_text) if hlo_text else None
+    if module and hlo is None and module.named_kernel(event) in module.loops:
+        # a kernel of a command buffer, which the op is; outside of loops a kernel may stand for several instructions
+        hlo = module.instruction(module.named_kernel(event) or "")
     row = InstructionRow(op, program_id, module_name, hlo=hlo, kernel=event)
     if hlo:
         _fill_from_module(row, hlo, module)
@@ -285,6 +298,7 @@ def _program_row(module: HloModule, name: str, line: str | None) -> InstructionR
 
 def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule | None) -> None:
     row.op_name, row.source = hlo.op_name, _source(hlo)
+    row.loops = module.loops.get(hlo.name, ()) if module else ()
     row.is_fused = hlo.fusion_kind == "kOutput" and bool(hlo.inner) and module is not None
     if row.members is not None and module is not None:
         _number_devices(row, module, (module.assignment,) if module.assignment else ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.collectives import KINDS
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction, Loop
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.hlo.proto import Module
+
+
+_NOT_IN_KERNELS = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass
@@ -69,6 +72,31 @@ class HloModule:
         if not is_parsed and not any(kind.encode() in self.raw for kind in KINDS):
             return frozenset()
         return self._module.fused_collectives if self._module else frozenset()
+
+    @cached_property
+    def loops(self) -> Mapping[str, tuple[Loop, ...]]:
+        """The loops that hold each instruction, outermost first; empty if there are none, or the proto is damaged."""
+        if b"while" not in self.raw:
+            return {}
+        from tracewarehouse.ingest.hlo.program import Program
+
+        try:
+            return Program(self.raw).loops
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return {}
+
+    def named_kernel(self, kernel: str) -> str | None:
+        """Return the name of the instruction for which the compiler made a GPU's kernel; None if several could be."""
+        return self._kernels.get(kernel)
+
+    @cached_property
+    def _kernels(self) -> dict[str, str | None]:
+        kernels: dict[str, str | None] = {}
+        for name in self._module.instructions if self._module else ():
+            kernel = _NOT_IN_KERNELS.sub("_", name)
+            kernels[kernel] = None if kernel in kernels else name
+        return kernels
 
     @cached_property
     def has_communicating_kernels(self) -> bool:

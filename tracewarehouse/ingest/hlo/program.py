@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from tracewarehouse.ingest.errors import MalformedError, shown
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, Instruction, Loop
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, TUPLE_TYPE, Shape
 from tracewarehouse.ingest.hlo.text import frontend_attributes, parse_instruction
@@ -23,7 +23,6 @@ _NUMBERS = {name: number for number, name in PRIMITIVE_TYPES.items()}
 _UNBOUNDED = -(1 << 63)
 _HEAD = re.compile(r"(ENTRY )?%?([^\s(%]+) .*\{$|(ENTRY )?%?([^\s(%]+)\s*\(.*\{$")
 _PARTITIONS, _REPLICAS = re.compile(r"\bnum_partitions=(\d{1,9})"), re.compile(r"\breplica_count=(\d{1,9})")
-_TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d{1,18})"\}')
 _HAS_MEMBERS = re.compile(r",\s*(replica_groups|source_target_pairs)=")
 
 
@@ -133,7 +132,7 @@ def _fill_instruction(proto: Any, instruction: Instruction, line: str) -> None:
             attribute.key, attribute.value = key.encode(), value.encode()
     if instruction.is_communicating:
         proto.backend_config = b'{"has_communication": true}'
-    if instruction.opcode == "while" and (trips := _TRIPS.search(line)):
+    if instruction.opcode == "while" and (trips := KNOWN_TRIPS.search(line)):
         proto.backend_config = f"{{{trips[0]}}}".encode()
 
 
@@ -159,6 +158,7 @@ class _Call:
     computations: tuple[int, ...]
     times: tuple[int, ...]
     is_branch: bool = False
+    loop: Loop | None = None
 
 
 @dataclass
@@ -192,6 +192,12 @@ class Program:
         except (DecodeError, ValueError) as error:  # ValueError: a number that 64 bits do not hold
             raise MalformedError(str(error)) from None
         self._entry = module.entry_computation_id
+        self._started = {
+            i.name.decode("utf-8", "replace"): tuple(i.called_computation_ids)
+            for c in module.computations
+            for i in c.instructions
+            if i.opcode == b"async-start"
+        }
         self._steps: dict[int, list[tuple[str, _Call | None]]] = {
             c.id: [(i.name.decode("utf-8", "replace"), self._call(i)) for i in c.instructions]
             for c in module.computations
@@ -203,11 +209,12 @@ class Program:
         """Return the call of a control flow instruction; a loop's condition runs once more than its body."""
         called = tuple(proto.called_computation_ids)
         if proto.opcode == b"while" and len(called) == 2:
-            trips = _TRIPS.search(proto.backend_config.decode("utf-8", "replace"))
+            trips = KNOWN_TRIPS.search(proto.backend_config.decode("utf-8", "replace"))
             if trips is None:
                 self.unknown.append(proto.name.decode("utf-8", "replace"))
             count = int(trips[1]) if trips else 1
-            return _Call(called, (count, count + 1))
+            loop = Loop(proto.name.decode("utf-8", "replace"), int(trips[1]) if trips else 0)
+            return _Call(called, (count, count + 1), loop=loop)
         if proto.opcode == b"conditional" and called:
             self.unknown.append(proto.name.decode("utf-8", "replace"))
             return _Call(called, (1,) * len(called), is_branch=True)
@@ -231,6 +238,32 @@ class Program:
         for _, call in self._steps.get(computation, ()):
             for called in call.computations if call else ():
                 self._reach(called, reached, depth + 1)
+
+    @cached_property
+    def loops(self) -> dict[str, tuple[Loop, ...]]:
+        """The loops that hold each instruction, outermost first; an instruction in no loop is absent.
+
+        Raises:
+            MalformedError: computations nest too deeply.
+        """
+        found: dict[str, tuple[Loop, ...]] = {}
+        seen: set[int] = set()
+
+        def walk(computation: int, around: tuple[Loop, ...], depth: int) -> None:
+            if depth > MOST_NESTED:
+                raise MalformedError(f"computations call each other more than {MOST_NESTED} deep")
+            if computation in seen:
+                return
+            seen.add(computation)
+            for name, call in self._steps.get(computation, ()):
+                if around:
+                    found[name] = around
+                inside = (*around, call.loop) if call and call.loop else around
+                for called in call.computations if call else self._started.get(name, ()):
+                    walk(called, inside, depth + 1)
+
+        walk(self._entry, (), 0)
+        return found
 
     def count(self, is_kept: Callable[[str], bool]) -> int:
         """Return how many times one execution of the program runs the instructions with some names.

@@ -320,17 +320,21 @@ INSTRUCTIONS = _table(
         replace flops. [FLOP]
     given_bytes_accessed  BIGINT   Memory traffic of one execution that `tw ingest --costs` gave. [bytes]
     op_name               VARCHAR  The framework's name path of the operation.
-    layer                 INTEGER  Transformer layer, known from layer_source; NULL if devices run it for different
-        layers, or if not known.
+    layer                 INTEGER  Transformer layer, known from layer_source; NULL if it is run for different layers,
+        as in a loop over layers and in a pipeline, or if not known. models.op_layers gives the layer of each op.
+    loop_layer            INTEGER  Of an instruction in a loop over layers: its layer in the first iteration. In a
+        pipeline it counts from the first layer of the stage.
+    layers_per_iteration  INTEGER  Of an instruction in a loop over layers: how many layers further it is in each
+        iteration; negative in a loop that goes back through them, as in training. [layers]
     stage_layer           INTEGER  Slot of a layer in a pipeline's program, known from layer_source; models.op_layers
         gives the layer.
     tick                  INTEGER  Tick of a pipeline's schedule, from op_name.
     part                  VARCHAR  Part of the model, known from part_source: attn, mlp, moe, embed, lm_head, norm or
         pipeline.
-    layer_source          VARCHAR  How layer or stage_layer is known: marked (in op_name), or inferred (from what
-        repeats in the program).
+    layer_source          VARCHAR  How layer, loop_layer or stage_layer is known: marked (in op_name), loop (a loop runs
+        the layers), or inferred (from what repeats in the program).
     part_source           VARCHAR  How part is known: marked (in op_name), or inferred (from its neighbours in an
-        inferred layer).
+        inferred layer or in the body of a loop).
     layer_confidence      DOUBLE   How sure the inferred layer is, from 0.8 to 1; below 0.8 no layer is given. NULL if
         none is inferred.
     source                VARCHAR  Source line, as file:line.
@@ -372,8 +376,11 @@ OPS = _table(
         on the device. The sum of duration_ps - overlap_ps is the union of the ops. [ps]
     class_overlap_ps    BIGINT   Like overlap_ps, but only among leaf ops of the same op_class, such as compute. [ps]
     execution           INTEGER  Execution of a program on this device, counted from 0 in order of time.
-    phase               VARCHAR  prefill or decode; outside before the device's first step and after its last; NULL in a
-        step of no phase, and in a capture without steps.
+    iteration           INTEGER  Iteration of the loop in which the op runs, counted from 0 in each run of the loop. Of
+        nested loops the one over layers counts: the outermost with three products of its own; without one, the
+        innermost. NULL outside of loops, and if the ops do not show it.
+    phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
+        step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
@@ -418,6 +425,7 @@ COLLECTIVES = _table(
         idle. NULL in a program. [ps]
     window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; fused op, of
         which the collective is a part; program, where there is none.
+    iteration         INTEGER  Iteration of a loop, as of ops.
     phase             VARCHAR  Phase, as of ops.
     step              INTEGER  Step of the run.
     previous_axis     VARCHAR  Mesh axes of the previous collective: of those that started earlier on the device, the
@@ -494,7 +502,7 @@ PHASES = _table(
     host!      VARCHAR  The host.
     device_id  INTEGER  The device; NULL for an interval on the host.
     kind!      VARCHAR  phase, step, module, layer, microbatch or annotation.
-    name!      VARCHAR  prefill, decode, or the module's or annotation's name.
+    name!      VARCHAR  prefill, decode, mixed (both in one batch), or the module's or annotation's name.
     index      INTEGER  Number of a step; other intervals are counted from 0.
     start_ps!  BIGINT   Start since the run's profile start. [ps]
     end_ps!    BIGINT   End, exclusive. [ps]

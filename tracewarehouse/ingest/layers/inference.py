@@ -2,92 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.nesting import Flags
-from tracewarehouse.ingest.columns.records import Int64
-from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
+from tracewarehouse.ingest.columns.records import Int32
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, LoopPlace
 from tracewarehouse.ingest.hlo.op_names import layer_and_part, stage_layer_and_tick
+from tracewarehouse.ingest.layers.layer_loops import KnownModel, find_layer_loops
+from tracewarehouse.ingest.layers.loops import MIN_PRODUCTS
+from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
 from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, Pieces, find_pieces
 from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, op_kind
 
-_BLOCKS = frozenset({"attn", "mlp", "moe"})
-_NORM = re.compile(r"rsqrt|aten::mean|variance|rms_?norm|layer_?norm|aten(?:__|::)pow", re.IGNORECASE)
-_HINTS = (
-    ("moe", re.compile(r"gmm|megablox|ragged_dot", re.IGNORECASE)),
-    ("attn", re.compile(r"\brpa-|flash|index_copy|softmax", re.IGNORECASE)),
-    ("mlp", re.compile(r"MergedColumnParallel|silu|swiglu", re.IGNORECASE)),
-)
-"""Kernels and functions that identify a part, but only in a layer: outside, a sampler has a softmax too."""
-
-
-def said_part(name: str, op_name: str | None) -> str | None:
-    """Return the part that an instruction's names state if it is in a layer; None if they state none."""
-    _, part = layer_and_part(op_name)
-    text = f"{op_name or ''} {name}"
-    return part or next((p for p, pattern in _HINTS if pattern.search(text)), None)
-
-
-def is_norm(name: str, op_name: str | None) -> bool:
-    """Return whether the functions of an instruction are those of a norm."""
-    return _NORM.search(f"{op_name or ''} {name}") is not None
-
-
-def parts_in_layers(
-    said: Sequence[str | None], norms: Flags, layer: Int64, contracts: Flags, moves: Flags
-) -> list[str | None]:
-    """Return the part of each op of an execution; None if the op is in no layer or its part is unknown.
-
-    Args:
-        said: the part that the names of each op state.
-        norms: which ops have the functions of a norm, shape (n,).
-        layer: layer of each op, -1 for none, shape (n,).
-        contracts: products and collectives, shape (n,).
-        moves: copies, shape (n,).
-    """
-    parts: list[str | None] = [None] * len(said)
-    for number in range(int(layer.max(initial=-1)) + 1):
-        at = np.flatnonzero(layer == number).tolist()
-        of_layer = _of_layer([said[i] for i in at], [bool(contracts[i]) for i in at], [bool(moves[i]) for i in at])
-        for i, part in zip(at, of_layer, strict=True):
-            parts[i] = part or ("norm" if norms[i] else None)
-    return parts
-
-
-def _of_layer(said: list[str | None], contracts: list[bool], moves: list[bool]) -> list[str | None]:
-    is_seed = [part in _BLOCKS and c for part, c in zip(said, contracts, strict=True)]
-    if len({part for part, seed in zip(said, is_seed, strict=True) if seed}) < 2:
-        return said  # names of one kind of block do not tell where another kind begins
-    parts = list(said)
-    block: str | None = None
-    pending: list[int] = []
-    for i, part in enumerate(said):
-        if is_seed[i] and part != block:
-            for p in pending:
-                if said[p] in (None, block) and not moves[p]:
-                    parts[p] = "norm"
-                else:
-                    parts[p] = said[p] or part
-            block, pending = part, []
-        elif contracts[i] or (block and part == block):
-            for p in pending:
-                parts[p] = said[p] or block
-            parts[i], pending = part or block, []
-        else:
-            pending.append(i)
-    for p in pending:
-        parts[p] = said[p] or block
-    return parts
-
-
-MIN_PRODUCTS = 3
-"""Fewest different products in a layer, without collectives; with fewer, it is the loop of a benchmark."""
+_MOSTLY = 0.5
+"""Share of a program's op time from which on marks cover it, and nothing is inferred."""
+_AGREED = 0.9
+"""Share of the marked instructions in inferred layers whose marks must agree with these."""
+_FEW_LAYERS = 2
+"""Layers that a program may have whose products alone make it look like a model."""
 _TRIED = 2
 """Orders of a program's ops that are tried before it counts as a program without layers."""
 Program = tuple[str, int | None]
@@ -100,42 +36,69 @@ class ProgramLayers:
 
     Attributes:
         program: module name and id.
-        is_marked: names of its instructions state layers, so nothing is inferred.
+        marked_share: share of its op time in instructions whose names state a layer.
+        is_marked: that is most of the time, so nothing is inferred.
         count: number of layers found.
+        first: the first of them, if marks tell that it is another than 0.
         confidence: confidence of the inference, from 0 to 1.
         refusal: why no layers are inferred; None if they are.
         layer: layer by instruction id; instructions in no layer are absent; empty if refused.
         part: part by instruction id, for instructions in a layer.
+        in_loop: the places of instructions in loops over layers, by instruction id; if there are any, `layer` is empty.
+        instructions: the instructions that it runs, by id, ascending.
+        has_layers: names state a layer, or it runs as many products as a model with a few layers.
     """
 
     program: Program
+    marked_share: float = 0.0
     is_marked: bool = False
     count: int = 0
     confidence: float = 0.0
     refusal: str | None = None
+    first: int = 0
     layer: dict[int, int] = field(default_factory=dict)
     part: dict[int, str] = field(default_factory=dict)
+    in_loop: dict[int, LoopPlace] = field(default_factory=dict)
+    instructions: tuple[int, ...] = ()
+    has_layers: bool = False
 
     @property
     def is_inferred(self) -> bool:
         """True if layers were inferred that no name states."""
         return not self.is_marked and self.refusal is None
 
+    def __str__(self) -> str:
+        if self.in_loop:
+            return f"{self.count} layers, which a loop runs"
+        return self.refusal or f"{self.count} layers, confidence {self.confidence:.2f}"
+
 
 def infer_layers(
-    executions: Iterable[Execution], rows: Sequence[InstructionRow], *, with_parts: bool = True
+    executions: Iterable[Execution],
+    rows: Sequence[InstructionRow],
+    model: KnownModel | None = None,
+    *,
+    with_parts: bool = True,
 ) -> list[ProgramLayers]:
     """Infer the layers of each program from some executions of it, in the order in which programs are first met.
 
     Args:
         executions: a few of each program, ideally three on each device.
         rows: the instructions by id; their texts have been read.
+        model: what is known of the model.
         with_parts: infer the parts too.
     """
     by_program: defaultdict[Program, list[Execution]] = defaultdict(list)
     for e in executions:
         by_program[e.module, e.program_id].append(e)
-    return [_program_layers(p, its, rows, with_parts) for p, its in by_program.items()]
+    return [
+        replace(
+            _program_layers(p, its, rows, model or KnownModel(), with_parts),
+            instructions=tuple(np.unique(np.concatenate([e.instruction_id for e in its])).tolist()),
+            has_layers=_has_layers(its, rows),
+        )
+        for p, its in by_program.items()
+    ]
 
 
 def programs_with_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]) -> set[Program]:
@@ -147,7 +110,8 @@ def programs_with_layers(executions: Iterable[Execution], rows: Sequence[Instruc
         executions: a few of each program.
         rows: the instructions by id; their texts have been read.
     """
-    return {p.program for p in infer_layers(executions, rows, with_parts=False) if p.is_marked or p.is_inferred}
+    found = infer_layers(executions, rows, with_parts=False)
+    return {p.program for p in found if p.marked_share or p.is_marked or p.is_inferred}
 
 
 @dataclass
@@ -160,35 +124,89 @@ class _Order:
 
 
 def _program_layers(
-    program: Program, executions: Sequence[Execution], rows: Sequence[InstructionRow], with_parts: bool
+    program: Program,
+    executions: Sequence[Execution],
+    rows: Sequence[InstructionRow],
+    model: KnownModel,
+    with_parts: bool,
 ) -> ProgramLayers:
-    if _is_marked(executions, rows):
-        return ProgramLayers(program, is_marked=True)
+    marks, share, has_stages = _marks(executions, rows)
+    if has_stages:
+        return ProgramLayers(program, share, is_marked=True)
+    if loops := find_layer_loops(executions, rows, model):
+        in_loop = {i: place for loop in loops for i, place in loop.places.items()}
+        count = max(loop.first + loop.count for loop in loops)
+        return ProgramLayers(program, share, count=count, confidence=1.0, in_loop=in_loop)
+    if share >= _MOSTLY:
+        return ProgramLayers(program, share, is_marked=True)
     orders: dict[bytes, _Order] = {}
     for e in executions:
-        if e.has_loop or len(np.unique(e.instruction_id)) < len(e.instruction_id):
-            return ProgramLayers(program, refusal="an instruction runs several times in an execution, as in a loop")
+        once = None if e.has_loop else _run_once(e)
+        if once is None:
+            refusal = "an instruction runs several times in an execution, and no loop tells why"
+            return ProgramLayers(program, share, refusal=refusal)
         if e.is_cut or not len(e.instruction_id):
             continue
-        same = orders.setdefault(e.instruction_id.tobytes(), _Order(e.instruction_id, np.zeros(len(e.self_ps)), 0))
-        same.time += e.self_ps
+        ids, time = once
+        same = orders.setdefault(ids.tobytes(), _Order(ids, np.zeros(len(time)), 0))
+        same.time += time
         same.count += 1
     if not orders:
-        return ProgramLayers(program, refusal="every execution lacks ops at its start or end")
+        return ProgramLayers(program, share, refusal="every execution lacks ops at its start or end")
     votes = _Votes(rows)
     for order in orders.values():
         votes.add(order)
         if votes.are_hopeless:
             break
-    return votes.result(program, with_parts)
+    return _checked(replace(votes.result(program, with_parts), marked_share=share), marks)
 
 
-def _is_marked(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> bool:
-    used = np.unique(np.concatenate([e.instruction_id for e in executions])).tolist()
-    return any(
-        layer_and_part(rows[i].op_name)[0] is not None or stage_layer_and_tick(rows[i].op_name) != (None, None)
-        for i in used
-    )
+def _marks(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> tuple[dict[int, int], float, bool]:
+    """Return the layers that names state by instruction id, their share of the time, and whether stages are stated."""
+    ids = np.concatenate([e.instruction_id for e in executions])
+    time = np.bincount(ids, np.concatenate([e.self_ps for e in executions])) if len(ids) else np.zeros(0)
+    used = np.unique(ids).tolist()
+    stated = {i: layer for i in used if (layer := layer_and_part(rows[i].op_name)[0]) is not None}
+    has_stages = any(stage_layer_and_tick(rows[i].op_name) != (None, None) for i in used)
+    return stated, float(time[list(stated)].sum() / max(time.sum(), 1.0)), has_stages
+
+
+def _has_layers(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> bool:
+    if _marks(executions, rows)[0]:
+        return True
+    products = [i for e in executions for i in e.instruction_id.tolist() if rows[i].contracts]
+    return len(set(products)) >= MIN_PRODUCTS and len(products) >= _FEW_LAYERS * MIN_PRODUCTS * len(executions)
+
+
+def _run_once(e: Execution) -> tuple[Int32, npt.NDArray[np.float64]] | None:
+    """Return the instructions of an execution in order of their first op, and their time; each loop as one iteration.
+
+    It is None if an instruction runs several times outside of the loops.
+    """
+    ids, first, inverse, count = np.unique(e.instruction_id, return_index=True, return_inverse=True, return_counts=True)
+    is_looping = e.loops.loop[first] >= 0 if e.loops else np.zeros(len(ids), bool)
+    if (count[~is_looping] > 1).any():
+        return None
+    order = np.argsort(first)
+    return ids[order], np.bincount(inverse, e.self_ps, len(ids)).astype(np.float64)[order]
+
+
+def _checked(found: ProgramLayers, marks: Mapping[int, int]) -> ProgramLayers:
+    """Return the layers if the marks of some instructions agree with them, or refuse them.
+
+    If the marks of most layers agree on another first layer, as in a stage of a pipeline, that is the first.
+    """
+    both = [i for i in found.layer if i in marks]
+    if not both:
+        return found
+    ((shift, _),) = Counter(marks[i] - found.layer[i] for i in both).most_common(1)
+    if shift < 0 or 2 * len({found.layer[i] for i in both}) < found.count:
+        shift = 0
+    differing = sum(marks[i] != found.layer[i] + shift for i in both)
+    if differing > (1 - _AGREED) * len(both):
+        refusal = f"names state other layers for {differing} of {len(both)} instructions than repetition shows"
+        return ProgramLayers(found.program, found.marked_share, False, found.count, found.confidence, refusal)
+    return replace(found, first=shift, layer={i: layer + shift for i, layer in found.layer.items()})
 
 
 class _Votes:
@@ -225,7 +243,8 @@ class _Votes:
         refusal = self._refusal(count, confidence, int(np.median([p.products for p in same])), layer)
         if refusal:
             return ProgramLayers(program, count=count, confidence=confidence, refusal=refusal)
-        return ProgramLayers(program, False, count, confidence, None, layer, self._parts(layer) if with_parts else {})
+        parts = self._parts(layer) if with_parts else {}
+        return ProgramLayers(program, count=count, confidence=confidence, layer=layer, part=parts)
 
     def _layers(self) -> tuple[dict[int, int], float]:
         """Return the layer that most executions give each instruction, and the share of time on which all agree."""

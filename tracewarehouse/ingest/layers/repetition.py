@@ -16,8 +16,10 @@ from itertools import groupby
 
 import numpy as np
 
+from tracewarehouse.ingest.columns.keys import occurrence
 from tracewarehouse.ingest.columns.nesting import Flags
 from tracewarehouse.ingest.columns.records import Int64
+from tracewarehouse.ingest.layers.loops import MIN_PRODUCTS
 from tracewarehouse.ingest.layers.sequence import OpSequence
 
 MIN_LAYERS = 4
@@ -75,6 +77,30 @@ def find_pieces(s: OpSequence) -> Pieces:
     fine = _find(s, s.fine)
     coarse = _find(s, s.coarse, more_than=fine.count)
     return coarse if coarse.count > fine.count and coarse.confidence >= MIN_CONFIDENCE else fine
+
+
+def find_copies(s: OpSequence) -> Int64:
+    """Return which copy of a layer each op of a loop's body is in, from 0, shape (n,); several if a loop is unrolled.
+
+    The body has as many copies as divide the number of ops of every family of products.
+    """
+    copy = np.zeros(len(s.time), np.int64)
+    is_product = s.contracts & ~s.collective
+    families, inverse, counts = np.unique(s.fine[is_product], return_inverse=True, return_counts=True)
+    copies = int(np.gcd.reduce(counts)) if len(counts) else 1
+    if copies < 2 or len(families) < MIN_PRODUCTS:
+        return copy
+    at = np.flatnonzero(is_product)
+    of_product = occurrence(s.fine[is_product]) * copies // counts[inverse]
+    first, last = np.full(copies, len(copy)), np.full(copies, -1)
+    np.minimum.at(first, of_product, at)
+    np.maximum.at(last, of_product, at)
+    if (last[:-1] >= first[1:]).any():
+        return copy
+    layer = _with_loose_ops(s, first, last)
+    starts = np.array([np.flatnonzero(layer == i)[0] for i in range(1, copies)])
+    copy[:] = np.searchsorted(starts, np.arange(len(copy)), side="right")
+    return copy
 
 
 def _find(s: OpSequence, family: Int64, more_than: int = 0) -> Pieces:

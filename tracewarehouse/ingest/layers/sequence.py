@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tracewarehouse.ingest.columns.nesting import Flags
 from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
+from tracewarehouse.ingest.layers.loops import LoopPlaces
 
 _CONTRACTS = re.compile(r"convolution|dot|custom-call|gemm|matmul|all-|reduce-scatter|collective|ragged")
 _MOVES = re.compile(r"copy|async|-start|-done|slice|bitcast$|broadcast$|parameter|partition-id|tuple|constant")
@@ -35,6 +36,7 @@ class Execution:
         self_ps: their self times, shape (n,).
         is_cut: ops are missing at its start or end.
         has_loop: it has more ops than are kept, because an instruction runs several times; its ops are left out.
+        loops: the places of the ops in loops, shape (n,); None if there are no loops.
     """
 
     module: str
@@ -44,6 +46,7 @@ class Execution:
     self_ps: Int64
     is_cut: bool = False
     has_loop: bool = False
+    loops: LoopPlaces | None = None
 
 
 class Kind(NamedTuple):
@@ -77,7 +80,7 @@ def op_kind(row: InstructionRow) -> Kind:
         f"{category}|{_NUMBER.sub('', row.name)}|{text}|{place}",
         f"{collective or category}|{text}",
         place or f"{category}|{shape.dtype if shape else ''}",
-        collective is not None or _contracts(category),
+        collective is not None or row.contracts or _contracts(category),
         collective,
         _moves(category),
     )

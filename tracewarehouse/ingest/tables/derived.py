@@ -20,8 +20,10 @@ from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, 
 from tracewarehouse.ingest.devices.timeline import Step, host_steps, named_phase, step_rows
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instruction_row import InferredPlace, InstructionRow
+from tracewarehouse.ingest.hlo.op_names import layer_and_part, stage_layer_and_tick
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
-from tracewarehouse.ingest.layers.inference import infer_layers
+from tracewarehouse.ingest.layers.inference import ProgramLayers, infer_layers
+from tracewarehouse.ingest.layers.layer_loops import KnownModel
 from tracewarehouse.ingest.layers.sequence import Execution
 from tracewarehouse.ingest.tables.lines import LinesWritten
 from tracewarehouse.ingest.tables.staging import RunWriters
@@ -126,23 +128,74 @@ def _manifest_steps(host: Host, manifest: Manifest | None) -> list[Step]:
     ]
 
 
-def place_in_layers(survey: RunSurvey, executions: Iterable[Execution]) -> list[Flag]:
-    """Set the inferred layers and parts of the run's instructions, and return a flag that names their programs.
+def place_in_layers(
+    survey: RunSurvey, executions: Iterable[Execution], time_ps: Sequence[npt.NDArray[np.float64]]
+) -> list[Flag]:
+    """Set the layers and parts of the run's instructions that no name tells, and return flags that name their programs.
 
     The instructions must know their programs, and their texts have been read. A pipeline stage with its own program
     counts its layers from 0: they are layers of the stage.
+
+    Args:
+        survey: the survey of the run.
+        executions: a few of each program.
+        time_ps: self time by instruction id, of each part of the run.
     """
     rows = survey.instructions.rows
-    inferred = [p for p in infer_layers(executions, rows) if p.is_inferred]
-    mesh = survey.placement.mesh
+    mesh, manifest = survey.placement.mesh, survey.manifest
     is_in_stage = mesh is not None and mesh.axes.get("pp", 1) > 1
-    places = Counter(i for p in inferred for i in p.layer)
+    layers = manifest.model.num_layers if manifest and manifest.model else None
+    model = KnownModel(layers, None if mesh is None else is_in_stage)
+    programs = infer_layers(executions, rows, model)
+    inferred = [p for p in programs if p.is_inferred]
+    places = Counter(i for p in inferred for i in (*p.layer, *p.in_loop))
     for program in inferred:
+        # without program ids, one text may stand for instructions of several programs
         for i, layer in program.layer.items():
-            if places[i] == 1:  # without program ids, one text may stand for instructions of several programs
-                rows[i].inferred = InferredPlace(layer, program.part.get(i), program.confidence, is_in_stage)
-    named = (f"{shown(p.program[0])}: {p.count} layers, confidence {p.confidence:.2f}" for p in inferred)
-    return [Flag("inferred_layers", "; ".join(named))] if inferred else []
+            if places[i] == 1:
+                is_of_stage = is_in_stage and not program.first
+                rows[i].inferred = InferredPlace(layer, program.part.get(i), program.confidence, is_of_stage)
+        for i, place in program.in_loop.items():
+            if places[i] == 1:
+                rows[i].in_loop = place
+    named = (f"{shown(p.program[0])}: {p}" for p in inferred)
+    flags = [Flag("inferred_layers", "; ".join(named))] if inferred else []
+    return [*flags, *_partial_layers(programs, rows, time_ps)]
+
+
+_MOST_UNPLACED = 0.1
+"""Share of the op time that may lack a layer in programs that have layers; a larger share is flagged."""
+_OUTSIDE_LAYERS = frozenset({"embed", "lm_head", "pipeline"})
+
+
+def _partial_layers(
+    programs: Sequence[ProgramLayers], rows: Sequence[InstructionRow], time_ps: Sequence[npt.NDArray[np.float64]]
+) -> Iterator[Flag]:
+    """Yield a flag if much of the op time may be in unknown layers, in programs whose layers are not inferred."""
+    time = _summed(time_ps, len(rows))
+    time[[i for i, row in enumerate(rows) if row.op_class == "container"]] = 0
+    lacking: dict[str, float] = {}
+    for program in programs:
+        if program.has_layers and not program.is_inferred:
+            ids = np.array([i for i in program.instructions if not _is_placed(rows[i])], np.int64)
+            reason = f"names tell those of {program.marked_share:.0%}" if program.is_marked else program.refusal
+            lacking[f"{shown(program.program[0])}: {reason}"] = float(time[ids].sum())
+    if sum(lacking.values()) > _MOST_UNPLACED * time.sum():
+        reasons = "; ".join(sorted((r for r, ps in lacking.items() if ps), key=lambda r: -lacking[r])[:3])
+        yield Flag("partial_layers", f"{sum(lacking.values()) / time.sum():.0%} of the op time ({reasons})")
+
+
+def _is_placed(row: InstructionRow) -> bool:
+    layer, part = layer_and_part(row.op_name)
+    return layer is not None or part in _OUTSIDE_LAYERS or stage_layer_and_tick(row.op_name) != (None, None)
+
+
+def _summed(time_ps: Iterable[npt.NDArray[np.float64]], count: int) -> npt.NDArray[np.float64]:
+    """Return the sum over the parts of a run of time by instruction id, shape (count,)."""
+    total = np.zeros(count)
+    for part in time_ps:
+        total[: len(part)] += part
+    return total
 
 
 _MOST_UNSIZED = 0.1
@@ -180,9 +233,7 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
 
     `rows` have the given costs. `time_ps` is self time by instruction id, of each part of the run.
     """
-    total = np.zeros(len(rows))
-    for part in time_ps:
-        total[: len(part)] += part
+    total = _summed(time_ps, len(rows))
     computing = [(row, ps) for row, ps in zip(rows, total.tolist(), strict=True) if ps and row.op_class == "compute"]
     compute_ps = sum(ps for _, ps in computing)
     unsized: dict[str, dict[str, float]] = {}

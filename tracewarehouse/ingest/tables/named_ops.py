@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.hlo.modules import HloModules
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
+from tracewarehouse.ingest.layers.loops import LoopPlaces, loop_chains, places_in_programs
 from tracewarehouse.ingest.tables.leaf_ops import LeafTimes, lines_leaf_times
 from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines, leaf_times
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpColumns
@@ -63,29 +65,33 @@ class NamedOpWriter:
         self._tables.ops.sampled[device_id] = SampledExecutions(device_id, timeline.runs)
 
         compute: list[tuple[Int64, Int64]] = []
+        executed: list[tuple[Int32, Int64, Int32]] = []
 
         def op_class(batch: EventBatch) -> Int8:
             instruction, _ = self._name_instructions(host.modules, lines.plane, batch)
             classes = self._tables.ops.op_classes()[instruction]
+            start = batch.start_ps + lines.clock_offset_ps
+            executed.append((timeline.executions_at(start), start, instruction))
             at = classes == _COMPUTE
-            start = batch.start_ps[at] + lines.clock_offset_ps
+            start = start[at]
             compute.append((start, start + batch.duration_ps[at]))
             return classes
 
-        times = iter(leaf_times(trace, lines, streams, op_class) if streams else ())
+        columns = leaf_times(trace, lines, streams, op_class) if streams else []
+        times, places = iter(columns), iter(self._loops(executed, [len(c.overlap.values) for c in columns]))
         if compute:
             starts, ends = (np.concatenate(edges) for edges in zip(*compute, strict=True))
             self._tables.written.executions.add_compute(device_id, starts, ends)
         for line in lines.lines:
             is_op_line = line.name.startswith(STREAM_PREFIX)
-            line_times = next(times) if is_op_line else None
+            line_times, line_loops = (next(times), next(places)) if is_op_line else (None, None)
             place = DeviceLine(
                 lines.host, lines.plane.name, line.name, device_id, first_event_id, is_op_line, lines.clock_offset_ps
             )
             extent = LineExtent()
             for first, batch in chunks(extent.watch(trace, lines.plane, line, lines.clock_offset_ps)):
                 instruction, stats = self._name_instructions(host.modules, lines.plane, batch)
-                self._tables.ops.write_chunk(place, first, batch, instruction, stats, timeline, line_times)
+                self._tables.ops.write_chunk(place, first, batch, instruction, stats, timeline, line_times, line_loops)
             self._tables.written.extents.append(extent)
             first_event_id += extent.count
         return first_event_id
@@ -105,6 +111,7 @@ class NamedOpWriter:
             sampled = SampledExecutions(virtual.device_id, _runs_by_number(cpu, ordinal))
             self._tables.ops.sampled[virtual.device_id] = sampled
         times = self._cpu_times(ops)
+        places = self._cpu_loops(cpu, ops)
         unattributed = 0
         for line, line_ops in zip(cpu.lines, ops, strict=True):
             at = np.flatnonzero(~line.is_op)
@@ -132,6 +139,7 @@ class NamedOpWriter:
                     np.where(is_marked, phase[execution], phase_then),
                     device_ops.stats,
                     next(times[device_ops.ordinal]),
+                    next(places[device_ops.ordinal]),
                 )
                 self._tables.ops.write(place, columns)
             extent = LineExtent()
@@ -159,6 +167,34 @@ class NamedOpWriter:
         for found in (found for line_ops in ops for found in line_ops):
             lines.setdefault(found.ordinal, []).append((found.start, found.end, op_class[found.instruction]))
         return {ordinal: iter(lines_leaf_times(threads)) for ordinal, threads in lines.items()}
+
+    def _cpu_loops(self, cpu: CpuExecutions, ops: list[list[_CpuOps]]) -> dict[int, Iterator[LoopPlaces]]:
+        """Return the places in loops of the ops of each virtual device, thread by thread."""
+        executed: dict[int, list[tuple[Int32, Int64, Int32]]] = {}
+        for line, line_ops in zip(cpu.lines, ops, strict=True):
+            for found in line_ops:
+                columns = line.execution[found.at], found.start, found.instruction
+                executed.setdefault(found.ordinal, []).append(columns)
+        return {
+            ordinal: iter(self._loops(threads, [len(start) for _, start, _ in threads]))
+            for ordinal, threads in executed.items()
+        }
+
+    def _loops(self, executed: Sequence[tuple[Int32, Int64, Int32]], lengths: Sequence[int]) -> list[LoopPlaces]:
+        """Return the places in loops of a device's ops, in pieces of these lengths.
+
+        Args:
+            executed: execution, start and instruction of ops, in several pieces of shape (n,).
+            lengths: numbers of ops, which add up to those of `executed`.
+        """
+        if not executed:
+            return [LoopPlaces.nowhere(0) for _ in lengths]
+        self._instructions.tell_loops()
+        chains, trips = loop_chains(self._instructions.rows)
+        execution, start, instruction = (np.concatenate(columns) for columns in zip(*executed, strict=True))
+        places = places_in_programs(execution, start, instruction, chains, trips, self._tables.ops.loop_facts())
+        edges = [0, *accumulate(lengths)]
+        return [places[low:high] for low, high in pairwise(edges)]
 
     def _name_instructions(
         self, hlo_modules: HloModules, plane: Plane, batch: EventBatch

@@ -20,6 +20,7 @@ from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
+from tracewarehouse.ingest.layers.loops import LoopFacts, LoopPlaces, loop_facts, places_in_containers
 from tracewarehouse.ingest.tables.leaf_ops import NO_LEAF, CopyOps, CopyWriter, LeafOrder, LeafTimes
 from tracewarehouse.ingest.tables.stats import EventCosts, unheld, write_event_stats
 
@@ -56,6 +57,8 @@ class OpColumns:
     stats: list[StatColumn] = field(default_factory=list)
     leaf_times: LeafTimes | None = None
     """The leaf-op columns, set if the leaf ops of the device lie on several lines."""
+    loops: LoopPlaces | None = None
+    """The places in loops, set if the program tells them."""
 
 
 class OpWriter:
@@ -69,6 +72,7 @@ class OpWriter:
         self._op_class: Int8 = np.zeros(0, np.int8)
         self._has_collective: Flags = np.zeros(0, bool)
         self._lacks_program: Flags = np.zeros(0, bool)
+        self._loop_facts = loop_facts(())
         self._executions = executions
         self._copies = CopyWriter(writers["copies"])
         self.programs: dict[int, tuple[str, int | None]] = {}
@@ -122,15 +126,18 @@ class OpWriter:
         stats: list[StatColumn],
         timeline: Timeline,
         leaf_times: LeafTimes | None,
+        loops: LoopPlaces | None = None,
     ) -> Int32:
         """Write the events of a line from number `first` on, with those stats; return the execution of each."""
         start = batch.start_ps + line.clock_offset_ps
         execution = timeline.executions_at(start)
         step, phase = timeline.steps_at(start)
         end = first + len(batch)
-        times = leaf_times[first:end] if leaf_times else None
         rows = np.arange(first, end)
-        self.write(line, OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats, times))
+        columns = OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats)
+        columns.leaf_times = leaf_times[first:end] if leaf_times else None
+        columns.loops = loops[first:end] if loops else None
+        self.write(line, columns)
         return execution
 
     def write(self, line: DeviceLine, events: OpColumns) -> None:
@@ -151,11 +158,14 @@ class OpWriter:
                 parent = Nullable(event_id[order][nesting.parent], nesting.parent >= 0)
         op_class = self.op_classes()
         leaf_times, is_leaf = None, op_class[instruction] != NO_LEAF
+        loops = events.loops[order] if events.loops else LoopPlaces.nowhere(n)
         if line.is_op_line:
             times = events.leaf_times
             leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])
+            if not events.loops and parent:
+                loops = places_in_containers(nesting, instruction, self._loop_facts)
             if line.device_id is not None:
-                self._count(line.device_id, events.execution[order], instruction, start, self_ps, is_leaf)
+                self._count(line.device_id, events.execution[order], instruction, start, self_ps, is_leaf, loops)
                 self.costs.add(events.instruction_id, events.stats)
                 if self._has_windows:
                     self._executions.add_busy(line.device_id, start[is_leaf], end[order][is_leaf])
@@ -178,6 +188,7 @@ class OpWriter:
                 "is_leaf": is_leaf if line.is_op_line else False,
                 **({f"{name}_ps": getattr(leaf_times, name) for name in _ORDERED} if leaf_times else {}),
                 "execution": Nullable.from_zero(events.execution[order]),
+                "iteration": Nullable.from_zero(loops.iteration),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
                 **{name: _stat(stats.get(name), n, order) for name in OWN_STATS},
@@ -188,7 +199,9 @@ class OpWriter:
             return
         collectives = np.flatnonzero(self._has_collective[events.instruction_id])
         if len(collectives):
-            self._keep_collectives(line, line.device_id, events, event_id, end, collectives)
+            iteration = np.empty(n, np.int32)
+            iteration[order] = loops.iteration
+            self._keep_collectives(line, line.device_id, events, event_id, end, iteration, collectives)
         copies = np.flatnonzero(op_class[instruction] == _COPY) if leaf_times else ()
         if leaf_times and len(copies):
             ops = CopyOps(
@@ -204,10 +217,17 @@ class OpWriter:
             self._copies.add_ops(line.device_id, line.host, ops)
 
     def _count(
-        self, device_id: int, execution: Int32, instruction: Int32, start: Int64, self_ps: Int64, is_leaf: Flags
+        self,
+        device_id: int,
+        execution: Int32,
+        instruction: Int32,
+        start: Int64,
+        self_ps: Int64,
+        is_leaf: Flags,
+        loops: LoopPlaces,
     ) -> None:
         if sampled := self.sampled.get(device_id):
-            sampled.follow(execution, instruction, start, self_ps, is_leaf)
+            sampled.follow(execution, instruction, start, self_ps, is_leaf, loops)
         for is_held in (True, False):
             self.leaf_ops[device_id, is_held] += int(np.count_nonzero(is_leaf & ((execution >= 0) == is_held)))
         time_ps = np.bincount(instruction, self_ps, len(self.time_ps)).astype(np.float64)
@@ -215,11 +235,18 @@ class OpWriter:
         self.time_ps = time_ps
 
     def _keep_collectives(
-        self, line: DeviceLine, device_id: int, events: OpColumns, event_id: Int64, end: Int64, at: Int64
+        self,
+        line: DeviceLine,
+        device_id: int,
+        events: OpColumns,
+        event_id: Int64,
+        end: Int64,
+        iteration: Int32,
+        at: Int64,
     ) -> None:
         instruction, start = events.instruction_id[at], events.start_ps[at]
         if line.is_op_line:
-            where = events.execution[at], events.phase[at], events.step[at]
+            where = events.execution[at], events.phase[at], events.step[at], iteration[at]
             self._executions.add_ops(
                 device_id, line.host, CollectiveOps(event_id[at], instruction, start, end[at], *where)
             )
@@ -238,7 +265,13 @@ class OpWriter:
             self._op_class = np.array([OP_CLASSES.index(f.op_class) for f in self._facts], np.int8)
             self._has_collective = np.array([f.has_collective for f in self._facts], bool)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
+            self._loop_facts = loop_facts(self._facts)
         return self._op_class
+
+    def loop_facts(self) -> LoopFacts:
+        """The facts of all instructions that loops are counted by."""
+        self.op_classes()
+        return self._loop_facts
 
     def _begins_collectives(self, row_instruction: Int32) -> bool:
         """Whether any of these instructions is the start of an asynchronous collective."""

@@ -92,7 +92,9 @@ def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None)
         lines = write_lines(writers, survey, events)
         for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
             survey.instructions.assign_program(number, module, program_id)
-        instruction_flags += place_in_layers(survey, (e for p in events.parts for e in p.sampled))
+        instruction_flags += place_in_layers(
+            survey, (e for p in events.parts for e in p.sampled), [p.time_ps for p in events.parts]
+        )
         take_event_costs(survey.instructions.rows, (p.costs for p in events.parts))
         instruction_flags += give_costs(survey.instructions.rows, survey.costs)
         write_instructions(writers, survey)

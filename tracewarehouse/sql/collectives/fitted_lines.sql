@@ -3,11 +3,11 @@ model: fitted_lines
 description: >
   Lines of least squares through measured times. For subject transfer, these are transfer times of a kind and axis of
   collectives against the bytes that a device sends. For decode, they are times of decode steps of as many requests
-  against the tokens of their context.
+  against the tokens of their context, both as differences from the middle of their stretch.
 notes: >
-  A line needs three points and two sizes. Differences from the mean are taken in whole units of their range, one part
+  A line needs two sizes and more points than it has unknowns: the slope, and a level for each stretch. Differences from the mean are taken in whole units of their range, one part
   in 2^20 or finer, so that sums stay exact integers. The intervals hold 95 % of such fits if the errors are normal:
-  estimate -+ t x standard error. t is the quantile of Student's distribution with points - 2 degrees of freedom, from
+  estimate -+ t x standard error. t is the quantile of Student's distribution with points - stretches - 1 degrees of freedom, from
   the expansion in Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5, whose error is below 0.04
   % from 4 degrees on.
 ---*/
@@ -19,7 +19,8 @@ WITH points AS (
     CAST(NULL AS BIGINT) AS requests,
     is_async,
     bus_bytes AS size,
-    transfer_ps AS time_ps
+    transfer_ps AS time_ps,
+    0 AS begun_stretches
   FROM models.collective_instances
   WHERE NOT is_partial AND bus_bytes > 0 AND transfer_ps IS NOT NULL
   UNION ALL
@@ -30,15 +31,20 @@ WITH points AS (
     NULL AS axis,
     CAST(requests AS BIGINT) AS requests,
     FALSE AS is_async,
-    CAST(context_tokens AS BIGINT) AS size,
-    longest_ps AS time_ps
+    -- twice the tokens since the middle of the stretch, whose sum over the stretch is 0
+    requests * (2 * stretch_position + 1 - stretch_steps) AS size,
+    longest_ps
+    - CAST(SUM(longest_ps) OVER (PARTITION BY run_id, requests, stretch) AS BIGINT) // stretch_steps AS time_ps,
+    CASE WHEN stretch_position = 0 THEN 1 ELSE 0 END AS begun_stretches
   FROM models.decode_contexts
+  WHERE stretch_steps > 2
 ),
 
 sized AS (
   SELECT
     run_id, subject, kind, axis, requests, size,
     COUNT(*) AS points,
+    SUM(begun_stretches) AS begun_stretches,
     COUNT(*) FILTER (WHERE is_async) AS async_points,
     SUM(size) AS sum_size,
     SUM(time_ps) AS sum_ps,
@@ -52,6 +58,7 @@ ranges AS (
   SELECT
     run_id, subject, kind, axis, requests,
     CAST(SUM(points) AS BIGINT) AS points,
+    CAST(SUM(points) - 1 - GREATEST(SUM(begun_stretches), 1) AS BIGINT) AS freedom,
     CAST(SUM(async_points) AS BIGINT) AS async_points,
     COUNT(*) AS sizes,
     COUNT(*) FILTER (WHERE points > 1) AS repeated_sizes,
@@ -63,7 +70,7 @@ ranges AS (
     CASE WHEN SUM(points) < 1024 THEN 67108864 WHEN SUM(points) < 65536 THEN 8388608 ELSE 1048576 END AS finest
   FROM sized
   GROUP BY run_id, subject, kind, axis, requests
-  HAVING SUM(points) > 2
+  HAVING SUM(points) > 1 + GREATEST(SUM(begun_stretches), 1)
 ),
 
 units AS (
@@ -88,7 +95,7 @@ differences AS (
 
 summed AS (
   SELECT
-    run_id, subject, kind, axis, requests, points, async_points, sizes, repeated_sizes, least_size, most_size,
+    run_id, subject, kind, axis, requests, points, freedom, async_points, sizes, repeated_sizes, least_size, most_size,
     sum_size, sum_ps, unit_size, unit_ps,
     SUM(x) AS sum_x,
     SUM(y) AS sum_y,
@@ -97,7 +104,7 @@ summed AS (
     SUM(y * y) AS sum_yy
   FROM differences
   GROUP BY
-    run_id, subject, kind, axis, requests, points, async_points, sizes, repeated_sizes, least_size, most_size,
+    run_id, subject, kind, axis, requests, points, freedom, async_points, sizes, repeated_sizes, least_size, most_size,
     sum_size, sum_ps, unit_size, unit_ps
 ),
 
@@ -119,12 +126,12 @@ lines AS (
     xy * CAST(unit_ps AS DOUBLE) / (xx * CAST(unit_size AS DOUBLE)) AS slope,
     xy * xy / (xx * NULLIF(yy, 0)) AS r2,
     -- sum of squared distances from the line over its degrees of freedom
-    GREATEST(yy - xy * xy / xx, 0) * CAST(unit_ps AS DOUBLE) * CAST(unit_ps AS DOUBLE) / (points - 2) AS variance,
+    GREATEST(yy - xy * xy / xx, 0) * CAST(unit_ps AS DOUBLE) * CAST(unit_ps AS DOUBLE) / freedom AS variance,
     1.95996398e0
-    + 2.37227123e0 / (points - 2)
-    + 2.82249862e0 / ((points - 2) * (points - 2))
-    + 2.55584968e0 / ((points - 2) * (points - 2) * (points - 2))
-    + 1.58953405e0 / ((points - 2) * (points - 2) * (points - 2) * (points - 2)) AS t
+    + 2.37227123e0 / freedom
+    + 2.82249862e0 / (freedom * freedom)
+    + 2.55584968e0 / (freedom * freedom * freedom)
+    + 1.58953405e0 / (freedom * freedom * freedom * freedom) AS t
   FROM moments
   WHERE xx > 0
 )
@@ -139,9 +146,9 @@ SELECT
   async_points, -- Those of asynchronous collectives among them.
   sizes, -- Distinct sizes.
   repeated_sizes, -- Those of several points among them.
-  least_size, -- Smallest size, in bytes or tokens.
+  least_size, -- Smallest size, in bytes, or half tokens since the middle of the stretch.
   most_size, -- Largest one.
-  slope AS slope_ps, -- Time per byte or token.
+  slope AS slope_ps, -- Time per byte or half token.
   t * SQRT(variance / square_size) AS slope_error_ps, -- Half of its 95 % interval.
   mean_ps - slope * mean_size AS intercept_ps, -- Time at size 0.
   t * SQRT(variance * (1e0 / points + mean_size * mean_size / square_size)) AS intercept_error_ps, -- Half of its interval.

@@ -53,6 +53,7 @@ SELECT
   r.dtype, -- Type of the elements.
   r.phase, -- Phase.
   r.step, -- Step.
+  l.layer,
   r.start_ps, -- Start.
   r.end_ps, -- End, exclusive.
   CONCAT_WS(' ', r.kind, r.axis) AS track, -- Kind and mesh axis.
@@ -61,3 +62,4 @@ SELECT
 FROM ranks AS r
 LEFT JOIN executions AS e USING (instance)
 LEFT JOIN medians AS m ON e.instruction_id = m.instruction_id
+LEFT JOIN models.op_layers AS l ON r.event_id = l.event_id AND l.run_id = run

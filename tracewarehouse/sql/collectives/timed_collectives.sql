@@ -9,6 +9,7 @@ SELECT
   c.device_id,
   c.instance, -- The execution that the ranks share; NULL if unknown.
   c.phase, c.kind, c.axis,
+  c.link, -- dcn between slices, else NULL.
   c.message_bytes, -- Message of the rank; NULL if unknown.
   c.wire_bytes, -- Bytes that it sends; NULL if unknown.
   c.exposed_added_ps -- Time in which the op line runs it and no collective before it.

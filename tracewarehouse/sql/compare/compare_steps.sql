@@ -12,22 +12,42 @@ notes: >
   An operation is the framework's name path of an op without the numbers at the end of its parts, which change when a
   program is compiled anew. Without a path it is the op's own name. The time of a step is the mean over the steps of
   all devices and runs of a side, each from start to start. The last step of a phase counts only if the phase has no
-  other. Each moment counts once, for the op that covers it first, and the time without an op is idle.
+  other. Each moment counts once, for the op that covers it first, and the time without an op is idle. In a
+  phase of which less than 0.9 of a side's op time is in a known layer, or outside of the layers, no layer is named.
 ---*/
 WITH parts AS (
   SELECT
     * EXCLUDE (run_id),
     LIST_CONTAINS(runs, run_id) AS is_run,
-    LIST_CONTAINS(baselines, run_id) AS is_baseline
+    LIST_CONTAINS(baselines, run_id) AS is_baseline,
+    layer IS NOT NULL OR COALESCE(part IN ('embed', 'lm_head', 'pipeline'), FALSE) AS is_known
   FROM models.step_composition
   WHERE LIST_CONTAINS(LIST_CONCAT(runs, baselines), run_id)
+),
+
+-- the phases in which both sides know the place of most op time
+known_layers AS (
+  SELECT COALESCE(phase, '') AS phase
+  FROM parts
+  WHERE NOT is_idle
+  GROUP BY phase
+  HAVING
+    COALESCE(SUM(time_ps) FILTER (WHERE is_run AND is_known), 0) * 10
+    >= COALESCE(SUM(time_ps) FILTER (WHERE is_run), 0) * 9
+    AND COALESCE(SUM(time_ps) FILTER (WHERE is_baseline AND is_known), 0) * 10
+    >= COALESCE(SUM(time_ps) FILTER (WHERE is_baseline), 0) * 9
 ),
 
 named AS (
   SELECT
     is_run, is_baseline, phase,
     'layer' AS split,
-    CASE WHEN is_idle THEN 'idle' WHEN layer IS NULL THEN 'no layer' ELSE 'layer ' || layer END AS name,
+    CASE
+      WHEN is_idle THEN 'idle'
+      WHEN COALESCE(phase, '') NOT IN (SELECT k.phase FROM known_layers AS k) THEN 'unknown layers'
+      WHEN layer IS NULL THEN 'no layer'
+      ELSE 'layer ' || layer
+    END AS name,
     time_ps
   FROM parts
   UNION ALL
@@ -84,7 +104,9 @@ paired AS (
 SELECT
   p.phase,
   p.split, -- layer, category, collective or operation.
-  p.name, -- The layer, category, collective or operation; idle for the time without an op.
+  -- The layer, category, collective or operation; idle for the time without an op, unknown layers where too little of
+  -- it has a known one.
+  p.name,
   p.baseline_ps / (t.baseline_steps * 1e6) AS baseline_us, -- Its time in a step of the baselines.
   p.value_ps / (t.value_steps * 1e6) AS value_us, -- Its time in a step of the runs.
   -- value_us - baseline_us; NULL if a side has no step of the phase.

@@ -126,6 +126,17 @@ paired AS (
   GROUP BY metric, dimensions
 ),
 
+-- the phases in which both sides know the place of most op time, from the least that is known in a run
+known_layers AS (
+  SELECT dimensions ->> '$.phase' AS phase
+  FROM samples
+  WHERE is_named AND metric = 'layer_coverage'
+  GROUP BY phase
+  HAVING
+    MIN(value) >= 0.9
+    AND COUNT(DISTINCT run_id) = (SELECT COUNT(DISTINCT m.run_id) FROM members AS m WHERE m.is_named)
+),
+
 judged AS (
   SELECT
     metric, n.version, n.status, n.polarity, dimensions, p.unit, p.baseline, p.value,
@@ -140,7 +151,10 @@ judged AS (
     END AS tail_worse_by,
     p.baseline_samples, p.samples,
     CASE WHEN w.most_runs >= 5 THEN w.spread WHEN w.most_runs >= 2 THEN 2 * w.spread ELSE p.notches END AS noise,
-    CASE WHEN w.most_runs >= 2 THEN 'repeats' WHEN p.notches IS NOT NULL THEN 'steps' END AS noise_source
+    CASE WHEN w.most_runs >= 2 THEN 'repeats' WHEN p.notches IS NOT NULL THEN 'steps' END AS noise_source,
+    JSON_EXISTS(dimensions, '$.layer')
+    AND COALESCE(dimensions ->> '$.phase', '') NOT IN (SELECT COALESCE(k.phase, '') FROM known_layers AS k)
+      AS lacks_layers
   FROM paired AS p
   INNER JOIN newest AS n USING (metric)
   LEFT JOIN widest AS w USING (metric, dimensions)
@@ -156,11 +170,12 @@ SELECT
   baseline, -- Median over the samples of the baselines; NULL if they have none.
   value, -- Median over the samples of the runs; NULL if they have none.
   difference, -- value - baseline.
-  -- difference over the baseline's magnitude; NULL for a baseline of 0.
-  CASE WHEN baseline <> 0 THEN difference / ABS(baseline) END AS relative,
+  -- difference over the baseline's magnitude; NULL for a baseline of 0, and if it is not judged.
+  CASE WHEN baseline <> 0 AND NOT lacks_layers THEN difference / ABS(baseline) END AS relative,
   -- How much worse, as a share of the baseline; negative if better, infinite for any loss from 0, NULL without
   -- polarity.
   CASE
+    WHEN lacks_layers THEN NULL
     WHEN worse_by = 0 THEN 0
     WHEN baseline <> 0 THEN worse_by / ABS(baseline)
     ELSE worse_by * CAST('infinity' AS DOUBLE)
@@ -168,6 +183,7 @@ SELECT
   baseline_tail, -- 90th percentile towards the worse side, of the baselines.
   tail, -- 90th percentile towards the worse side, of the runs.
   CASE
+    WHEN lacks_layers THEN NULL
     WHEN tail_worse_by = 0 THEN 0
     WHEN baseline_tail <> 0 THEN tail_worse_by / ABS(baseline_tail)
     ELSE tail_worse_by * CAST('infinity' AS DOUBLE)
@@ -177,8 +193,9 @@ SELECT
   noise, -- The largest difference that counts as noise; NULL if noise cannot be told.
   noise_source, -- repeats or steps; NULL if noise cannot be told.
   -- same, noise, better or worse; different for a metric without polarity; not in run or not in baseline if one side
-  -- has no value.
+  -- has no value; not judged for a number by layer if less than 0.9 of a side's op time has a known layer.
   CASE
+    WHEN lacks_layers THEN 'not judged'
     WHEN value IS NULL THEN 'not in run'
     WHEN baseline IS NULL THEN 'not in baseline'
     WHEN difference = 0 THEN 'same'

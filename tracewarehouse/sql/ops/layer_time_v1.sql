@@ -14,25 +14,14 @@ description: >
   steps, the capture counts as one.
 changed: First version.
 ---*/
-WITH executed AS (
+WITH worked AS (
   SELECT
-    run_id, phase, device_id, instruction_id,
+    run_id, phase, device_id, layer, part,
     SUM(self_ps) AS self_ps,
     COALESCE(SUM(self_ps) FILTER (WHERE op_class = 'compute'), 0) AS compute_ps,
     COALESCE(SUM(self_ps) FILTER (WHERE op_class = 'communication'), 0) AS communication_ps
   FROM models.instruction_time
-  GROUP BY run_id, phase, device_id, instruction_id
-),
-
-worked AS (
-  SELECT
-    run_id, e.phase, device_id, l.layer, l.part,
-    SUM(e.self_ps) AS self_ps,
-    SUM(e.compute_ps) AS compute_ps,
-    SUM(e.communication_ps) AS communication_ps
-  FROM executed AS e
-  INNER JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
-  GROUP BY run_id, e.phase, device_id, l.layer, l.part
+  GROUP BY run_id, phase, device_id, layer, part
 ),
 
 stepped AS (

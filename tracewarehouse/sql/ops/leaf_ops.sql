@@ -15,13 +15,13 @@ SELECT
   i.opcode, -- HLO opcode; NULL where not known.
   o.start_ps, -- Start since the run's profile start.
   o.start_ps + o.duration_ps AS end_ps, -- End, exclusive.
-  o.duration_ps,
+  o.duration_ps, -- Duration, with the events nested in it.
   o.self_ps, -- Duration without the events nested in it.
   -- Duration without what the leaf ops cover that began before it, on all streams of the device.
   o.duration_ps - o.overlap_ps AS busy_ps,
   o.duration_ps - o.class_overlap_ps AS class_busy_ps, -- The same, among the ops of its op_class.
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.
-  o.execution, o.phase, o.step, i.part,
+  o.execution, o.iteration, o.phase, o.step, i.part,
   i.source, -- Source line, as file:line; NULL where not known.
   i.category,
   i.op_class -- What the device does in it - communication, copy or compute.

@@ -7,18 +7,20 @@ polarity: higher_is_better
 grain: [run_id, phase]
 value: mfu
 ranges: {mfu: [0, 1]}
-needs: [matrix_peak, known_phases, model_shape, batch_size, lengths]
+needs: [matrix_peak, known_phases, model_shape, known_tokens]
 description: >
-  Model FLOPs utilization: the floating-point operations that the model needs for a phase's tokens, over what all
-  devices of the run (missing ones included) could do at their peak in the time of its steps. A step lasts from its
-  start to the next one's on the slowest device. The last step counts only in a phase that has no other. A token takes
-  2 x active parameters, without the embedding tables and the output head, and for attention 4 x layers x width x
-  context (models.model_shapes). The output head runs on one token of each sequence, in prefill too. Prefill has batch
-  x input tokens, the i-th with a context of i. A decode step has batch tokens with a context of input + step, where
-  prefill is step 0. Steps of several prefills, whose tokens are not known, have no value. The peak is that of the
-  type in which most of the time of the phase's matrix products multiplies; if the capture does not show it, that of
-  the run's dtype. Source: Chowdhery et al., PaLM (2022), appendix B, with a third of its training cost for the
-  forward pass, and causal contexts.
+  Model FLOPs utilization: the operations that the model needs for a phase's tokens, over what all devices of the run could
+  do at their peak in the time of its steps. The tokens are those that a server states of its batches, or else those of
+  batch size and lengths. Missing devices count too.
+notes: >
+  A step lasts from its start to the next one's on the slowest device. The last step counts only in a phase that has no
+  other. A token takes 2 x active parameters, without the embedding tables and the output head, and for attention 4 x
+  layers x width x context (models.model_shapes). The output head runs on one token of each sequence, in prefill too. If a
+  server states the tokens of all these steps, they count as models.step_tokens has them. Else prefill has batch x input
+  tokens, the i-th with a context of i, and a decode step has batch tokens with a context of input + step, where prefill is
+  step 0; steps of several prefills have no value then. The peak is that of the type in which most of the time of the
+  phase's matrix products multiplies; if the capture does not show it, that of the run's dtype. Source: Chowdhery et al.,
+  PaLM (2022), appendix B, with a third of its training cost for the forward pass, and causal contexts.
 changed: First version.
 ccl_bench: mfu
 ---*/
@@ -66,8 +68,22 @@ phases AS (
     SUM(longest_ps) FILTER (WHERE is_timed) AS time_ps,
     COUNT(*) FILTER (WHERE is_timed AND is_last) AS last_steps
   FROM models.run_steps
-  WHERE phase IN ('prefill', 'decode')
+  WHERE phase IN ('prefill', 'decode', 'mixed')
   GROUP BY run_id, phase
+),
+
+-- what a server states of these steps
+served AS (
+  SELECT
+    run_id, s.phase,
+    COUNT(*) AS steps,
+    SUM(t.prefill_tokens + t.decode_tokens) AS tokens,
+    SUM(t.head_tokens) AS head_tokens,
+    SUM(t.contexts) AS contexts
+  FROM models.run_steps AS s
+  INNER JOIN models.step_tokens AS t USING (run_id, step)
+  WHERE s.is_timed AND t.head_tokens IS NOT NULL AND t.contexts IS NOT NULL
+  GROUP BY run_id, s.phase
 ),
 
 -- tokens of these steps and the contexts that they attend to
@@ -76,24 +92,28 @@ counted AS (
     run_id, p.phase, p.steps, p.time_ps, p.last_steps, h.devices, h.body_params, h.head_params,
     h.layers_width,
     COALESCE(m.product_type, h.product_type) AS product_type,
-    h.sequences * p.steps AS head_tokens,
+    COALESCE(v.steps = p.steps, FALSE) AS is_served,
+    CASE WHEN v.steps = p.steps THEN v.head_tokens ELSE h.sequences * p.steps END AS head_tokens,
     CASE
+      WHEN v.steps = p.steps THEN v.tokens
       WHEN p.phase = 'decode' THEN h.sequences * p.steps
-      WHEN p.all_steps = 1 THEN h.sequences * h.input_length
+      WHEN p.phase = 'prefill' AND p.all_steps = 1 THEN h.sequences * h.input_length
     END AS tokens,
     CASE
+      WHEN v.steps = p.steps THEN v.contexts
       WHEN p.phase = 'decode' THEN h.sequences * (h.input_length * p.steps + p.sum_of_steps)
-      WHEN p.all_steps = 1 THEN h.sequences * ((h.input_length * (h.input_length + 1)) // 2)
+      WHEN p.phase = 'prefill' AND p.all_steps = 1 THEN h.sequences * ((h.input_length * (h.input_length + 1)) // 2)
     END AS contexts
   FROM phases AS p
   INNER JOIN models.model_shapes AS h USING (run_id)
   LEFT JOIN multiplied AS m USING (run_id, phase)
+  LEFT JOIN served AS v USING (run_id, phase)
 ),
 
 -- operations of these tokens, and the peak of their type
 needed AS (
   SELECT
-    run_id, phase, c.steps, c.time_ps, c.last_steps, c.devices, c.tokens,
+    run_id, phase, c.steps, c.time_ps, c.last_steps, c.is_served, c.devices, c.tokens,
     2 * (c.body_params * c.tokens + c.head_params * c.head_tokens) + 4 * c.layers_width * c.contexts AS model_flops,
     g.hlo_model_flops,
     COALESCE(g.unsized_ps, 0) / NULLIF(g.self_ps, 0) AS unsized_share,
@@ -107,10 +127,12 @@ needed AS (
 
 SELECT
   run_id,
-  phase, -- prefill or decode.
+  phase, -- prefill, decode, or mixed.
   -- Utilization; NULL if the model's shape or the lengths are not known.
   model_flops * 1e12 / (CAST(time_ps AS DOUBLE) * devices * peak_flops_per_s) AS mfu,
-  CASE WHEN last_steps > 0 THEN 'upper' END AS bound,
+  -- upper if the time is that of a last step, without the wait after it; else lower if a server states the contexts, of
+  -- which only the shortest is known.
+  CASE WHEN last_steps > 0 THEN 'upper' WHEN is_served AND model_flops IS NOT NULL THEN 'lower' END AS bound,
   -- Utilization by the model_flops of leaf ops that neither communicate nor copy, as the profiler states them or as
   -- given at ingest, over the time of the same steps. Ops between two steps count for the one before. NULL if none is
   -- known.

@@ -16,14 +16,13 @@ WITH timed AS (
 named AS (
   SELECT
     COALESCE(i.module, 'no program') AS program,
-    l.layer AS layer_number,
-    COALESCE('layer ' || l.layer, 'no layer') AS layer,
-    COALESCE(l.part, 'no part') AS part,
+    t.layer AS layer_number,
+    COALESCE('layer ' || t.layer, 'no layer') AS layer,
+    COALESCE(t.part, 'no part') AS part,
     REGEXP_REPLACE(i.name, '([.][0-9]+)+$', '') AS op,
     SUM(t.self_ps) AS self_ps
   FROM timed AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-  INNER JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
   GROUP BY ALL
 ),
 

@@ -7,7 +7,10 @@ SELECT
   run_id, o.event_id, device_id,
   -- Transformer layer; NULL if unknown, and in a slot for which the device's stage has no layer because another stage
   -- has one there.
-  l.layer,
+  CASE
+    WHEN l.layers_per_iteration IS NULL THEN l.first_layer
+    ELSE l.first_layer + o.iteration * l.layers_per_iteration
+  END AS layer,
   l.stage, -- Pipeline stage of the device; NULL without a pipeline, or if the mesh is unknown.
   l.stage_layer, -- Slot of the layer in the program of all stages; NULL if the program has no slots.
   l.tick, -- Tick of the schedule; NULL outside of ticks.

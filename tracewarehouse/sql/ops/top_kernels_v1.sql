@@ -17,12 +17,11 @@ changed: First version.
 WITH executed AS (
   SELECT
     run_id, t.phase, t.category, instruction_id,
-    MIN(l.layer) AS first_layer,
-    MAX(l.layer) AS last_layer,
+    MIN(t.layer) AS first_layer,
+    MAX(t.layer) AS last_layer,
     SUM(t.self_ps) AS self_ps,
     SUM(t.ops) AS ops
   FROM models.instruction_time AS t
-  LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
   GROUP BY run_id, t.phase, t.category, instruction_id
 ),
 

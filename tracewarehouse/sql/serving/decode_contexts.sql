@@ -2,7 +2,8 @@
 model: decode_contexts
 description: >
   Context and time of the steps whose batches decode alone and whose time is that of a whole step. The server states the
-  shortest context among the requests of a batch; all count as long as it.
+  shortest context among the requests of a batch; all count as long as it. In a stretch of consecutive steps the number of
+  requests stays and the shortest context of each rank grows by one, so that the same requests go on.
 ---*/
 WITH servers AS (
   SELECT run_id, COUNT(DISTINCT "rank") AS ranks
@@ -10,28 +11,66 @@ WITH servers AS (
   GROUP BY run_id
 ),
 
+followed AS (
+  SELECT
+    run_id, step, requests, min_kv_length, prefill_tokens, decode_tokens,
+    CASE
+      WHEN
+        requests = LAG(requests) OVER (PARTITION BY run_id, "rank" ORDER BY position)
+        AND min_kv_length = LAG(min_kv_length) OVER (PARTITION BY run_id, "rank" ORDER BY position) + 1
+        THEN LAG(step) OVER (PARTITION BY run_id, "rank" ORDER BY position)
+    END AS continued_step
+  FROM main.step_batches
+),
+
 contexts AS (
   SELECT
     run_id, step,
     SUM(requests) AS requests,
     SUM(decode_tokens) AS decode_tokens,
-    SUM(requests * min_kv_length) AS context_tokens
-  FROM main.step_batches
+    SUM(requests * min_kv_length) AS context_tokens,
+    CASE WHEN COUNT(continued_step) = COUNT(*) AND MIN(continued_step) = MAX(continued_step) THEN MIN(continued_step) END
+      AS continued_step
+  FROM followed
   WHERE step IS NOT NULL
   GROUP BY run_id, step
   HAVING
     COUNT(*) FILTER (WHERE requests IS NULL OR min_kv_length IS NULL OR COALESCE(decode_tokens, 0) = 0) = 0
     AND SUM(COALESCE(prefill_tokens, 0)) = 0
+),
+
+timed AS (
+  SELECT
+    run_id, step, c.requests, r.ranks, c.decode_tokens, c.context_tokens, s.start_ps, s.longest_ps,
+    CASE
+      WHEN
+        c.continued_step = LAG(step) OVER (PARTITION BY run_id ORDER BY s.start_ps, step)
+        AND c.requests = LAG(c.requests) OVER (PARTITION BY run_id ORDER BY s.start_ps, step)
+        THEN 0
+      ELSE 1
+    END AS begins
+  FROM contexts AS c
+  INNER JOIN servers AS r USING (run_id)
+  INNER JOIN models.run_steps AS s USING (run_id, step)
+  WHERE s.is_timed AND COALESCE(s.phase, 'decode') = 'decode'
+),
+
+stretched AS (
+  SELECT
+    *,
+    SUM(begins)
+      OVER (PARTITION BY run_id ORDER BY start_ps, step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS stretch
+  FROM timed
 )
 
 SELECT
   run_id, step,
-  CAST(c.requests AS BIGINT) AS requests, -- Requests of the step, of all data-parallel ranks.
-  r.ranks, -- Data-parallel ranks of the server, those of other steps included.
-  CAST(c.decode_tokens AS BIGINT) AS decode_tokens, -- Tokens that it computes.
-  CAST(c.context_tokens AS BIGINT) AS context_tokens, -- Tokens of context that all of them have together, at least.
-  s.longest_ps -- Time of the step on the slowest device, start to next start.
-FROM contexts AS c
-INNER JOIN servers AS r USING (run_id)
-INNER JOIN models.run_steps AS s USING (run_id, step)
-WHERE s.is_timed AND COALESCE(s.phase, 'decode') = 'decode'
+  CAST(requests AS BIGINT) AS requests, -- Requests of the step, of all data-parallel ranks.
+  ranks, -- Data-parallel ranks of the server, those of other steps included.
+  CAST(decode_tokens AS BIGINT) AS decode_tokens, -- Tokens that it computes.
+  CAST(context_tokens AS BIGINT) AS context_tokens, -- Tokens of context that all of them have together, at least.
+  longest_ps, -- Time of the step on the slowest device, start to next start.
+  CAST(stretch AS BIGINT) AS stretch, -- Number of its stretch in the run.
+  COUNT(*) OVER (PARTITION BY run_id, stretch) AS stretch_steps, -- Steps of the stretch.
+  ROW_NUMBER() OVER (PARTITION BY run_id, stretch ORDER BY start_ps, step) - 1 AS stretch_position -- Its place there, from 0.
+FROM stretched

@@ -8,25 +8,64 @@ grain: [run_id, requests]
 value: us_per_token
 needs: [varied_contexts]
 description: >
-  What a decode step takes longer for each token of context: least squares of the time of decode steps, start to next
-  start on the slowest device, on the tokens of context that all their requests have, by number of requests. The server
-  states the shortest context among the requests; all count as long as it, which leaves the slope right while the same
-  requests go on, since each then grows by a token per step. Only steps whose batches decode alone count, of all
-  data-parallel ranks together. A row needs six steps, of three contexts or more. The interval holds 95 % of such slopes if
-  the errors are normal, as in models.fitted_lines.
+  What a decode step takes longer for each token of context. It is a fit of step times on the contexts of all requests,
+  within stretches of steps in which the same requests go on. A row needs six such steps with as many requests.
+notes: >
+  The fit is by least squares. A step's time is that from its start to the next start on the slowest device. Only steps
+  whose batches decode alone count, of all data-parallel ranks together, in stretches of three or more, as in
+  models.decode_contexts. The server states only the shortest context of a batch. In a stretch all contexts grow by one
+  token a step, so the slope within stretches is right whatever the other contexts are. The interval holds 95 % of such
+  slopes if the errors are normal, as in models.fitted_lines.
 changed: First version.
 ---*/
+WITH stretches AS (
+  SELECT
+    run_id, requests, stretch,
+    SUM(context_tokens) AS context_tokens,
+    SUM(longest_ps) AS time_ps,
+    COUNT(*) AS steps
+  FROM models.decode_contexts
+  WHERE stretch_steps > 2
+  GROUP BY run_id, requests, stretch
+),
+
+covered AS (
+  SELECT
+    run_id, requests,
+    MIN(context_tokens) AS least_context_tokens,
+    MAX(context_tokens) AS most_context_tokens,
+    COUNT(DISTINCT context_tokens) AS contexts
+  FROM models.decode_contexts
+  WHERE stretch_steps > 2
+  GROUP BY run_id, requests
+),
+
+bases AS (
+  SELECT
+    run_id, s.requests,
+    COUNT(*) AS stretches,
+    MIN((s.time_ps - 2 * l.slope_ps * s.context_tokens) / s.steps) AS base_ps
+  FROM stretches AS s
+  INNER JOIN models.fitted_lines AS l USING (run_id, requests)
+  WHERE l.subject = 'decode'
+  GROUP BY run_id, s.requests
+)
+
 SELECT
   run_id,
   requests, -- Requests of a step, of all data-parallel ranks.
-  slope_ps / 1e6 AS us_per_token, -- Time of a step per token of context of all its requests together.
-  (slope_ps - slope_error_ps) / 1e6 AS low_us_per_token, -- Lower end of its 95 % interval.
-  (slope_ps + slope_error_ps) / 1e6 AS high_us_per_token, -- Upper end.
-  intercept_ps / 1e6 AS base_us, -- Time of a step without context, by the line.
-  r2, -- Share of the variance that the line explains; NULL where all steps take the same time.
-  CAST(least_size AS BIGINT) AS least_context_tokens, -- Smallest context of a step.
-  CAST(most_size AS BIGINT) AS most_context_tokens, -- Largest one.
-  sizes AS contexts, -- Number of different ones.
-  points AS steps -- Steps that it covers.
-FROM models.fitted_lines
-WHERE subject = 'decode' AND points >= 6 AND sizes >= 3
+  2 * l.slope_ps / 1e6 AS us_per_token, -- Time of a step per token of context of all its requests together.
+  2 * (l.slope_ps - l.slope_error_ps) / 1e6 AS low_us_per_token, -- Lower end of its 95 % interval, as in models.fitted_lines.
+  2 * (l.slope_ps + l.slope_error_ps) / 1e6 AS high_us_per_token, -- Upper end.
+  -- Time of a step without context, at most: by the lines of the stretches, if all contexts are as long as the shortest.
+  b.base_ps / 1e6 AS base_us,
+  l.r2, -- Share of the variance within the stretches that the line explains; NULL where all steps take the same time.
+  c.least_context_tokens, -- Smallest context of a step, at least.
+  c.most_context_tokens, -- Largest one, at least.
+  c.contexts, -- Number of different ones.
+  b.stretches, -- Stretches in which the same requests go on.
+  l.points AS steps -- Steps that it covers.
+FROM models.fitted_lines AS l
+INNER JOIN bases AS b USING (run_id, requests)
+INNER JOIN covered AS c USING (run_id, requests)
+WHERE l.subject = 'decode' AND l.points >= 6

@@ -8,11 +8,13 @@ grain: [run_id, device_id]
 value: read_bytes_per_step
 needs: [known_caches, decode_batches, single_rank]
 description: >
-  Bytes of the cache of keys and values that the attention kernels of a device read and write in a decode step: what a
-  token takes in the cache, by the shape of the kernel's operand, times the tokens of context of all requests, and times
-  the tokens that are computed. The server states the shortest context among the requests, and all count as long as it, so
-  what is read is a lower bound. Mean over the decode steps that another step follows. Only of vLLM on TPU, whose kernels
-  show the cache, and without data parallelism, under which it is not known which device holds which requests.
+  Bytes of the cache of keys and values that the attention kernels of a device read and write in a decode step, on average.
+  They are what a token takes in the cache, times the tokens of context, and times the tokens that are computed. The
+  server states only the shortest context among the requests, so bound says that more than this is read.
+notes: >
+  The shape of the kernel's operand tells what a token takes. The mean is over the decode steps that another step follows.
+  Only vLLM on TPU has a row, whose kernels show the cache. Under data parallelism it is not known which device holds which
+  requests, so such a run has none.
 changed: First version.
 ---*/
 WITH worked AS (
@@ -29,7 +31,7 @@ WITH worked AS (
 moved AS (
   SELECT
     run_id, w.device_id, w.kernels, w.token_bytes, w.self_ps,
-    w.token_bytes * d.context_tokens AS read_bytes,
+    d.requests, w.token_bytes * d.context_tokens AS read_bytes,
     w.token_bytes * d.decode_tokens AS written_bytes
   FROM worked AS w
   INNER JOIN models.decode_contexts AS d USING (run_id, step)
@@ -38,12 +40,14 @@ moved AS (
 
 SELECT
   run_id, device_id,
-  SUM(read_bytes) / COUNT(*) AS read_bytes_per_step, -- Bytes that are read, at least.
+  SUM(read_bytes) / COUNT(*) AS read_bytes_per_step, -- Bytes that are read.
+  -- lower if steps have several requests, of which only the shortest context is known.
+  CASE WHEN MAX(requests) > 1 THEN 'lower' END AS bound,
   SUM(written_bytes) / COUNT(*) AS written_bytes_per_step, -- Bytes that are written.
   SUM(token_bytes) / COUNT(*) AS token_bytes, -- Bytes of a token in the caches of all layers of the device.
   SUM(kernels) / COUNT(*) AS kernels_per_step, -- Executions of the kernels, one for each layer.
   SUM(self_ps) / (COUNT(*) * 1e9) AS kernel_ms_per_step, -- Their self time.
-  SUM(read_bytes) * 1e3 / NULLIF(SUM(self_ps), 0) AS read_gbps, -- Bytes that are read over it, decimal, at least.
+  SUM(read_bytes) * 1e3 / NULLIF(SUM(self_ps), 0) AS read_gbps, -- Bytes that are read over it, decimal.
   COUNT(*) AS steps -- Decode steps that it covers.
 FROM moved
 GROUP BY run_id, device_id

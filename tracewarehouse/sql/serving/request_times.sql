@@ -2,8 +2,8 @@
 model: request_times
 description: >
   First start and last end of prefill and decode of a run: on the hosts' clock by markers, on the devices' by leaf ops.
-  Decode steps that start before the first prefill are left out, because the prefill of their requests is not in the
-  capture.
+  Steps that start before the first prefill are left out, because the prefill of their requests is not in the capture. A
+  mixed step counts as decode, and is counted beside the prefills.
 ---*/
 WITH device_steps AS (
   SELECT run_id, device_id, step, MIN(first_start_ps) AS start_ps, MAX(last_end_ps) AS end_ps
@@ -34,9 +34,11 @@ SELECT
   run_id, clock,
   MIN(start_ps) FILTER (WHERE phase = 'prefill') AS prefill_start_ps, -- Start of the first prefill step; NULL without.
   MAX(end_ps) FILTER (WHERE phase = 'prefill') AS prefill_end_ps, -- End of the last prefill step.
-  MIN(start_ps) FILTER (WHERE phase = 'decode') AS decode_start_ps, -- Start of the first decode step; NULL without.
-  MAX(end_ps) FILTER (WHERE phase = 'decode') AS decode_end_ps, -- End of the last decode step.
+  -- Start of the first step that decodes; NULL without.
+  MIN(start_ps) FILTER (WHERE phase IN ('decode', 'mixed')) AS decode_start_ps,
+  MAX(end_ps) FILTER (WHERE phase IN ('decode', 'mixed')) AS decode_end_ps, -- End of the last step that decodes.
   COUNT(DISTINCT step) FILTER (WHERE phase = 'prefill') AS prefill_steps, -- Number of prefill steps.
+  COUNT(DISTINCT step) FILTER (WHERE phase = 'mixed') AS mixed_steps, -- Number of steps that prefill and decode.
   COUNT(DISTINCT step) FILTER (WHERE phase = 'decode') AS decode_steps -- Number of decode steps.
 FROM placed
 WHERE request_ps IS NULL OR start_ps >= request_ps

@@ -8,18 +8,19 @@ grain: [run_id, clock]
 value: tpot_ms
 needs: [followed_decode]
 description: >
-  Time per output token: the mean over decode steps of the time from a step's start to the start of the decode step that
-  follows it. Each step counts as its slowest device or host saw it. A decode step that no other decode step follows is
-  left out, because the start of a next step is unknown. A run without two decode steps in a row has no row. Percentiles
-  are by nearest rank.
+  Mean time per output token: from the start of a step that decodes to the start of the next one. A step counts with the
+  time of its slowest device or host. Steps that prefill and decode count too.
+notes: >
+  A step that no other decoding step follows is left out, because the start of a next token's step is unknown. A run
+  without two such steps in a row has no row. Percentiles are by nearest rank.
 changed: First version.
 ccl_bench: tpot
 ---*/
--- the gap after the last decode step may be idle time of the server, so it says nothing about a token
+-- the gap after the last step that decodes may be idle time of the server, so it says nothing about a token
 WITH tokens AS (
   SELECT run_id, clock, step, MAX(step_ps) AS token_ps, MIN(source) AS source
   FROM models.steps
-  WHERE phase = 'decode' AND NOT is_last_of_phase
+  WHERE is_followed_decode
   GROUP BY run_id, clock, step
 ),
 
@@ -30,8 +31,8 @@ ranked AS (
 
 SELECT
   run_id, clock,
-  SUM(token_ps) / (COUNT(*) * 1e9) AS tpot_ms, -- Mean time of a decode step.
-  COUNT(*) AS steps, -- Decode steps that count.
+  SUM(token_ps) / (COUNT(*) * 1e9) AS tpot_ms, -- Mean time of a step that decodes.
+  COUNT(*) AS steps, -- Steps that count.
   MIN(token_ps) FILTER (WHERE quantile >= 0.5) / 1e9 AS p50_ms, -- Median.
   MIN(token_ps) FILTER (WHERE quantile >= 0.9) / 1e9 AS p90_ms, -- 90th percentile.
   MIN(token_ps) FILTER (WHERE quantile >= 0.99) / 1e9 AS p99_ms, -- 99th percentile.

@@ -9,10 +9,12 @@ value: ttft_ms
 needs: [prefill]
 description: >
   Time to first token. On the host's clock, it is the time from the start of the prefill marker to its end, when the
-  token is on the host. On the devices' clock, it is the time from the start of the first prefill op to the end of the
-  op that gives the first token: the last op of the prefill on any device. Ops before the next step belong to the
-  prefill, so sampling by a separate program counts. If a run has several prefills, such as the chunks of one prompt,
-  all those count that begin before the first decode step that follows the first prefill.
+  token is on the host. On the devices' clock, it is the time from the first prefill op to the end of the last one on any
+  device.
+notes: >
+  Ops before the next step belong to the prefill, so sampling by a separate program counts. If a run has several prefills,
+  such as the chunks of one prompt, all those count that begin before the first step, after the first prefill, that
+  decodes. A step that prefills for one request and decodes for another is no prefill here.
 changed: First version.
 ccl_bench: ttft
 ---*/
@@ -27,7 +29,7 @@ first_decode AS (
   SELECT run_id, clock, MIN(d.start_ps) AS start_ps
   FROM models.steps AS d
   INNER JOIN first_prefill AS r USING (run_id, clock)
-  WHERE d.phase = 'decode' AND d.start_ps >= r.start_ps
+  WHERE d.phase IN ('decode', 'mixed') AND d.start_ps >= r.start_ps
   GROUP BY run_id, clock
 ),
 

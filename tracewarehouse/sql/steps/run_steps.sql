@@ -2,12 +2,12 @@
 model: run_steps
 description: >
   Steps of a run over all its devices. A step lasts from the first device's start to the first start of the next step;
-  the last one lasts to its latest end.
+  the last one lasts to its latest end. A step of which devices run different phases is mixed.
 ---*/
 WITH united AS (
   SELECT
     run_id, step,
-    MIN(phase) AS phase,
+    CASE WHEN COUNT(DISTINCT phase) > 1 THEN 'mixed' ELSE MIN(phase) END AS phase,
     MIN(start_ps) AS start_ps,
     MAX(end_ps) AS end_ps,
     MAX(step_ps) AS longest_ps,

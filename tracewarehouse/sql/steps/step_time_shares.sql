@@ -19,7 +19,7 @@ timed AS (
   UNION ALL
   SELECT run_id, 'tpot' AS metric, clock AS part, MAX(step_ps) AS time_ps
   FROM models.steps
-  WHERE phase = 'decode' AND NOT is_last_of_phase
+  WHERE is_followed_decode
   GROUP BY run_id, clock, step
 ),
 
@@ -35,7 +35,7 @@ ranked AS (
 
 SELECT
   run_id, -- The run.
-  metric, -- step_time, or tpot for decode steps alone.
+  metric, -- step_time, or tpot for steps that decode alone.
   part, -- The phase, NULL for steps without one; for tpot, the clock.
   MAX(share) AS share, -- Share of the steps that take at most time_ms.
   MAX(time_ps) / 1e9 AS time_ms -- Time of a step.

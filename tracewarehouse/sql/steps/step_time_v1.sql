@@ -25,7 +25,7 @@ WITH clocks AS (
 
 SELECT
   run_id,
-  s.phase, -- prefill or decode; NULL for a step of neither.
+  s.phase, -- prefill, decode, or mixed for a batch that does both; NULL for a step of none.
   s.step,
   -- Time of the step on the slowest device; NULL if no step follows.
   MAX(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS step_time_ms,

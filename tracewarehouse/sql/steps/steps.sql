@@ -12,7 +12,7 @@ WITH marked AS (
     CASE WHEN device_id IS NULL THEN 'host' ELSE 'device' END AS clock,
     host, device_id,
     "index" AS step,
-    CASE WHEN name IN ('prefill', 'decode') THEN name END AS phase,
+    CASE WHEN name IN ('prefill', 'decode', 'mixed') THEN name END AS phase,
     start_ps, end_ps, source
   FROM main.phases
   WHERE kind = 'step'
@@ -22,7 +22,7 @@ followed AS (
   SELECT
     *,
     LEAD(start_ps) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_start_ps,
-    LEAD(COALESCE(phase, 'none')) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_phase
+    LEAD(phase) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_phase
   FROM marked
 )
 
@@ -32,7 +32,7 @@ SELECT
   host,
   device_id, -- The device; NULL on the host's clock.
   step, -- Number of the step in the run.
-  phase, -- prefill or decode; NULL for a step of neither.
+  phase, -- prefill, decode, or mixed for a batch that does both; NULL for a step of none.
   start_ps, -- Start since the run's profile start.
   end_ps, -- End of the step's own work, exclusive.
   COALESCE(next_start_ps, end_ps) AS until_ps, -- Start of the next step; for the last one, its end.
@@ -41,7 +41,7 @@ SELECT
   -- The whole time is known, because another step follows. Also true if the device or host has no such step of the
   -- phase, so that its own duration is all that is known.
   next_start_ps IS NOT NULL OR COUNT(next_start_ps) OVER (PARTITION BY run_id, host, device_id, phase) = 0 AS is_timed,
-  -- The next step is of another phase, or there is none.
-  next_phase IS NULL OR next_phase <> COALESCE(phase, 'none') AS is_last_of_phase,
+  -- The step gives tokens to requests that generate, and so does the next one, so the time of a token is known.
+  COALESCE(phase IN ('decode', 'mixed') AND next_phase IN ('decode', 'mixed'), FALSE) AS is_followed_decode,
   source -- Where the step comes from.
 FROM followed

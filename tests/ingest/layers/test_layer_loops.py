@@ -1,0 +1,250 @@
+"""Loops over layers are the layers: captures of programs whose truth is known, op by op."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformer_capture import Op, transformer
+from xplane_builder import Space, TpuPlane, Unsigned
+
+from tracewarehouse.ingest.hlo.program import ModuleText
+from tracewarehouse.ingest.pipeline import IngestResult
+from tracewarehouse.warehouse import Warehouse
+
+Query = Callable[..., list[tuple[Any, ...]]]
+Ingest = Callable[..., tuple[IngestResult, Query]]
+
+OPS = transformer(1)
+LAYER = [op for op in OPS if op.layer == 0]
+BEFORE, AFTER = OPS[:2], OPS[-1:]
+MOE = [replace(op, text=op.text.replace("bf16[8,256]", "bf16[8,1024]")) for op in LAYER]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop with the layers of each iteration, `body` op by op; ops that are no layer's have layer None."""
+
+    body: Sequence[Op]
+    layers: Sequence[Sequence[int | None]]
+    is_told: bool = True
+
+
+def scan(body: Sequence[Op], count: int, first: int = 0) -> Loop:
+    return Loop(body, [[first + i] * len(body) for i in range(count)])
+
+
+def tpu_capture(*program: Sequence[Op] | Loop) -> tuple[Space, Counter[int | None]]:
+    """A capture of a program, and how many ops of each layer a device runs in one execution."""
+    space = Space(hostnames=["host-0"])
+    truth: Counter[int | None] = Counter()
+    for d in range(2):
+        tpu = space.tpu(d)
+        at = 1_000_000
+        for e in range(3):
+            begin = at
+            truth.clear()
+            for place, piece in enumerate(program):
+                loop = piece if isinstance(piece, Loop) else Loop(piece, [[None] * len(piece)])
+                if piece is loop:
+                    span = len(loop.layers) * sum(op.ns for op in loop.body) * 1000
+                    tpu.ops.event(_while(tpu, place, loop), at, span)
+                for layers in loop.layers:
+                    for op, layer in zip(loop.body, layers, strict=True):
+                        text = op.text.replace(" = ", f"{place} = ", 1)
+                        tpu.ops.event(_instruction(tpu, text, op), at, op.ns * 1000)
+                        at += op.ns * 1000
+                        truth[layer] += 1
+            tpu.modules.event("jit_step(42)", begin, at - begin, run_id=Unsigned(e + 1))
+            at += 1_000_000
+    return space, truth
+
+
+def _while(tpu: TpuPlane, place: int, loop: Loop) -> int:
+    told = f', backend_config={{"known_trip_count":{{"n":"{len(loop.layers)}"}}}}' if loop.is_told else ""
+    text = f"%while.{place} = (s32[], bf16[8,64]) while((s32[], bf16[8,64]) %t.1), condition=%c.1, body=%b.1{told}"
+    return tpu.instruction(text, hlo_category="while", program_id=Unsigned(42))
+
+
+def _instruction(tpu: TpuPlane, text: str, op: Op) -> int:
+    return tpu.instruction(text, hlo_category=op.category, tf_op=op.op_name, program_id=Unsigned(42))
+
+
+def layers_of(tmp_path: Path) -> Counter[int | None]:
+    """How many leaf ops of each layer the first device runs in an execution."""
+    rows = Warehouse(tmp_path / "warehouse").query(
+        "SELECT layer, count(*) // 3 FROM models.op_layers JOIN main.ops USING (run_id, event_id) "
+        "WHERE is_leaf AND ops.device_id = 0 GROUP BY layer"
+    )
+    return Counter(dict(rows.rows()))
+
+
+TWICE = [*LAYER, *(replace(op, text=op.text.replace(".", ".9", 1)) for op in LAYER)]
+MARKED = [replace(op, op_name=op.op_name.replace("/", f"/layers_{i // len(LAYER)}/", 1)) for i, op in enumerate(TWICE)]
+HEAD = Op("%fusion.99 = bf16[8,9999] fusion(bf16[8,64] %a.1), kind=kOutput, calls=%c", "convolution fusion", 700,
+          "jit(step)/dot", None, None)  # fmt: skip
+SIX = [op for op in transformer(6) if op.layer is not None]
+BACK = [replace(op, op_name=f"transpose(jvp({op.op_name}))") for op in LAYER]
+PROGRAMS: dict[str, tuple[Sequence[Op] | Loop, ...]] = {
+    "one loop": (BEFORE, scan(LAYER, 8), AFTER),
+    "two layers": (BEFORE, scan(LAYER, 2), AFTER),
+    "an unknown number of iterations": (BEFORE, replace(scan(LAYER, 5), is_told=False)),
+    "dense layers, then sparse ones": (BEFORE, scan(LAYER, 3), scan(MOE, 5, 3), AFTER),
+    "prefill and decode in one program": (scan(LAYER, 6), AFTER, scan(LAYER, 6)),
+    "there and back": (scan(LAYER, 4), AFTER, Loop(BACK, [[3 - i] * len(BACK) for i in range(4)])),
+    "two layers an iteration": (
+        BEFORE,
+        Loop(TWICE, [[2 * i] * len(LAYER) + [2 * i + 1] * len(LAYER) for i in range(4)]),
+    ),
+    "two marked layers an iteration": (
+        BEFORE,
+        Loop(MARKED, [[2 * i] * len(LAYER) + [2 * i + 1] * len(LAYER) for i in range(4)]),
+    ),
+    "a loop over tokens around marked layers": (
+        BEFORE,
+        Loop([*MARKED, HEAD], [[0] * len(LAYER) + [1] * len(LAYER) + [None]] * 5),
+    ),
+    "a loop over tokens around layers": (BEFORE, Loop([*SIX, HEAD], [[op.layer for op in SIX] + [None]] * 5)),
+    "the loop of a benchmark": (Loop(LAYER[1:2], [[None]] * 100),),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_op_has_its_layer(name: str, ingest: Ingest, tmp_path: Path) -> None:
+    space, truth = tpu_capture(*PROGRAMS[name])
+    ingest(space)
+    assert layers_of(tmp_path) == truth
+
+
+def test_loops_within_the_layers_are_no_layers(ingest: Ingest, tmp_path: Path) -> None:
+    """Each of six layers runs its experts in a loop; repetition shows the layers."""
+    experts = [LAYER[9], LAYER[10], replace(LAYER[9], text=LAYER[9].text.replace(".11", ".77")), LAYER[12]]
+    program: list[Sequence[Op] | Loop] = [BEFORE[:1]]
+    for i in range(6):
+        program += [
+            LAYER[:9],
+            Loop(experts, [[i] * len(experts)] * 8),
+        ]
+    space, _ = tpu_capture(*program, AFTER)
+    ingest(space)
+    found = layers_of(tmp_path)
+    each = 9 + 8 * len(experts)
+    assert found == Counter({None: 1 + len(AFTER)} | dict.fromkeys(range(6), each))
+
+
+def test_ticks_of_a_pipeline_are_no_layers(ingest: Ingest, tmp_path: Path) -> None:
+    permute = Op(
+        "%collective-permute.88 = bf16[8,64] collective-permute(bf16[8,64] %a.1), source_target_pairs={{0,1}}",
+        "collective-permute", 800, "jit(step)/ppermute", None, None,
+    )  # fmt: skip
+    body = [*LAYER, permute]
+    space, _ = tpu_capture(BEFORE, Loop(body, [[None] * len(body)] * 6), AFTER)
+    result, _ = ingest(space)
+    assert set(layers_of(tmp_path)) == {None}
+    assert "partial_layers" in result.entry.flags
+
+
+def test_a_stage_runs_its_own_layers(ingest: Ingest, tmp_path: Path) -> None:
+    """Without the number of layers, those of the second stage are not known; see tests/sql for what they are."""
+    space, truth = tpu_capture(BEFORE, scan(LAYER, 4), AFTER)
+    ingest(space, mesh="pp=2")
+    assert layers_of(tmp_path) == Counter({None: truth.total()})
+
+
+def test_collectives_and_sources(ingest: Ingest) -> None:
+    space, _ = tpu_capture(BEFORE, scan(LAYER, 8), AFTER)
+    result, query = ingest(space)
+    assert query("SELECT iteration, count(*) FROM collectives GROUP BY ALL ORDER BY ALL") == [
+        *((i, 2 * 2 * 3) for i in range(8)),
+        (None, 2 * 3),
+    ]
+    facts = "SELECT DISTINCT layer, loop_layer, layers_per_iteration, layer_source FROM instructions"
+    assert query(f"{facts} WHERE layer_source IS NOT NULL") == [(None, 0, 1, "loop")]
+    assert query("SELECT detail FROM quality_flags WHERE flag = 'inferred_layers'") == [
+        ("jit_step: 8 layers, which a loop runs",)
+    ]
+    assert "partial_layers" not in result.entry.flags
+
+
+HLO = """HloModule jit_step
+
+%body (p.1: (s32[], f32[8,64])) -> (s32[], f32[8,64]) {
+  %p.1 = (s32[], f32[8,64]) parameter(0)
+  %g.1 = f32[8,64] get-tuple-element((s32[], f32[8,64]) %p.1), index=1
+  %dot.1 = f32[8,64] dot(f32[8,64] %g.1, f32[64,64] %w.1), metadata={op_name="jit(step)/while/body/attn/dot_general"}
+  %all-reduce.1 = f32[8,64] all-reduce(f32[8,64] %dot.1), channel_id=1, replica_groups={{0,1}}
+  %dot.2 = f32[8,64] dot(f32[8,64] %g.1, f32[64,64] %w.1), metadata={op_name="jit(step)/while/body/mlp/dot_general"}
+  %dot.3 = f32[8,64] dot(f32[8,64] %g.1, f32[64,64] %w.1), metadata={op_name="jit(step)/while/body/mlp/dot_general"}
+  ROOT %tuple.1 = (s32[], f32[8,64]) tuple(s32[] %i.1, f32[8,64] %dot.3)
+}
+
+%cond (p.2: (s32[], f32[8,64])) -> pred[] {
+  %p.2 = (s32[], f32[8,64]) parameter(0)
+  ROOT %lt.1 = pred[] compare(s32[] %a.2, s32[] %b.2), direction=LT
+}
+
+ENTRY %main (x.1: f32[8,64]) -> f32[8,64] {
+  %x.1 = f32[8,64] parameter(0)
+  %copy.9 = f32[8,64] copy(f32[8,64] %x.1)
+  %t.9 = (s32[], f32[8,64]) tuple(s32[] %i.9, f32[8,64] %x.1)
+  %while.1 = (s32[], f32[8,64]) while((s32[], f32[8,64]) %t.9), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+  ROOT %dot.9 = f32[8,64] dot(f32[8,64] %x.1, f32[64,64] %w.9), metadata={op_name="jit(step)/lm_head/dot_general"}
+}
+"""  # noqa: E501  as a compiler writes it
+BODY = ("dot.1", "all-reduce.1", "dot.2", "dot.3")
+
+
+def cpu_capture() -> Space:
+    """Two virtual CPU devices that share the ops of a loop's body between two threads each."""
+    space = Space(hostnames=["host-0"])
+    space.hlo_protos({"jit_step(7)": (7, ModuleText(HLO).proto)})
+    host = space.host()
+    launches = host.line("python")
+    for d in range(2):
+        threads = [host.line(f"tf_XLAPjRtCpuClient/{2 * d + t}") for t in range(2)]
+        for e in range(3):
+            at = 1_000_000 + e * 10_000_000
+            if not d:
+                launches.event("ThunkExecutor::Execute", at - 500_000, 1000, run_id=e + 1)
+            stats = {"hlo_module": "jit_step", "program_id": 7, "run_id": e + 1, "device_ordinal": d}
+            threads[0].event(host.metadata("copy"), at, 100_000, hlo_op="copy.9", **stats)
+            at += 100_000
+            for i in range(5):
+                for k, op in enumerate(BODY):
+                    # the second product of the mlp runs beside the first, on the other thread
+                    thread = threads[(i + k) % 2]
+                    begin = at if op != "dot.3" else at - 50_000
+                    thread.event(host.metadata(op), begin, 100_000, hlo_op=op, **stats)
+                    at += 100_000
+            threads[0].event(host.metadata("dot.9"), at, 100_000, hlo_op="dot.9", **stats)
+    return space
+
+
+def gpu_capture() -> Space:
+    """A GPU that runs the body of a loop as command buffers, whose kernels name no instruction."""
+    space = Space(hostnames=["host-0"])
+    space.hlo_protos({"jit_step(7)": (7, ModuleText(HLO).proto)})
+    plane = space.plane("/device:GPU:0")
+    stream = plane.line("Stream #1(Compute)")
+    at = 1_000_000
+    for e in range(3):
+        stats = {"hlo_module": "jit_step", "program_id": 7, "correlation_id": e + 1}
+        stream.event(plane.metadata("copy_9"), at, 100_000, hlo_op="copy.9", **stats)
+        at += 110_000
+        for _ in range(5):
+            for kernel in ("memcpy128", "memcpy128", "dot_1", "all_reduce_1", "dot_2", "dot_3"):
+                stream.event(plane.metadata(kernel), at, 100_000, hlo_op="command_buffer_4", **stats)
+                at += 110_000
+        stream.event(plane.metadata("dot_9"), at, 100_000, hlo_op="dot.9", **stats)
+        at += 1_000_000
+    return space
+
+
+@pytest.mark.parametrize(("backend", "layer"), [("cpu", 4), ("gpu", 6)])
+def test_programs_tell_the_loops_of_other_devices(backend: str, layer: int, ingest: Ingest, tmp_path: Path) -> None:
+    ingest(cpu_capture() if backend == "cpu" else gpu_capture())
+    assert layers_of(tmp_path) == Counter({None: 2} | dict.fromkeys(range(5), layer))

@@ -1,0 +1,168 @@
+"""Finds the loops of a program that run the layers of its model, one layer or a few in each iteration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracewarehouse.ingest.columns.records import Int32, Int64
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, LoopPlace
+from tracewarehouse.ingest.hlo.op_names import layer_and_part
+from tracewarehouse.ingest.layers.loops import MIN_PRODUCTS
+from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
+from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, find_copies, find_pieces
+from tracewarehouse.ingest.layers.sequence import Execution, OpSequence, op_kind
+
+_FEW_PRODUCTS, _MAIN = 2, 0.5
+"""Products of a body that is taken for a layer all the same if its loop takes at least this share of the time."""
+_MOSTLY = 0.5
+"""Share of a body's time that marks must cover to number its layers."""
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """What card, manifest or user tell of the model.
+
+    Attributes:
+        layers: its number of layers; None if not known.
+        has_stages: whether the mesh has a pipeline; None if it is not known.
+    """
+
+    layers: int | None = None
+    has_stages: bool | None = None
+
+
+@dataclass(frozen=True)
+class LayerLoop:
+    """A loop over layers.
+
+    Attributes:
+        first: the lowest layer that it runs.
+        count: the number of its layers.
+        places: the places of the instructions in its body, by instruction id.
+    """
+
+    first: int
+    count: int
+    places: dict[int, LoopPlace]
+
+
+@dataclass(frozen=True)
+class _Body:
+    """What a loop runs in an execution: each instruction once, in order of its first op, shape (n,)."""
+
+    instruction: Int32
+    sequence: OpSequence
+    iterations: int
+    is_backward: bool
+
+    @property
+    def products(self) -> int:
+        """Number of products in the body."""
+        return int((self.sequence.contracts & ~self.sequence.collective).sum())
+
+
+def find_layer_loops(
+    executions: Sequence[Execution], rows: Sequence[InstructionRow], model: KnownModel
+) -> list[LayerLoop]:
+    """Find the loops over layers in the executions of a program, in order; none if no loop looks like one.
+
+    Loops with the same number of iterations run the same layers, as those of prefill and decode in one program, or the
+    way back in training; others run further layers of the model, as those of dense and of sparse layers do.
+    """
+    whole = [e for e in executions if e.loops is not None and not e.is_cut and not e.has_loop]
+    whole = whole or [e for e in executions if e.loops is not None and not e.has_loop]
+    if not whole:
+        return []
+    longest = max(whole, key=lambda e: len(e.instruction_id))
+    found = [b for b in _bodies(longest, rows) if not _has_stages(b, rows, model)]
+    alike = Counter((b.iterations, b.products) for b in found)
+    found = [b for b in found if alike[b.iterations, b.products] < MIN_LAYERS]  # more are loops within the layers
+    each = [(b, copy) for b in found if (copy := _copies(b, rows)) is not None]
+    bodies, copies = [b for b, _ in each], [copy for _, copy in each]
+    counts = [b.iterations * (int(copy.max(initial=0)) + 1) for b, copy in zip(bodies, copies, strict=True)]
+    are_one_stack = model.layers is not None and sum(counts) == model.layers
+    loops: list[LayerLoop] = []
+    first_of: dict[int, int] = {}
+    reached = 0
+    for body, copy, count in zip(bodies, copies, counts, strict=True):
+        first = reached
+        if not are_one_stack and (count in first_of or count == model.layers):
+            first = first_of.get(count, 0)
+        first_of.setdefault(count, first)
+        reached = max(reached, first + count)
+        loops.append(LayerLoop(first, count, _places(body, rows, copy, first, count)))
+    return loops
+
+
+def _bodies(e: Execution, rows: Sequence[InstructionRow]) -> list[_Body]:
+    """Return the bodies of the loops in an execution whose products make them look like layers, in order."""
+    if e.loops is None:
+        return []
+    found: list[_Body] = []
+    loop, iteration = e.loops.loop, e.loops.iteration
+    _, begin = np.unique(loop, return_index=True)
+    for number in loop[np.sort(begin)].tolist():
+        at = np.flatnonzero((loop == number) & (iteration >= 0))
+        if number < 0 or not len(at):
+            continue
+        ids, first, inverse = np.unique(e.instruction_id[at], return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        ids, time = ids[order], np.bincount(inverse, e.self_ps[at], len(ids)).astype(np.float64)[order]
+        sequence = OpSequence.from_kinds([op_kind(rows[i]) for i in ids.tolist()], time)
+        back = [bool(rows[i].op_name and "transpose(" in (rows[i].op_name or "")) for i in ids.tolist()]
+        is_backward = float(time[back].sum()) > time.sum() / 2
+        body = _Body(ids, sequence, int(iteration[at].max()) + 1, is_backward)
+        is_main = float(time.sum()) >= _MAIN * float(e.self_ps.sum())
+        if body.iterations > 1 and body.products >= (_FEW_PRODUCTS if is_main else MIN_PRODUCTS):
+            found.append(body)
+    return found
+
+
+def _has_stages(body: _Body, rows: Sequence[InstructionRow], model: KnownModel) -> bool:
+    """Whether the iterations are ticks of a pipeline, after which stages send on what they have."""
+    if model.has_stages is False:
+        return False
+    collectives = (rows[i].collective for i in body.instruction.tolist())
+    return any(c is not None and c.kind == "collective-permute" for c in collectives)
+
+
+def _copies(body: _Body, rows: Sequence[InstructionRow]) -> Int64 | None:
+    """Return which of the layers of an iteration each instruction of a body is in, from 0, shape (n,).
+
+    It is None if the body holds a whole model, as that of a loop over tokens does: its layers, and the output head.
+    """
+    sequence = body.sequence
+    is_product = sequence.contracts & ~sequence.collective
+    told = [layer_and_part(rows[i].op_name) for i in body.instruction.tolist()]
+    if any(
+        part in ("embed", "lm_head") for (_, part), product in zip(told, is_product.tolist(), strict=True) if product
+    ):
+        return None
+    marks = np.array([-1 if layer is None else layer for layer, _ in told], np.int64)
+    if sequence.time[marks >= 0].sum() < _MOSTLY * sequence.time.sum():
+        copies = find_copies(sequence)
+        is_whole = not copies.any() and find_pieces(sequence).confidence >= MIN_CONFIDENCE
+        return None if is_whole else copies
+    if (marks[is_product] < 0).any():
+        return None
+    copy: Int64 = marks - marks[marks >= 0].min()
+    for i in np.flatnonzero(marks < 0).tolist():  # in the layer of the op before it
+        copy[i] = copy[i - 1] if i else 0
+    return copy
+
+
+def _places(body: _Body, rows: Sequence[InstructionRow], copy: Int64, first: int, count: int) -> dict[int, LoopPlace]:
+    ids, sequence = body.instruction.tolist(), body.sequence
+    texts = [(rows[i].name, rows[i].op_name) for i in ids]
+    said, norms = [said_part(*t) for t in texts], np.array([is_norm(*t) for t in texts], bool)
+    parts = parts_in_layers(said, norms, copy, sequence.contracts, sequence.moves)
+    each = count // body.iterations
+    columns = zip(ids, copy.tolist(), parts, strict=True)
+    if body.is_backward:
+        last = first + count - 1
+        return {i: LoopPlace(last - k, -each, part) for i, k, part in columns}
+    return {i: LoopPlace(first + k, each, part) for i, k, part in columns}
