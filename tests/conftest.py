@@ -194,6 +194,9 @@ def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactor
     from tracewarehouse.warehouse import open_warehouse
 
     def make(folder: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SkippedEntryWarning)  # the folder holds files of other tools too
+            captures = find_captures(shared_traces)
         [chrome] = find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SkippedEntryWarning)  # reports of Nsight lie among them
