@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracewarehouse.database.session import Session
     from tracewarehouse.evaluation.audits import Finding
     from tracewarehouse.queries.result import QueryResult
+    from tracewarehouse.queries.tables_read import ParsedSql
     from tracewarehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,13 +83,13 @@ def _remembering() -> Iterator[None]:
     known: dict[str, QueryResult] = {}
 
     def remembered(
-        self: Warehouse, session: Session, sql: str, parameters: Mapping[str, Any], **how: bool
+        self: Warehouse, session: Session, sql: str | ParsedSql, parameters: Mapping[str, Any], **how: bool
     ) -> QueryResult:
         if not how.get("read_only", True):
             return ask(self, session, sql, parameters, **how)
         definitions = self.sql and self.definitions.all_fingerprint
         runs = session.only if session.only is None else sorted(session.only)
-        asked = (sql, sorted(parameters.items()), how, self._limits)
+        asked = (sql if isinstance(sql, str) else sql.sql, sorted(parameters.items()), how, self._limits)
         key = repr((self.path, definitions, self.lake.state(), runs, asked))
         if key not in known:
             known[key] = ask(self, session, sql, parameters, **how)

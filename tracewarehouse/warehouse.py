@@ -143,7 +143,7 @@ class Warehouse:
         """
         return self._run(sql, parameters, read_only=read_only, as_values=True)
 
-    def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
+    def query_runs(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
         """Run a read-only query on the files of some runs only, as if the warehouse had no others; see `query`."""
         with closing(self._sessions.of(run_ids)) as session:
             return self._ask(session, sql, parameters)
@@ -217,7 +217,7 @@ class Warehouse:
         Raises:
             WarehouseError: the runs cannot be listed or read.
         """
-        session = self._sessions.of_all()
+        session = self._sessions.for_all()
         session.complete()
         return session.connection
 

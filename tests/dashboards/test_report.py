@@ -12,7 +12,7 @@ import vl_convert
 
 from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
-from tracewarehouse.dashboards.writing import text_of, vega_script, with_code, write_pictures, write_text
+from tracewarehouse.dashboards.writing import report_text, vega_script, with_code, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 
@@ -64,7 +64,7 @@ def test_a_chart_without_data_says_why(both: Report) -> None:
 
 
 def test_page_stands_alone_and_escapes_names(both: Report) -> None:
-    page = text_of(both, "html")
+    page = report_text(both, "html")
     assert HOSTILE not in page
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in page
     markup = re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)
@@ -81,7 +81,7 @@ def test_what_stands_between_backticks_is_code_and_nothing_else_is_markup() -> N
 
 
 def test_headings_are_in_order_and_every_link_leads_somewhere(both: Report) -> None:
-    markup = re.sub(r"<script\b.*?</script>", "", text_of(both, "html"), flags=re.DOTALL)
+    markup = re.sub(r"<script\b.*?</script>", "", report_text(both, "html"), flags=re.DOTALL)
     levels = [int(level) for level in re.findall(r"<h([1-6])", markup)]
     assert levels[0] == 1
     assert levels.count(1) == 1
@@ -92,7 +92,7 @@ def test_headings_are_in_order_and_every_link_leads_somewhere(both: Report) -> N
 
 
 def test_digest_is_markdown_in_which_names_are_text(both: Report) -> None:
-    digest = text_of(both, "md")
+    digest = report_text(both, "md")
     assert digest.startswith("# 2 runs\n")
     assert "<" not in digest
     assert "&#60;script&#62;" in digest
@@ -101,7 +101,7 @@ def test_digest_is_markdown_in_which_names_are_text(both: Report) -> None:
 
 
 def test_json_has_the_rows_of_every_chart(both: Report) -> None:
-    content = json.loads(text_of(both, "json"))
+    content = json.loads(report_text(both, "json"))
     found = {(s["title"], c["name"]): c["rows"] for s in content["sections"] for c in s["charts"]}
     assert found == {(s.title, f.name): json.loads(json.dumps(f.rows)) for s in both.sections for f in s.figures}
 
@@ -121,7 +121,7 @@ def test_page_that_cannot_be_written_is_an_error(both: Report, tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(WarehouseError, match="the report cannot be written"):
         write_text(both, tmp_path / "file" / "report.html")
-    assert write_text(both, tmp_path / "out" / "r.md", "md").read_text() == text_of(both, "md")
+    assert write_text(both, tmp_path / "out" / "r.md", "md").read_text() == report_text(both, "md")
 
 
 def test_comparison_adds_up_in_words_and_values(recorded: Warehouse) -> None:
@@ -141,7 +141,7 @@ def test_comparison_adds_up_in_words_and_values(recorded: Warehouse) -> None:
     assert re.fullmatch(r"Of \d+ metric values: .*\.", changed.words[-1])
     [tpot] = [v for v in changed.values if v.metric == "tpot"]
     assert tpot.columns == ("of", "baseline", "run", "change", "verdict")
-    verdicts = re.findall(r"\| (worse|better|different) \|$", text_of(report, "md"), re.MULTILINE)
+    verdicts = re.findall(r"\| (worse|better|different) \|$", report_text(report, "md"), re.MULTILINE)
     assert verdicts
     assert verdicts == sorted(verdicts, key=["worse", "better", "different"].index)
 

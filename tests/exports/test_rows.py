@@ -14,7 +14,7 @@ from tiny_capture import write_capture_directory
 from tracewarehouse import cli
 from tracewarehouse.exports.rows import source_rows
 from tracewarehouse.ingest.errors import MetricError, TracewarehouseError
-from tracewarehouse.queries.output import format_of, write
+from tracewarehouse.queries.output import suffix_format, write
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.warehouse import open_warehouse
 
@@ -88,7 +88,7 @@ def test_a_workbook_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
 
 def test_an_unknown_ending_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TracewarehouseError, match=r"no format for the ending \.pdf; expected one of \.csv"):
-        format_of(Path("x.pdf"))
+        suffix_format(Path("x.pdf"))
     assert cli.run(["-w", str(folder), "query", "SELECT 1", "-o", str(tmp_path / "x.pdf")]) == 1
     assert "no format for the ending .pdf" in capsys.readouterr().err
     assert tw(folder, "parquet", "ops", "-o", tmp_path / "x.csv") == 2

@@ -53,13 +53,13 @@ def shared_tables(shared_captures: Warehouse) -> Query:
 
 
 @pytest.fixture
-def tables_of() -> Callable[[Path], Query]:
+def tables_in() -> Callable[[Path], Query]:
     """Opens the tables of a warehouse for SQL."""
     return open_tables
 
 
 @pytest.fixture
-def ingest(tmp_path: Path, tables_of: Callable[[Path], Query]) -> Callable[..., tuple[IngestResult, Query]]:
+def ingest(tmp_path: Path, tables_in: Callable[[Path], Query]) -> Callable[..., tuple[IngestResult, Query]]:
     """Write a space as a capture of one host or more, ingest it, and open its tables."""
 
     def run(*spaces: Space, mesh: str | None = None, step: str | None = None) -> tuple[IngestResult, Query]:
@@ -68,6 +68,6 @@ def ingest(tmp_path: Path, tables_of: Callable[[Path], Query]) -> Callable[..., 
             space.write(folder / f"host{i}.xplane.pb")
         parsed = Mesh.parse(mesh) if mesh else None
         result = ingest_one(folder, tmp_path / "warehouse", RunOptions(parsed, step_program=step))
-        return result, tables_of(tmp_path / "warehouse")
+        return result, tables_in(tmp_path / "warehouse")
 
     return run

@@ -144,10 +144,10 @@ def test_copies_by_name() -> None:
     assert [is_memcpy(n) for n in names] == [True, True, True, True, False, False, False]
 
 
-def test_mi300(shared_traces: Path, tmp_path: Path, tables_of: Any) -> None:
+def test_mi300(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:
     """54 events: 42 of programs on one stream, 12 copies of the runtime on another."""
     ingest_one(shared_traces / "gpu-mi300-jax-gemm.xplane.pb", tmp_path / "warehouse")
-    query = tables_of(tmp_path / "warehouse")
+    query = tables_in(tmp_path / "warehouse")
     sql = """SELECT count(*), count(execution), count(step), min(start_ps) FILTER (WHERE step = 0)
              FROM ops WHERE line = 'Stream #16(Kernel)'"""
     [(ops, executions, steps, first)] = query(sql)
@@ -208,10 +208,10 @@ def test_what_an_amd_gpu_states_of_its_memory_is_half_of_what_hbm3_gives(ingest:
     assert query("SELECT peak_hbm_gbps, peak_source FROM devices") == [(5300.0, "hardware table")]
 
 
-def test_h200(shared_traces: Path, tmp_path: Path, tables_of: Any) -> None:
+def test_h200(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:
     ingest_one(shared_traces / "gpu-own" / "h200-jax-llama6-unrolled-marked.xplane.pb.gz", tmp_path / "warehouse")
     found = "SELECT kind, peak_flops_per_s, peak_hbm_gbps, link, peak_source FROM devices"
-    assert tables_of(tmp_path / "warehouse")(found) == [("NVIDIA H200", 989e12, 4814.304, "nvlink", "both")]
+    assert tables_in(tmp_path / "warehouse")(found) == [("NVIDIA H200", 989e12, 4814.304, "nvlink", "both")]
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ class TestBadInput:
             ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w")
 
     def test_times_that_are_negative_or_overlap_are_kept(
-        self, tmp_path: Path, tables_of: Callable[[Path], Query]
+        self, tmp_path: Path, tables_in: Callable[[Path], Query]
     ) -> None:
         space = Space()
         tpu = space.tpu(0)
@@ -251,7 +251,7 @@ class TestBadInput:
         for start, duration in ((0, 100), (50, 100), (-20, 10), (30, -5)):
             tpu.ops.event(metadata, start, duration)
         ingest_one(space.write(tmp_path / "a.xplane.pb"), tmp_path / "w")
-        rows = tables_of(tmp_path / "w")("SELECT start_ps, duration_ps FROM ops ORDER BY event_id")
+        rows = tables_in(tmp_path / "w")("SELECT start_ps, duration_ps FROM ops ORDER BY event_id")
         assert rows == [(0, 100), (50, 100), (-20, 10), (30, -5)]
 
 
@@ -266,7 +266,7 @@ class TestTables:
         assert start.metadata[b"unit"] == b"ps"
         assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
 
-    def test_metric_values_are_part_of_the_version(self, tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+    def test_metric_values_are_part_of_the_version(self, tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
         class Count:
             fingerprint = "abc"
 
@@ -277,7 +277,7 @@ class TestTables:
 
         result = ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w", evaluate=Count())
         assert result.entry.metrics_fingerprint == "abc"
-        query = tables_of(tmp_path / "w")
+        query = tables_in(tmp_path / "w")
         assert query("SELECT run_id, metric, value FROM metric_values") == [(result.run_id, "ops", 101.0)]
 
     def test_a_failing_evaluation_publishes_nothing(self, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ INGEST = (
 
 
 def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(
-    tmp_path: Path, tables_of: Callable[[Path], Query]
+    tmp_path: Path, tables_in: Callable[[Path], Query]
 ) -> None:
     path = capture(20_000).write(tmp_path / "a.xplane.pb")
     for i in range(0, 10, 2):
@@ -314,7 +314,7 @@ def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(
         process.stdout.close()
         runs = Lake(tmp_path / "w").runs()
         if runs:
-            assert tables_of(tmp_path / "w")("SELECT count(*), max(duration_ps) FROM ops") == [(20_001, 200_000)]
+            assert tables_in(tmp_path / "w")("SELECT count(*), max(duration_ps) FROM ops") == [(20_001, 200_000)]
     assert ingest_capture(find_captures(path)[0], tmp_path / "w").event_count == 20_001
     collect_garbage(Lake(tmp_path / "w"), grace_seconds=0)
     assert len(list((tmp_path / "w" / "lake").iterdir())) == 1

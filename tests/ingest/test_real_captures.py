@@ -278,14 +278,6 @@ class TestCpu:
         axes = "SELECT DISTINCT kind, axis FROM collectives WHERE run_id = ? ORDER BY ALL"
         assert shared_tables(axes, run) == [("all-gather", "tp"), ("all-reduce", "tp"), ("all-to-all", "ep")]
 
-    def test_sequence_parallel_llama(self, shared_runs: Runs, shared_tables: Query) -> None:
-        """Prefill gathers before, and reduce-scatters after, attention and mlp of each of the two layers."""
-        run = shared_runs["cpu_llama_sp_tp4"].run_id
-        sql = (
-            "SELECT phase, kind, count(*) FROM collectives WHERE run_id = ? AND device_id = 0 AND kind = ? GROUP BY ALL"
-        )
-        assert shared_tables(sql, run, "reduce-scatter") == [("prefill", "reduce-scatter", 4)]
-
     def test_pipeline_and_tensor_parallel_llama(self, shared_runs: Runs, shared_tables: Query) -> None:
         run = shared_runs["cpu_llama_pp2tp2"].run_id
         sql = "SELECT DISTINCT kind, axis FROM collectives WHERE run_id = ? ORDER BY ALL"

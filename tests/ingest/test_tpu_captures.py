@@ -444,7 +444,7 @@ class TestNothingIsLost:
             ingest_one(space.write(tmp_path / "x.xplane.pb"), tmp_path / "w")
 
     def test_planes_and_lines_are_kept_named_and_typed(
-        self, tmp_path: Path, tables_of: Callable[[Path], Query]
+        self, tmp_path: Path, tables_in: Callable[[Path], Query]
     ) -> None:
         lines = {
             ("/device:TPU:0 SparseCore 1", "sparse_core"): {"Sparse Core Ops": "ops", "Sparse Core Steps": "steps"},
@@ -468,7 +468,7 @@ class TestNothingIsLost:
                 plane.line(line).event("event", 10, 5, value=1.5)
         path = space.write(tmp_path / "x.xplane.pb")
         ingest_one(path, tmp_path / "w")
-        query = tables_of(tmp_path / "w")
+        query = tables_in(tmp_path / "w")
         sql = "SELECT p.plane, p.kind, line, l.kind, event_count FROM lines AS l JOIN planes AS p USING (plane_index)"
         expected = {(*plane, line, kind, 1) for plane, kinds in lines.items() for line, kind in kinds.items()}
         assert set(query(sql)) == expected
@@ -486,7 +486,7 @@ class TestNothingIsLost:
         assert any("no device events" in note for note in result.notes)
 
 
-def test_manifest_and_card_add_facts(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+def test_manifest_and_card_add_facts(tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
     space = Space()
     for device in range(2):
         tpu = space.tpu(device)
@@ -508,7 +508,7 @@ def test_manifest_and_card_add_facts(tmp_path: Path, tables_of: Callable[[Path],
     }
     (home / "manifest.json").write_text(json.dumps(manifest))
     result = ingest_one(home, tmp_path / "warehouse")
-    query = tables_of(tmp_path / "warehouse")
+    query = tables_in(tmp_path / "warehouse")
     assert result.name == "llama-dp2"
     sql = "SELECT name, model_family, batch_size, output_length, mesh, dp, tp, pp, num_layers, missing_hosts FROM runs"
     assert query(sql) == [("llama-dp2", "llama", 4, 17, "dp=2", 2, 1, None, 2, "elsewhere")]
@@ -517,7 +517,7 @@ def test_manifest_and_card_add_facts(tmp_path: Path, tables_of: Callable[[Path],
     assert query(host, "step") == [("decode", 1, 10_000, 20_000, "manifest")]
 
 
-def test_a_card_names_the_chip_where_the_capture_does_not(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+def test_a_card_names_the_chip_where_the_capture_does_not(tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
     space = Space()
     for device in range(2):
         tpu = space.tpu(device)
@@ -529,7 +529,7 @@ def test_a_card_names_the_chip_where_the_capture_does_not(tmp_path: Path, tables
     card = f"workload: {{hardware: {{network_topo: {topology}, xpu_spec: {chip}}}}}"
     (tmp_path / "run" / "card.yaml").write_text(card)
     ingest_one(tmp_path / "run", tmp_path / "warehouse")
-    devices = tables_of(tmp_path / "warehouse")(
+    devices = tables_in(tmp_path / "warehouse")(
         "SELECT kind, peak_flops_per_s, peak_hbm_gbps, peak_ici_gbps, peak_source FROM devices ORDER BY device_id"
     )
     assert devices == [
@@ -548,7 +548,7 @@ def test_a_card_names_the_chip_where_the_capture_does_not(tmp_path: Path, tables
     ],
 )
 def test_the_user_names_the_chip_where_nothing_else_does(
-    tmp_path: Path, tables_of: Any, option: str, card: str | None, expected: list[Any]
+    tmp_path: Path, tables_in: Any, option: str, card: str | None, expected: list[Any]
 ) -> None:
     space = Space()
     for device in range(2):
@@ -563,7 +563,7 @@ def test_the_user_names_the_chip_where_nothing_else_does(
     result = ingest_one(capture.parent, home, RunOptions.parse(device=option))
     assert result.run_id == plain.run_id and result.entry.version != plain.entry.version
     devices = "SELECT kind, peak_flops_per_s, peak_source, chip_id, core_id FROM devices ORDER BY device_id"
-    assert tables_of(home)(devices) == expected
+    assert tables_in(home)(devices) == expected
 
 
 def test_a_chip_that_is_not_in_the_table_is_refused() -> None:
@@ -571,12 +571,12 @@ def test_a_chip_that_is_not_in_the_table_is_refused() -> None:
         RunOptions.parse(device="TPU v99")
 
 
-def test_an_odd_number_of_devices_of_two_a_chip_says_nothing_of_chips(tmp_path: Path, tables_of: Any) -> None:
+def test_an_odd_number_of_devices_of_two_a_chip_says_nothing_of_chips(tmp_path: Path, tables_in: Any) -> None:
     space = Space()
     for device in range(3):
         space.tpu(device, "TPU7x").modules.event(f"decode({PROGRAM})", 0, 100)
     ingest_one(space.write(tmp_path / "vm.xplane.pb"), tmp_path / "warehouse")
-    assert tables_of(tmp_path / "warehouse")("SELECT DISTINCT kind, chip_id FROM devices") == [("TPU7x", None)]
+    assert tables_in(tmp_path / "warehouse")("SELECT DISTINCT kind, chip_id FROM devices") == [("TPU7x", None)]
 
 
 @pytest.mark.parametrize(
@@ -621,7 +621,7 @@ def test_a_dense_model_uses_all_of_its_parameters(tmp_path: Path, facts: str, ex
     assert card_facts(load_card(tmp_path / "card.yaml")).get("num_params_active") == expected
 
 
-def test_a_manifest_tells_experts_and_a_shared_table(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+def test_a_manifest_tells_experts_and_a_shared_table(tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
     space = Space()
     space.tpu(0).modules.event(f"decode({PROGRAM})", 0, 100)
     for name, model in {
@@ -632,11 +632,11 @@ def test_a_manifest_tells_experts_and_a_shared_table(tmp_path: Path, tables_of: 
         (tmp_path / name / "manifest.json").write_text(json.dumps({"name": name, "model": {"name": "m"} | model}))
         ingest_one(tmp_path / name, tmp_path / f"w-{name}")
     sql = "SELECT num_params_active, vocab_size, has_tied_embeddings FROM runs"
-    assert tables_of(tmp_path / "w-dense")(sql) == [(70, 9, True)]
-    assert tables_of(tmp_path / "w-sparse")(sql) == [(None, None, False)]
+    assert tables_in(tmp_path / "w-dense")(sql) == [(70, 9, True)]
+    assert tables_in(tmp_path / "w-sparse")(sql) == [(None, None, False)]
 
 
-def test_costs_that_are_given_go_to_the_kernels_they_name(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+def test_costs_that_are_given_go_to_the_kernels_they_name(tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
     space = Space()
     tpu = space.tpu(0)
     tpu.modules.event(f"decode({PROGRAM})", 0, 400)
@@ -656,7 +656,7 @@ def test_costs_that_are_given_go_to_the_kernels_they_name(tmp_path: Path, tables
     assert (result.run_id, result.status) == (before.run_id, "ingested")
     assert "c.toml gives the costs of RPA-* (2 instructions); all-reduce matches none" in result.notes
     assert "given_costs" in result.entry.flags
-    query = tables_of(warehouse)
+    query = tables_in(warehouse)
     assert query("SELECT costs FROM runs") == [(costs.text,)]
     sql = "SELECT name, flops, given_flops, bytes_accessed, given_bytes_accessed FROM instructions"
     assert query(f"{sql} WHERE opcode = 'custom-call' ORDER BY name") == [
@@ -684,7 +684,7 @@ def test_a_given_mesh_that_does_not_fit_replaces_nothing(tmp_path: Path) -> None
     assert leftovers(Lake(warehouse), 0) == []
 
 
-def test_a_mesh_of_another_size_is_said(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+def test_a_mesh_of_another_size_is_said(tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
     space = Space()
     tpu = space.tpu(0)
     tpu.modules.event(f"decode({PROGRAM})", 0, 100)
@@ -693,7 +693,7 @@ def test_a_mesh_of_another_size_is_said(tmp_path: Path, tables_of: Callable[[Pat
     (tmp_path / "run" / "manifest.json").write_text(json.dumps({"name": "one", "mesh": {"axes": {"tp": 4}}}))
     result, query = (
         ingest_one(tmp_path / "run", tmp_path / "warehouse"),
-        tables_of(tmp_path / "warehouse"),
+        tables_in(tmp_path / "warehouse"),
     )
     assert query("SELECT axis, is_partial FROM collectives") == [("unknown", True)]
     assert any("4 devices and the capture 1" in note for note in result.notes)

@@ -99,6 +99,7 @@ NEED_MORE = {
 
 GIVEN = {
     "runs": [{"device_count": 2, "batch_size": 4, "input_length": 16, "output_length": 3}],
+    "hosts": [{"clock_source": "first_host"}],
     "phases": [
         {"kind": "step", "name": n, "index": i, "device_id": d, "start_us": 10 * i, "end_us": 10 * i + 8}
         for i, n in enumerate(("prefill", "decode", "decode"))

@@ -147,7 +147,7 @@ LISTED = {
 @pytest.mark.parametrize("sql", LISTED.values(), ids=LISTED)
 def test_a_query_that_lists_runs_opens_their_files_only(sql: str, listed: Path) -> None:
     with Warehouse(listed) as opened:
-        expected = opened.query_of(["r2", "r3"], sql).rows()
+        expected = opened.query_runs(["r2", "r3"], sql).rows()
         assert opened.query(sql).rows() == expected
         assert expected[0][0] > 0
         with pytest.raises(WarehouseError, match="tw fsck"):
@@ -206,15 +206,15 @@ def test_a_macro_of_a_run_says_the_same_without_the_others(folder: Path) -> None
             "end_event": "10",
         }
         given["threads"] = """[{"first_event_id": 0, "place": '"pid": 0', "kind": 'op', "is_named": TRUE}]"""
-        promised = [m for m in opened.definitions.macros if opened.definitions.runs_of_macros[m.qualified][1]]
+        promised = [m for m in opened.definitions.macros if opened.definitions.macro_runs[m.qualified][1]]
         with_rows = set()
         for macro in promised:
-            arguments = ", ".join(given.get(p, "NULL") for p in opened.definitions.runs_of_macros[macro.qualified][0])
+            arguments = ", ".join(given.get(p, "NULL") for p in opened.definitions.macro_runs[macro.qualified][0])
             sql = f"SELECT * FROM {macro.qualified}({arguments})"
             session = Session(opened.lake, lambda: opened.definitions, is_restricted=True)
             assert session.runs_read(ParsedSql(sql)) == {run}, macro.qualified
             session.close()
-            alone = opened.query_of([run], sql).rows()
+            alone = opened.query_runs([run], sql).rows()
             assert sorted(map(repr, alone)) == sorted(map(repr, opened.connection().execute(sql).fetchall()))
             with_rows |= {macro.name} if alone else set()
         assert other != run
@@ -237,7 +237,7 @@ def test_values_and_comparisons_of_listed_runs_open_their_files_only(listed: Pat
         assert {row[0] for row in found} == {"r2", "r3"}
         assert [row[2:] for row in found if row[0] == "r2"] == expected
         sides = Sides(("r2",), ("r3",), ("r2",), ("r3",))
-        compared = Comparison(partial(opened.query_of, ["r2", "r3"]), sides, ())
+        compared = Comparison(partial(opened.query_runs, ["r2", "r3"]), sides, ())
         assert {row["verdict"] for row in compared.values(["device_idle"]).dicts()} == {"same"}
 
 

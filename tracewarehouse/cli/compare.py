@@ -200,10 +200,10 @@ def baseline(
 ) -> None:
     """Write the metric values of runs to a file, as a baseline for `tw check --against` and `tw compare`."""
     from tracewarehouse.comparison.baseline import baseline_lines
-    from tracewarehouse.comparison.compare import run_ids_of
+    from tracewarehouse.comparison.compare import referenced_run_ids
 
     with context.obj.open() as warehouse:
-        lines = list(baseline_lines(warehouse, run_ids_of(warehouse, run)))
+        lines = list(baseline_lines(warehouse, referenced_run_ids(warehouse, run)))
     try:
         output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:

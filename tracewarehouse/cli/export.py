@@ -13,7 +13,7 @@ import typer
 
 from tracewarehouse.cli.options import OutputOption, RunsArgument
 from tracewarehouse.cli.output import say_flags
-from tracewarehouse.queries.output import Format, format_of, write
+from tracewarehouse.queries.output import Format, suffix_format, write
 
 SourceArgument = Annotated[
     str,
@@ -231,8 +231,8 @@ def xlsx(context: typer.Context, source: SourceArgument, output: OutputOption = 
 def _write_rows(context: typer.Context, source: str, format_: Format, output: Path | None) -> None:
     from tracewarehouse.exports.rows import source_rows
 
-    if output is not None and format_of(output) not in (format_, "table"):
-        raise typer.BadParameter(f"{output} is not a name for {format_}; use `tw export {format_of(output)}`")
+    if output is not None and suffix_format(output) not in (format_, "table"):
+        raise typer.BadParameter(f"{output} is not a name for {format_}; use `tw export {suffix_format(output)}`")
     if output is not None and output.suffix == "":
         raise typer.BadParameter(f"{output} has no ending; name it {output}.{format_}")
     with context.obj.open() as warehouse:

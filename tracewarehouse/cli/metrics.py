@@ -121,7 +121,7 @@ def values(
         runs = [r.run_id for r in warehouse.find(run)] if run else None
         names = metric or ([m.name for m in _answering(warehouse.definitions)] if show_all else None)
         result = warehouse.values(runs, metrics=names, version=version)
-        detailed = [] if names else [m.name for m in warehouse.definitions.metrics if m.header.is_of_parts]
+        detailed = [] if names else [m.name for m in warehouse.definitions.metrics if m.header.is_per_part]
         stale = warehouse.stale_runs(runs)
     result, left_out = _without(result, detailed)
     if stale:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tracewarehouse.ingest.errors import printable
-from tracewarehouse.queries.output import Format, format_of, write
+from tracewarehouse.queries.output import Format, suffix_format, write
 from tracewarehouse.queries.quality import FlaggedRun, note
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def chosen_format(context: typer.Context, output_format: Format | None, output: 
     short: Format | None = context.meta.get(_KEY)
     if short and output_format and short != output_format:
         raise typer.BadParameter(f"--{short} and --format {output_format} exclude each other")
-    return output_format or short or (format_of(output) if output else "table")
+    return output_format or short or (suffix_format(output) if output else "table")
 
 
 def put(context: typer.Context, result: QueryResult, output_format: Format | None, output: Path | None) -> None:

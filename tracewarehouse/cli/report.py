@@ -48,7 +48,7 @@ def report(
         raise WarehouseError("--compare draws all of its charts; leave --chart out")
     if (run is not None) + (compare is not None) + (study is not None) > 1:
         raise WarehouseError("runs, --compare and --study are three kinds of report; name one of them")
-    from tracewarehouse.dashboards.writing import text_of, write_pictures, write_text
+    from tracewarehouse.dashboards.writing import report_text, write_pictures, write_text
 
     with context.obj.open() as warehouse:
         made = _report(warehouse, run, compare, study, chart or [], is_unlike_allowed=force)
@@ -56,7 +56,7 @@ def report(
         for path in write_pictures(made, output or Path("report"), form):
             typer.echo(path)
     elif str(output) == "-":
-        typer.echo(text_of(made, form), nl=False)
+        typer.echo(report_text(made, form), nl=False)
     else:
         typer.echo(write_text(made, output or Path(f"report.{form}"), form))
 

@@ -109,7 +109,7 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_others(cls, data: Any) -> Any:
+    def _other_defaults(cls, data: Any) -> Any:
         """Fill in the fields whose defaults depend on the device and on the model."""
         if not isinstance(data, dict):
             return data

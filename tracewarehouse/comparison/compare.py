@@ -139,20 +139,20 @@ def comparing(
     """
     from tracewarehouse.comparison.baseline import open_with, read_baseline
 
-    run_ids = run_ids_of(warehouse, runs)
+    run_ids = referenced_run_ids(warehouse, runs)
     path = _file(warehouse, against)
     baseline = read_baseline(path) if path else None
-    baseline_ids = tuple(baseline.run_ids) if baseline else run_ids_of(warehouse, against)
+    baseline_ids = tuple(baseline.run_ids) if baseline else referenced_run_ids(warehouse, against)
     with open_with(warehouse, baseline) if baseline else nullcontext(warehouse.query) as query:
         unknown = _check_alike(query, run_ids, baseline_ids, is_unlike_allowed=is_unlike_allowed)
         replaced = _replaced(warehouse, baseline) if baseline else []
         sides = _with_repeats(query, run_ids, baseline_ids)
         if not baseline:
-            query = partial(warehouse.query_of, {*sides.run_repeats, *sides.baseline_repeats})
+            query = partial(warehouse.query_runs, {*sides.run_repeats, *sides.baseline_repeats})
         yield Comparison(query, sides, unknown, replaced)
 
 
-def run_ids_of(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[str, ...]:
+def referenced_run_ids(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[str, ...]:
     """Return the run ids of one run, of a list of runs, or of a comma-separated text; each id once."""
     if isinstance(references, str):
         try:

@@ -69,7 +69,7 @@ def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
 
 def collective_time(warehouse: Warehouse, run: str) -> Figure:
     """Time of collectives per step, split into transfer and waiting, with the exposed part beside it."""
-    drawn = _ask_of_ranks(
+    drawn = _ask_ranks(
         warehouse,
         "collective-time",
         """SELECT coalesce(phase, 'no phase') AS phase,
@@ -185,7 +185,7 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
 
 def traffic_matrix(warehouse: Warehouse, run: str) -> Figure:
     """Bytes that each device sends to each other one over the whole capture, by the algorithm of main.traffic."""
-    drawn = _ask_of_ranks(
+    drawn = _ask_ranks(
         warehouse,
         "traffic-matrix",
         """SELECT source_device_id AS source, target_device_id AS target, CAST(sum(sent_bytes) AS BIGINT) AS sent_bytes
@@ -256,7 +256,7 @@ def traffic_intervals(warehouse: Warehouse, run: str) -> Figure:
 
 def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
     """Bandwidth of collectives against the bytes that a device sends, with Hockney's fit and the links' peak."""
-    drawn = _ask_of_ranks(
+    drawn = _ask_ranks(
         warehouse,
         "bandwidth",
         """SELECT what, coalesce(kind || ' over ' || axis, 'peak') AS collective, bus_bytes, gbps, slow_gbps, fast_gbps,
@@ -337,7 +337,7 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
     )
 
 
-def _ask_of_ranks(warehouse: Warehouse, name: str, sql: str, run: str) -> Drawn:
+def _ask_ranks(warehouse: Warehouse, name: str, sql: str, run: str) -> Drawn:
     """Run the query of a chart that needs collectives, all of whose ranks are in the capture."""
     try:
         return ask(warehouse, name, sql, run=run)

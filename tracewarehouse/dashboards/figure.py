@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from tracewarehouse.comparison.compare import run_ids_of
+from tracewarehouse.comparison.compare import referenced_run_ids
 from tracewarehouse.dashboards.registry import CHARTS, Chart
 from tracewarehouse.dashboards.theme import config
 from tracewarehouse.ingest.errors import WarehouseError
@@ -72,7 +72,7 @@ def ask(warehouse: Warehouse, name: str, sql: str, *, needs: str = "", **paramet
     if "run" in parameters:
         parameters["run"] = warehouse.run(parameters["run"]).run_id
     for several in parameters.keys() & {"runs", "against"}:
-        parameters[several] = run_ids_of(warehouse, parameters[several])
+        parameters[several] = referenced_run_ids(warehouse, parameters[several])
     text = cleandoc(re.sub(r"\$(\w+)", lambda found: literal(parameters[found[1]]), sql))
     rows = [{k: plain(v) for k, v in row.items()} for row in warehouse.query(text).dicts()]
     if not rows:

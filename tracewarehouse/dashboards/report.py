@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.comparison.compare import SPLITS, comparing, run_ids_of
+from tracewarehouse.comparison.compare import SPLITS, comparing, referenced_run_ids
 from tracewarehouse.dashboards import words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS, Chart
@@ -131,7 +131,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         WarehouseError: a run does not exist.
         MetricError: the workloads differ, and that is not allowed.
     """
-    ours, theirs = run_ids_of(warehouse, run), run_ids_of(warehouse, against)
+    ours, theirs = referenced_run_ids(warehouse, run), referenced_run_ids(warehouse, against)
     with comparing(warehouse, run, against, is_unlike_allowed=is_unlike_allowed) as comparison:
         compared = comparison.values().dicts()
         unknown = comparison.unknown

@@ -30,7 +30,7 @@ _CHANGES = ("worse", "better", "not in run", "not in baseline", "different")
 """The verdicts of a comparison that the digest lists, in order."""
 
 
-def text_of(report: Report, form: Literal["html", "md", "json"]) -> str:
+def report_text(report: Report, form: Literal["html", "md", "json"]) -> str:
     """Return the report as one text."""
     if form == "html":
         return _page(report)
@@ -45,7 +45,7 @@ def write_text(report: Report, output: Path, form: Literal["html", "md", "json"]
     Raises:
         WarehouseError: the file cannot be written.
     """
-    text = text_of(report, form)
+    text = report_text(report, form)
     part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -177,7 +177,7 @@ class Session:
             return None
         if not read.functions:
             return runs_read(tree)
-        wanted = runs_read(tree, self._definitions.runs_of_macros)
+        wanted = runs_read(tree, self._definitions.macro_runs)
         return wanted if wanted and len(wanted) < MANY_RUNS else None
 
     def _compares_runs(self, names: set[str]) -> bool:
@@ -187,12 +187,12 @@ class Session:
         return not behind(self._definitions, names).isdisjoint(compare)
 
     def _named(self, read: TablesRead) -> tuple[set[str], bool]:
-        """The result of `of_lens`; if the query reads only tables, it is found without the definitions."""
+        """The result of `lens_names`; if the query reads only tables, it is found without the definitions."""
         names = {f"{schema or 'main'}.{name}" for schema, name in read.tables}
         is_of_tables = names <= _TABLES and all(not s and n in ROW_FUNCTIONS for s, n in read.functions)
         if read.is_known and not read.shows_catalogue and is_of_tables:
             return names, False
-        return of_lens(self._definitions, read)
+        return lens_names(self._definitions, read)
 
     def complete(self) -> None:
         """Create every view and macro that is still missing."""
@@ -238,7 +238,7 @@ class Session:
         self._spill.close()
 
 
-def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]:
+def lens_names(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]:
     """Find the tables, views and macros of a lens that a query names, and whether it may need all of them.
 
     Returns:
@@ -277,7 +277,7 @@ def reads_values(definitions: Definitions, sql: str) -> bool:
             read = ParsedSql(sql).tables(parser)
     except (duckdb.Error, UnicodeError, RecursionError):
         return False
-    names, _ = of_lens(definitions, read)
+    names, _ = lens_names(definitions, read)
     return not read.is_known or "main.metric_values" in behind(definitions, names)
 
 

@@ -31,7 +31,7 @@ class Sessions:
         self._of_some: Session | None = None
         self._unrestricted: Session | None = None
 
-    def of_all(self) -> Session:
+    def for_all(self) -> Session:
         """The session of all runs, as they are now."""
         if self._of_all and not self._of_all.is_current:
             self._of_all.close()
@@ -46,7 +46,7 @@ class Sessions:
         if wanted is None:
             if now is not self._of_some:
                 self._of_all = now
-            return self.of_all()
+            return self.for_all()
         if now is self._of_all or (now is self._of_some and not (now.only == wanted and now.is_current)):
             if self._of_some:
                 self._of_some.close()

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from tracewarehouse.definitions.texts import normalised, tables_of
+from tracewarehouse.definitions.texts import normalised, tables_in
 from tracewarehouse.ingest.errors import MetricError
 
 UNSTORED = ("deprecated", "compatibility")
@@ -109,10 +109,10 @@ class PreconditionHeader(_FrontMatter):
         return f"{text}."
 
 
-_OF_OPS = frozenset(("instruction_id", "kernel", "shape"))
+_OP_DIMENSIONS = frozenset(("instruction_id", "kernel", "shape"))
 """Dimensions that have a value for each instruction of a program, or for each kind of them."""
 
-_OF_PARTS = frozenset(("step", "layer", "instruction_id", "from_us", "source_device_id"))
+_PART_DIMENSIONS = frozenset(("step", "layer", "instruction_id", "from_us", "source_device_id"))
 """Dimensions that split a run into more rows than anyone reads."""
 
 
@@ -161,17 +161,17 @@ class MetricHeader(_Described):
     @property
     def is_stored(self) -> bool:
         """Whether ingest stores its values with the run; values of single ops are too many."""
-        return self.status not in UNSTORED and not self.is_of_ops
+        return self.status not in UNSTORED and not self.is_per_op
 
     @property
-    def is_of_ops(self) -> bool:
+    def is_per_op(self) -> bool:
         """Whether it has a row for each instruction, kernel or shape."""
-        return not _OF_OPS.isdisjoint(self.grain)
+        return not _OP_DIMENSIONS.isdisjoint(self.grain)
 
     @property
-    def is_of_parts(self) -> bool:
+    def is_per_part(self) -> bool:
         """Whether it has a row per step, layer, pair of devices or instruction."""
-        return not _OF_PARTS.isdisjoint(self.grain)
+        return not _PART_DIMENSIONS.isdisjoint(self.grain)
 
 
 Header = ModelHeader | AuditHeader | MacroHeader | PreconditionHeader | MetricHeader
@@ -231,7 +231,7 @@ class View:
             MetricError: the SQL cannot be parsed, is not one SELECT, or names a table without its schema.
         """
         try:
-            return tables_of(self.sql)
+            return tables_in(self.sql)
         except ValueError as error:
             raise MetricError(f"{self.place}: the query {error}") from None
 

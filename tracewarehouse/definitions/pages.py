@@ -96,7 +96,7 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
         facts.insert(1, ("status", f"{about.status}{': ' if about.deprecated else ''}{_line(about.deprecated)}"))
     if current.view.compares_runs:
         facts.append(("scope", "compares runs: evaluated on request, stored with no run"))
-    elif about.is_of_ops:
+    elif about.is_per_op:
         facts.append(("stored", "with no run, as it has a row for each instruction, kernel or shape; query its view"))
     if about.ccl_bench:
         facts.append(("name in CCL-Bench", f"`{about.ccl_bench}`"))

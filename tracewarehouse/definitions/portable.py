@@ -35,11 +35,13 @@ PORTABLE: tuple[type[exp.Expr], ...] = (
     # functions of text: patterns, and a value of JSON as text
     exp.RegexpLike, exp.RegexpExtract, exp.JSONExtractScalar, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey,
     # windows
-    exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead,
+    exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.Rank, exp.DenseRank, exp.CumeDist, exp.Lag,
+    exp.Lead,
 )  # fmt: skip
 """What definitions and queries for Spark may use; `tracewarehouse.spark.refusals` adds what only queries use."""
 _ALLOWED = (*PORTABLE, exp.Qualify, exp.Filter)  # the translation for Spark writes the last two in other words
-_NUMBERING = (exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead)
+NUMBERING = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.CumeDist, exp.Lag, exp.Lead)
+"""Functions of a window whose frame is always the whole partition."""
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _TYPES = {"BIGINT", "DOUBLE", "VARCHAR", "TEXT", "INT", "INTEGER", "BOOLEAN"}
 _INTEGERS = {"BIGINT", "INT", "INTEGER"}
@@ -87,14 +89,14 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
         return
     match node:
         case exp.Select():
-            yield from _of_select(node)
+            yield from _select_complaints(node)
         case exp.Union():
             if node.args.get("distinct"):
                 yield "only UNION ALL is allowed"
         case exp.Join():
-            yield from _of_join(node)
+            yield from _join_complaints(node)
         case exp.Star():
-            yield from _of_star(node)
+            yield from _star_complaints(node)
         case exp.Case():
             if node.args.get("this") is not None:
                 yield "only the searched form of CASE is allowed"
@@ -121,10 +123,10 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
             if node.args.get("query") is not None:
                 yield "no subquery in IN; join"
         case exp.Window():
-            yield from _of_window(node)
+            yield from _window_complaints(node)
 
 
-def _of_select(node: exp.Select) -> Iterator[str]:
+def _select_complaints(node: exp.Select) -> Iterator[str]:
     for clause in ("order", "limit", "offset", "distinct", "laterals", "sample"):
         if node.args.get(clause):
             yield f"no {clause.upper()} in a definition"
@@ -143,7 +145,7 @@ def _of_select(node: exp.Select) -> Iterator[str]:
         yield _AGGREGATE_BY_RUN
 
 
-def _of_star(node: exp.Star) -> Iterator[str]:
+def _star_complaints(node: exp.Star) -> Iterator[str]:
     if isinstance(node.parent, exp.Count):
         return
     select = node.find_ancestor(exp.Select)
@@ -160,7 +162,7 @@ def _reads(star: exp.Star, table: exp.Table) -> bool:
     return qualifier in ("", table.alias_or_name)
 
 
-def _of_join(node: exp.Join) -> Iterator[str]:
+def _join_complaints(node: exp.Join) -> Iterator[str]:
     kind = node.side or node.kind or ""
     if kind not in _JOINS or node.method:
         yield "only INNER JOIN, LEFT JOIN and CROSS JOIN are allowed"
@@ -176,7 +178,7 @@ def _of_join(node: exp.Join) -> Iterator[str]:
         yield _JOIN_BY_RUN
 
 
-def _of_window(node: exp.Window) -> Iterator[str]:
+def _window_complaints(node: exp.Window) -> Iterator[str]:
     if isinstance(node.this, exp.Filter):
         yield "Spark has no FILTER in a window; write CASE in the aggregate"
     definition = _definition(node)
@@ -185,9 +187,9 @@ def _of_window(node: exp.Window) -> Iterator[str]:
     if not _begins_with_run_id(definition):
         yield _PARTITION_BY_RUN
     order = definition.args.get("order")
-    if isinstance(node.this, _NUMBERING) and order is None:
+    if isinstance(node.this, NUMBERING) and order is None:
         yield "needs ORDER BY"
-    if order is not None and not isinstance(node.this, _NUMBERING):
+    if order is not None and not isinstance(node.this, NUMBERING):
         spec = node.args.get("spec") or definition.args.get("spec")
         if spec is None or spec.args.get("kind") != "ROWS":
             yield "a window with ORDER BY needs a ROWS frame"

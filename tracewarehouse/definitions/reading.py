@@ -104,7 +104,7 @@ class Definitions:
             needs.setdefault(name, needed.header)
 
     @cached_property
-    def runs_of_macros(self) -> dict[str, tuple[tuple[str, ...], frozenset[str]]]:
+    def macro_runs(self) -> dict[str, tuple[tuple[str, ...], frozenset[str]]]:
         """By qualified name, the parameters of each macro, and those of them that name all runs that it reads."""
         headers = {m.qualified: m.header for m in self.macros}
         return {

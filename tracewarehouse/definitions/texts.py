@@ -68,7 +68,7 @@ def remember() -> None:
 
 
 @cache
-def tables_of(sql: str) -> frozenset[str]:
+def tables_in(sql: str) -> frozenset[str]:
     """The tables and views that a SELECT reads, by qualified name.
 
     Raises:

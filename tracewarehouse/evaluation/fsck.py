@@ -59,7 +59,7 @@ def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Ite
             violated = {r.run_id: None for r in some}
         for run in some:
             if run.run_id in violated:
-                yield from _audits_of(lake, definitions, run, violated[run.run_id])
+                yield from _audit_run(lake, definitions, run, violated[run.run_id])
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def _few(runs: list[RunVersion]) -> Iterator[list[RunVersion]]:
         yield some
 
 
-def _audits_of(lake: Lake, definitions: Definitions, run: RunVersion, audits: list[View] | None) -> Iterator[Problem]:
+def _audit_run(lake: Lake, definitions: Definitions, run: RunVersion, audits: list[View] | None) -> Iterator[Problem]:
     try:
         with _lens(lake, definitions, [run]) as connection:
             findings = run_audits(connection, run.run_id, definitions, audits=audits, limit=1)

@@ -58,7 +58,7 @@ def evaluate(
         MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
     """
     prepared = prepared_metrics(connection, definitions or load_definitions(), unstored=unstored)
-    return prepared.evaluate(connection, run_id, _of_database(connection, run_id))
+    return prepared.evaluate(connection, run_id, _run_sources(connection, run_id))
 
 
 _kept: dict[bool, PreparedMetrics] = {}
@@ -299,7 +299,7 @@ def _is_inline(view: View) -> bool:
     return isinstance(view.header, ModelHeader) and view.header.inline
 
 
-def _of_database(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
+def _run_sources(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
     """SQL of a run's rows by table of schema main: the `sources` of `PreparedMetrics.evaluate`."""
     [(name,)] = connection.execute("SELECT current_database()").fetchall()
     where = f"WHERE run_id = {literal(run_id)}"

@@ -88,7 +88,7 @@ class MetricValues(Tool):
             newest = {(m.name, m.version) for m in definitions.aliases().values()}
             whole.rows = [r for r in whole.rows if (r[1], r[2]) in newest]
         if not self.metrics:
-            parts = {m.name for m in definitions.metrics if m.header.is_of_parts}
+            parts = {m.name for m in definitions.metrics if m.header.is_per_part}
             if named := sorted({r[1] for r in whole.rows} & parts):
                 answer.left_out.append(
                     f"metrics with a row per step, layer, pair of devices or instruction: {', '.join(named)}; name "
@@ -229,7 +229,7 @@ class Timeline(Tool):
         run = warehouse.run(self.run)
 
         def ask(name: str, sql: str) -> Table:
-            return table(name, warehouse.query_of([run.run_id], sql))
+            return table(name, warehouse.query_runs([run.run_id], sql))
 
         in_run = f"run_id = {literal(run.run_id)}"
         devices = [d for [d] in ask("", f"SELECT device_id FROM main.devices WHERE {in_run} ORDER BY device_id").rows]
@@ -325,7 +325,7 @@ class Flags(AboutRuns):
         answer.add_page(_flag_table(flagged), self.offset, self.max_rows)
         if len(chosen) == 1:
             [run_id] = chosen
-            missing = warehouse.query_of(
+            missing = warehouse.query_runs(
                 [run_id],
                 "SELECT metric, version, reason FROM metrics.missing WHERE run_id = $run ORDER BY reason, metric",
                 run=run_id,

@@ -30,7 +30,7 @@ def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
         size = limit
         if percentage := _PERCENTAGE.fullmatch(limit):  # DuckDB itself accepts percentages since 2.0
             connection.execute("RESET memory_limit")
-            size = _part_of_limit(connection, float(percentage[1]) / _OWN_PERCENTAGE)
+            size = _limit_share(connection, float(percentage[1]) / _OWN_PERCENTAGE)
         connection.execute("SET memory_limit = $size", {"size": size})
         _limit(connection)  # fails if the limit is too small to work with
     except (duckdb.Error, UnicodeError, RuntimeError):  # RuntimeError: not UTF-8, before 2.0
@@ -55,7 +55,7 @@ def share_among(databases: int) -> None:
     """
     with duckdb.connect(":memory:") as connection:
         set_memory_limit(connection)
-        os.environ[VARIABLE] = _part_of_limit(connection, 1 / databases)
+        os.environ[VARIABLE] = _limit_share(connection, 1 / databases)
 
 
 def _limit(connection: duckdb.DuckDBPyConnection) -> str:
@@ -64,6 +64,6 @@ def _limit(connection: duckdb.DuckDBPyConnection) -> str:
     return str(row[0] if row else "unknown")
 
 
-def _part_of_limit(connection: duckdb.DuckDBPyConnection, part: float) -> str:
+def _limit_share(connection: duckdb.DuckDBPyConnection, part: float) -> str:
     number, unit = _limit(connection).split()
     return f"{float(number) * part:.2f} {unit}"

@@ -35,7 +35,7 @@ _SUFFIXES: dict[str, Format] = {
 }
 
 
-def format_of(path: Path) -> Format:
+def suffix_format(path: Path) -> Format:
     """The format that a file's suffix stands for; a table if it has none.
 
     Raises:

@@ -34,7 +34,7 @@ def runs_meant(
     meant: dict[str, RunVersion] = {}
     listed: tuple[list[RunVersion], list[UnreadRun]] | None = None
     for reference in [references] if isinstance(references, str) else references:
-        if run := _of_id(lake, reference):
+        if run := _run_by_id(lake, reference):
             meant[run.run_id] = run
             continue
         runs, unread = listed = listed or lake.listing()
@@ -47,7 +47,7 @@ def runs_meant(
     return list(meant.values())
 
 
-def _of_id(lake: Lake, reference: str) -> RunVersion | None:
+def _run_by_id(lake: Lake, reference: str) -> RunVersion | None:
     """The run with this id, from its manifest alone; None if no such run can be read."""
     try:
         return lake.run(reference)

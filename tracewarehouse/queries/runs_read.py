@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from tracewarehouse.queries.tables_read import arguments, is_null, lower, scoped, text_of
+from tracewarehouse.queries.tables_read import arguments, is_null, literal_text, lower, scoped
 
 _RUN_ID = "run_id"
 _CATALOG = ("metrics", "catalog")
@@ -30,7 +30,7 @@ def runs_read(tree: dict[str, Any], macros: Mapping[str, MacroRuns] | None = Non
     run_ids = set[str]()
     tables = limited = 0
     for node, defined in scoped(tree):
-        tables += _is_of_runs(node, defined)
+        tables += _reads_runs(node, defined)
         if macros and (macro := macros.get(_function(node))):
             arguments_name = _named_by_macro(node["function"], *macro)
             if not arguments_name:
@@ -56,7 +56,7 @@ def _function(node: dict[str, Any]) -> str:
     return f"{lower(node['function'], 'schema')}.{lower(node['function'], 'function_name')}"
 
 
-def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
+def _reads_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
     """Whether a node is a table or view of runs, and not a name that the query defines by WITH."""
     if node.get("type") != "BASE_TABLE":
         return False
@@ -69,7 +69,7 @@ def _joined(source: dict[str, Any], defined: frozenset[str]) -> list[str] | None
 
     Anything but a table of runs, such as a subquery, has conditions of its own.
     """
-    if _is_of_runs(source, defined):
+    if _reads_runs(source, defined):
         return None if source.get("sample") else [lower(source, "alias") or lower(source, "table_name")]
     if source.get("type") != "JOIN":
         return []
@@ -84,7 +84,7 @@ def _is_by_run(join: dict[str, Any], left: list[str], right: list[str]) -> bool:
         return True
     for condition in _conditions(join.get("condition")):
         if condition.get("type") == "COMPARE_EQUAL":
-            first, second = _table_of_run_id(condition["left"]), _table_of_run_id(condition["right"])
+            first, second = _run_id_table(condition["left"]), _run_id_table(condition["right"])
             if (first in left and second in right) or (first in right and second in left):
                 return True
     return False
@@ -100,8 +100,8 @@ def _named(where: dict[str, Any] | None, aliases: list[str]) -> set[str] | None:
             column, *values = condition["children"]
         else:
             continue
-        if _table_of_run_id(column) in ("", *aliases):
-            texts = {text_of(v) for v in values}
+        if _run_id_table(column) in ("", *aliases):
+            texts = {literal_text(v) for v in values}
             named = {text for text in texts if text is not None}
             if named == texts:
                 return named
@@ -126,10 +126,10 @@ def _run_ids(argument: dict[str, Any]) -> set[str] | None:
     """The run ids of a text, of a list of texts, or of NULL; None for anything else."""
     if argument.get("type") == "OPERATOR_CAST":
         return _run_ids(argument["child"])
-    if (text := text_of(argument)) is not None:
+    if (text := literal_text(argument)) is not None:
         return {text}
     if argument.get("function_name") == "list_value":
-        texts = {text_of(member) for member in arguments(argument)}
+        texts = {literal_text(member) for member in arguments(argument)}
         named = {text for text in texts if text is not None}
         return named if named == texts else None
     return set() if is_null(argument) else None
@@ -146,7 +146,7 @@ def _conditions(expression: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
             yield condition
 
 
-def _table_of_run_id(expression: dict[str, Any]) -> str | None:
+def _run_id_table(expression: dict[str, Any]) -> str | None:
     """The table that qualifies a column run_id, empty if none does; None if the expression is not such a column."""
     names = [str(n).lower() for n in expression.get("column_names") or ()]
     if expression.get("type") != "COLUMN_REF" or names[-1:] != [_RUN_ID]:

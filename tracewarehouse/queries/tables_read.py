@@ -91,7 +91,7 @@ class ParsedSql:
         """DuckDB's name for the kind of each statement, such as SELECT, and its text."""
         if self._statements is None:
             found = connection.extract_statements(self.sql)
-            self._statements = [(_kind_of(s), _text_of(s) if len(found) > 1 else self.sql) for s in found]
+            self._statements = [(_statement_kind(s), _statement_text(s) if len(found) > 1 else self.sql) for s in found]
         return self._statements
 
     def tree(self, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
@@ -110,9 +110,9 @@ class ParsedSql:
             for kind, text in self.statements(connection):
                 parsed = self if text == self.sql else ParsedSql(text)
                 if kind == "SELECT" and text:
-                    read |= _of_select(parsed.tree(connection))
+                    read |= _select_tables(parsed.tree(connection))
                 elif kind == "EXPLAIN" and text:
-                    read |= _of_explained(connection, text)
+                    read |= _explained_tables(connection, text)
                 else:
                     read |= TablesRead(is_known=False)
             self._tables = read
@@ -124,14 +124,14 @@ def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
     return ParsedSql(sql).tables(connection)
 
 
-def _text_of(statement: duckdb.Statement) -> str:
+def _statement_text(statement: duckdb.Statement) -> str:
     try:
         return str(statement.query)
     except IndexError:  # DuckDB 1.5 raises it for a PIVOT after another statement
         return ""
 
 
-def _kind_of(statement: duckdb.Statement) -> str:
+def _statement_kind(statement: duckdb.Statement) -> str:
     """DuckDB's name for the kind of a statement; a description if its Python package has no name."""
     try:
         return statement.type.name
@@ -151,14 +151,14 @@ def split_explain(sql: str) -> tuple[str, str]:
     return f"EXPLAIN {match['options'] or ''}", sql[match.end() :]
 
 
-def _of_explained(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
+def _explained_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
     try:
         return tables_read(connection, split_explain(sql)[1])
     except QueryError:
         return TablesRead(is_known=False)
 
 
-def _of_select(tree: dict[str, Any]) -> TablesRead:
+def _select_tables(tree: dict[str, Any]) -> TablesRead:
     if tree.get("error"):
         return TablesRead(is_known=False)
     tables, functions, texts = set(), set(), set()
@@ -179,7 +179,7 @@ def _of_select(tree: dict[str, Any]) -> TablesRead:
                 tables |= {("", n.lower()) for n in named or ()}
         elif kind == "SHOW_REF":
             shows_catalogue |= node.get("query") is None
-        elif (text := text_of(node)) is not None:
+        elif (text := literal_text(node)) is not None:
             texts.add(text)
     return TablesRead(frozenset(tables), frozenset(functions), frozenset(texts), shows_catalogue, is_known)
 
@@ -205,7 +205,7 @@ def _constants(function: dict[str, Any]) -> list[str] | None:
     """The first argument of a function, if it is a string literal or a list of them; else None."""
     [argument, *_] = arguments(function) or [{}]
     members = arguments(argument) if argument.get("function_name") == "list_value" else [argument]
-    texts = [text for m in members if (text := text_of(m)) is not None]
+    texts = [text for m in members if (text := literal_text(m)) is not None]
     return texts if len(texts) == len(members) else None
 
 
@@ -214,7 +214,7 @@ def arguments(function: dict[str, Any]) -> list[dict[str, Any]]:
     return [a["expression"] for a in function.get("arguments") or ()] or function.get("children") or []
 
 
-def text_of(node: dict[str, Any]) -> str | None:
+def literal_text(node: dict[str, Any]) -> str | None:
     """The text of a string literal; None if the node is anything else. DuckDB 1.5 has it in another place than 2.0."""
     if node.get("type") != "VALUE_CONSTANT":
         return None

@@ -20,7 +20,7 @@ from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.output import Format
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.rendering import FILES, PAGE_ROWS, address, chart, file, page
-from tracewarehouse.serve.warehouses import first_row, run_of, warehouses_of
+from tracewarehouse.serve.warehouses import first_row, requested_run, served_warehouses
 from tracewarehouse.warehouse import Warehouse
 
 _MOST_RUNS = 8
@@ -111,9 +111,9 @@ def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:
         HTTPException: there is no such run, there are too many runs, or there is no such split.
     """
     parameters = request.query_params
-    chosen = {r.run_id: r for r in (run_of(warehouse, reference) for reference in parameters.getlist("run"))}
+    chosen = {r.run_id: r for r in (requested_run(warehouse, reference) for reference in parameters.getlist("run"))}
     if reference := parameters.get("baseline", ""):
-        baseline = run_of(warehouse, reference)
+        baseline = requested_run(warehouse, reference)
         chosen = {baseline.run_id: baseline} | chosen
     if len(chosen) < 2:
         return None
@@ -152,7 +152,7 @@ def _compared(request: Request, warehouse: Warehouse, asked: _Asked) -> tuple[li
         return rows, notes
 
     key = ("compare", tuple(cast("Sequence[str]", asked.said["run"])), asked.unlike)
-    return warehouses_of(request).kept(warehouse, key, make)
+    return served_warehouses(request).kept(warehouse, key, make)
 
 
 def _grouped(rows: list[dict[str, Any]], asked: _Asked) -> list[dict[str, Any]]:

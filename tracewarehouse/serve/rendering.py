@@ -198,7 +198,7 @@ def question(sql: str) -> str:
     return address("/sql", {"sql": sql})
 
 
-def table_of(
+def result_table(
     result: QueryResult,
     name: str,
     *,

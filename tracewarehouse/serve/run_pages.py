@@ -21,8 +21,8 @@ from tracewarehouse.exports.perfetto.selected_run import Selection
 from tracewarehouse.queries.output import Format, dump
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.queries.result import QueryResult
-from tracewarehouse.serve.rendering import Table, address, chart, file, page, question, table_of, viewer_address
-from tracewarehouse.serve.warehouses import first_row, run_of, warehouses_of
+from tracewarehouse.serve.rendering import Table, address, chart, file, page, question, result_table, viewer_address
+from tracewarehouse.serve.warehouses import first_row, requested_run, served_warehouses
 from tracewarehouse.viewer.perfetto import HANDOVER_POLICY, TRACE, UI_POLICY, bundled_ui, handover_page, handover_script
 from tracewarehouse.warehouse import Warehouse
 
@@ -86,7 +86,9 @@ def runs_page(request: Request, warehouse: Warehouse) -> Response:
     return page(
         request,
         "runs",
-        table=table_of(result, "Runs", path="/runs", parameters=said, first=first_row(request), runs=listed, sql=sql),
+        table=result_table(
+            result, "Runs", path="/runs", parameters=said, first=first_row(request), runs=listed, sql=sql
+        ),
         said=said,
         choices=[(name, label, _values(everything, name)) for name, label in _CHOICES.items()],
         count=len(everything),
@@ -108,7 +110,7 @@ def runs_chart(request: Request, warehouse: Warehouse) -> Response:
 
 
 def _ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
-    return warehouses_of(request).kept(warehouse, sql, lambda: warehouse.query(sql))
+    return served_warehouses(request).kept(warehouse, sql, lambda: warehouse.query(sql))
 
 
 def _query(parameters: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -138,10 +140,10 @@ def _values(result: QueryResult, name: str) -> list[str]:
 
 def run_page(request: Request, warehouse: Warehouse) -> Response:
     """The page of a run."""
-    run = run_of(warehouse, request.path_params["run"])
+    run = requested_run(warehouse, request.path_params["run"])
     if request.path_params["run"] != run.run_id:
         return RedirectResponse(f"/runs/{run.run_id}")
-    kept = warehouses_of(request).kept
+    kept = served_warehouses(request).kept
     section = kept(warehouse, ("run", run.run_id), lambda: run_in_short(warehouse, run.run_id))
     runs = warehouse.lake.runs()
     listed = {r.run_id for r in runs}
@@ -149,7 +151,7 @@ def run_page(request: Request, warehouse: Warehouse) -> Response:
     def table(name: str, sql: str) -> Table:
         asked = sql.format(run=literal(run.run_id))
         result = kept(warehouse, asked, lambda: warehouse.query(asked))
-        return table_of(result, name, parameters={"sql": asked}, runs=listed, sql=asked, hidden=_HIDDEN)
+        return result_table(result, name, parameters={"sql": asked}, runs=listed, sql=asked, hidden=_HIDDEN)
 
     return page(
         request,
@@ -168,13 +170,13 @@ def run_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
     """The output of `tw show --json`."""
     if form != "json":
         raise HTTPException(404, "Besides its page, a run has only a .json; its tables have files of their own.")
-    summary = warehouse.summary(run_of(warehouse, request.path_params["run"]).run_id)
+    summary = warehouse.summary(requested_run(warehouse, request.path_params["run"]).run_id)
     return Response(dump(summary.to_dict()), media_type="application/json")
 
 
 def run_chart(request: Request, warehouse: Warehouse) -> Response:
     """A chart of a run, for the page's script."""
-    run = run_of(warehouse, request.path_params["run"])
+    run = requested_run(warehouse, request.path_params["run"])
     drawn = _chart(request, RUN_CHARTS)
     return chart(lambda: drawn(warehouse, run.run_id))
 
@@ -188,7 +190,7 @@ def _chart(request: Request, charts: Mapping[str, Chart]) -> Chart:
 
 def viewer(request: Request, warehouse: Warehouse) -> Response:
     """Redirect to the Perfetto UI; without the extra `viewer`, answer with a page that hands over to the public UI."""
-    run = run_of(warehouse, request.path_params["run"])
+    run = requested_run(warehouse, request.path_params["run"])
     _selection(request.path_params["window"])
     if "clock_unaligned" in run.flags:
         raise HTTPException(
@@ -209,7 +211,7 @@ def script(_: Request, __: Warehouse) -> Response:
 
 def trace(request: Request, warehouse: Warehouse) -> Response:
     """The trace itself."""
-    run = run_of(warehouse, request.path_params["run"])
+    run = requested_run(warehouse, request.path_params["run"])
     selection = _selection(request.path_params["window"])
     folder = TemporaryFolder()
     try:

@@ -18,8 +18,8 @@ from tracewarehouse.queries.quality import note
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.quick_chart import MARKS, quick_chart
-from tracewarehouse.serve.rendering import Table, chart, file, page, question, table_of
-from tracewarehouse.serve.warehouses import first_row, warehouses_of
+from tracewarehouse.serve.rendering import Table, chart, file, page, question, result_table
+from tracewarehouse.serve.warehouses import first_row, served_warehouses
 from tracewarehouse.warehouse import Warehouse
 
 _FLAGS = """SELECT run_id, r.name, f.flag, f.host, f.detail
@@ -81,7 +81,7 @@ def sql_page(request: Request, warehouse: Warehouse) -> Response:
         "sql": sql,
         "marks": MARKS,
         "examples": [(label, question(example)) for label, example in EXAMPLES.items()],
-        "limits": warehouses_of(request).limits,
+        "limits": served_warehouses(request).limits,
     }
     if not sql:
         return page(request, "sql", **box)
@@ -94,7 +94,7 @@ def sql_page(request: Request, warehouse: Warehouse) -> Response:
     return page(
         request,
         "sql",
-        table=table_of(result, "Rows", parameters={"sql": sql} | chosen, first=first_row(request), runs=listed),
+        table=result_table(result, "Rows", parameters={"sql": sql} | chosen, first=first_row(request), runs=listed),
         chart=drawn,
         specification=script_json(drawn.specification) if drawn.specification else None,
         note=note(result.flagged_runs),
@@ -125,7 +125,7 @@ def ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
     Raises:
         QueryError: the query was refused or failed.
     """
-    with warehouse.limited(warehouses_of(request).limits):
+    with warehouse.limited(served_warehouses(request).limits):
         return warehouse.query(sql)
 
 
@@ -159,14 +159,14 @@ def metric_page(request: Request, warehouse: Warehouse) -> Response:
 
     def table(name: str, text: str) -> Table:
         sql = text.format(**given)
-        asked = warehouses_of(request).kept(warehouse, sql, lambda: warehouse.query(sql))
-        return table_of(asked, name, parameters={"sql": sql}, runs=listed, sql=sql)
+        asked = served_warehouses(request).kept(warehouse, sql, lambda: warehouse.query(sql))
+        return result_table(asked, name, parameters={"sql": sql}, runs=listed, sql=sql)
 
     drawn = None
     tables = []
     if header.is_stored:
         means = _MEANS.format(**given)
-        result = warehouses_of(request).kept(warehouse, means, lambda: warehouse.query(means))
+        result = served_warehouses(request).kept(warehouse, means, lambda: warehouse.query(means))
         value = result.columns[5]
         drawn = quick_chart(result, {"x": value, "y": "name", "color": "of", "mark": "point"})
         tables = [table("Mean of each run", _MEANS)]
@@ -180,8 +180,8 @@ def metric_page(request: Request, warehouse: Warehouse) -> Response:
         specification=script_json(drawn.specification) if drawn and drawn.specification else None,
         tables=tables,
         questions=[
-            ("All values", question(_VALUES.format(**given) if header.is_stored else _rows_of(metric))),
-            ("All columns", question(_rows_of(metric))),
+            ("All values", question(_VALUES.format(**given) if header.is_stored else _rows_sql(metric))),
+            ("All columns", question(_rows_sql(metric))),
             ("Runs without it, and why", question(_MISSING.format(**given))),
         ],
         over_time=f"/metrics/{metric.name}/charts/over-time",
@@ -195,7 +195,7 @@ def metric_chart(request: Request, warehouse: Warehouse) -> Response:
     return chart(lambda: value_over_time(warehouse, runs, metric.name))
 
 
-def _rows_of(metric: Metric) -> str:
+def _rows_sql(metric: Metric) -> str:
     return f"SELECT *\nFROM {metric.view.qualified}\nORDER BY ALL\nLIMIT 1000"
 
 

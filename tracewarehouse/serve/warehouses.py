@@ -84,13 +84,13 @@ class Warehouses:
         return closed == FOR_PAGES + FOR_QUESTIONS
 
 
-def warehouses_of(request: Request) -> Warehouses:
+def served_warehouses(request: Request) -> Warehouses:
     """The warehouses of the server."""
     warehouses: Warehouses = request.app.state.warehouses
     return warehouses
 
 
-def run_of(warehouse: Warehouse, reference: str) -> RunVersion:
+def requested_run(warehouse: Warehouse, reference: str) -> RunVersion:
     """A run by its id, the beginning of its id, or its name.
 
     Raises:

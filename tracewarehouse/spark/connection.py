@@ -136,7 +136,7 @@ def _to_master(master: str) -> SparkSession:
             builder.config("spark.ui.enabled", "false")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.memory", f"{_half_of_memory()}m")
+            .config("spark.driver.memory", f"{_half_memory()}m")
             .config("spark.sql.shuffle.partitions", str(4 * usable_cores()))
         )
     if running is not None:
@@ -193,7 +193,7 @@ def check_java() -> None:
         raise WarehouseError(f"the engine spark needs Java {_JAVA}, and {java} is Java {version[1]}; {remedy}")
 
 
-def _half_of_memory() -> int:
+def _half_memory() -> int:
     """Half of the memory, in megabytes; the other half is for Python processes that ingest, and for other programs."""
     return max(1024, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 >> 20)
 

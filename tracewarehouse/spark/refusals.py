@@ -96,9 +96,9 @@ def _refusals(node: exp.Expr) -> Iterator[str]:
         return
     match node:
         case exp.Select():
-            yield from _of_select(node)
+            yield from _select_refusals(node)
         case exp.SetOperation():
-            yield from _of_set_operation(node)
+            yield from _set_operation_refusals(node)
         case exp.With() if node.args.get("recursive"):
             yield "recursion was not run on both engines"
         case exp.Group() if any(node.args.get(a) for a in ("rollup", "cube", "grouping_sets")):
@@ -110,29 +110,29 @@ def _refusals(node: exp.Expr) -> Iterator[str]:
         case exp.Table() if node.args.get("sample") or node.args.get("pivots") or node.args.get("joins"):
             yield "samples and pivots were not run on both engines"
         case exp.Join():
-            yield from _of_join(node)
+            yield from _join_refusals(node)
         case exp.Values():
             rows = [list(t.expressions) for t in node.expressions]
             if any(combined([kind(v) for v in column]) == UNKNOWN for column in zip(*rows, strict=True)):
                 yield "a column of VALUES must be of one type"
         case exp.Literal():
-            yield from _of_literal(node)
+            yield from _literal_refusals(node)
         case exp.Cast():
-            yield from _of_cast(node)
+            yield from _cast_refusals(node)
         case exp.Window():
-            yield from _of_window(node)
+            yield from _window_refusals(node)
         case exp.Like():
             pattern = node.expression
             if not (isinstance(pattern, exp.Literal) and pattern.is_string and "\\" not in pattern.this):
                 yield "LIKE needs a literal pattern without a backslash, which Spark takes for an escape"
         case exp.RegexpLike() | exp.RegexpExtract():
-            yield from _of_regexp(node)
+            yield from _regexp_refusals(node)
         case exp.In() if node.args.get("unnest") is not None or node.args.get("field") is not None:
             yield "lists were not run on both engines"
-    yield from _of_kinds(node)
+    yield from _kinds_refusals(node)
 
 
-def _of_kinds(node: exp.Expr) -> Iterator[str]:
+def _kinds_refusals(node: exp.Expr) -> Iterator[str]:
     """The refusals that depend on the kinds of the operands."""
     if isinstance(node, _ARITHMETIC):
         kinds = [kind(node.left), kind(node.right)]
@@ -145,12 +145,12 @@ def _of_kinds(node: exp.Expr) -> Iterator[str]:
         elif kind(node) == DECIMAL:
             yield "decimals have other digits in Spark; write the number with an exponent, such as 1.5e0"
     elif isinstance(node, _COMPARISONS):
-        yield from _of_compared([node.left, node.right])
+        yield from _compared_refusals([node.left, node.right])
     elif isinstance(node, exp.Between):
-        yield from _of_compared([node.this, node.args["low"], node.args["high"]])
+        yield from _compared_refusals([node.this, node.args["low"], node.args["high"]])
     elif isinstance(node, exp.In):
         query = node.args.get("query")
-        yield from _of_compared([node.this, *node.expressions, *([query] if query is not None else [])])
+        yield from _compared_refusals([node.this, *node.expressions, *([query] if query is not None else [])])
     elif isinstance(node, _COMBINING) and kind(node) in (UNKNOWN, DECIMAL):
         yield f"its values are not all of one type ({kind(node)}); cast them, or write 1.5e0 for 1.5"
     elif isinstance(node, exp.Sum):
@@ -183,13 +183,13 @@ def _of_kinds(node: exp.Expr) -> Iterator[str]:
         yield f"it was not run on both engines with {kind(node.expressions[0])} values"
 
 
-def _of_select(node: exp.Select) -> Iterator[str]:
+def _select_refusals(node: exp.Select) -> Iterator[str]:
     for clause in ("laterals", "sample", "pivots", "match", "sort", "cluster", "distribute", "prewhere"):
         if node.args.get(clause):
             yield f"{clause.upper()} was not run on both engines"
 
 
-def _of_set_operation(node: exp.SetOperation) -> Iterator[str]:
+def _set_operation_refusals(node: exp.SetOperation) -> Iterator[str]:
     if node.args.get("by_name") or node.args.get("on"):
         yield "BY NAME was not run on both engines; list the columns in the same order"
     left, right = node.left.selects, node.right.selects
@@ -198,13 +198,13 @@ def _of_set_operation(node: exp.SetOperation) -> Iterator[str]:
             yield f"the column {a.alias_or_name} must be of one type in both parts"
 
 
-def _of_join(node: exp.Join) -> Iterator[str]:
+def _join_refusals(node: exp.Join) -> Iterator[str]:
     if node.method or {node.side or "", node.kind or ""} - _JOINS:
         what = " ".join(p for p in (node.method, node.side, node.kind) if p)
         yield f"{what.upper()} JOIN was not run on both engines"
 
 
-def _of_literal(node: exp.Literal) -> Iterator[str]:
+def _literal_refusals(node: exp.Literal) -> Iterator[str]:
     if kind(node) != DECIMAL:
         return
     inner: exp.Expr = node
@@ -222,7 +222,7 @@ def _of_literal(node: exp.Literal) -> Iterator[str]:
         yield f"a number of more than {_DIGITS} digits is rounded differently"
 
 
-def _of_cast(node: exp.Cast) -> Iterator[str]:
+def _cast_refusals(node: exp.Cast) -> Iterator[str]:
     to = node.to.this.name if isinstance(node.to.this, exp.DataType.Type) else node.to.sql()
     inner = kind(node.this)
     if isinstance(node, exp.TryCast):
@@ -236,7 +236,7 @@ def _of_cast(node: exp.Cast) -> Iterator[str]:
         yield f"a {inner} value becomes {to} differently"
 
 
-def _of_window(node: exp.Window) -> Iterator[str]:
+def _window_refusals(node: exp.Window) -> Iterator[str]:
     if node.args.get("spec") is not None:
         spec = node.args["spec"]
         if spec.args.get("kind") not in ("ROWS", None) and not (
@@ -250,7 +250,7 @@ def _of_window(node: exp.Window) -> Iterator[str]:
         yield "IGNORE NULLS was not run on both engines"
 
 
-def _of_regexp(node: exp.RegexpLike | exp.RegexpExtract) -> Iterator[str]:
+def _regexp_refusals(node: exp.RegexpLike | exp.RegexpExtract) -> Iterator[str]:
     pattern = node.expression
     if not (isinstance(pattern, exp.Literal) and pattern.is_string):
         yield "a regular expression must be a literal"
@@ -263,7 +263,7 @@ def _of_regexp(node: exp.RegexpLike | exp.RegexpExtract) -> Iterator[str]:
         yield "the group must be a literal"
 
 
-def _of_compared(nodes: list[exp.Expr]) -> Iterator[str]:
+def _compared_refusals(nodes: list[exp.Expr]) -> Iterator[str]:
     kinds = [kind(n) for n in nodes]
     if combined(kinds) == UNKNOWN and len(set(kinds)) > 1:
         yield f"the engines compare {_listed(kinds)} differently; cast one of them"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.database.session import Session, behind, of_lens
+from tracewarehouse.database.session import Session, behind, lens_names
 from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.queries.read_only import run_query
@@ -101,10 +101,10 @@ class SparkWarehouse(Warehouse):
 
         query = ParsedSql(sql)
         expected = run_query(planner.connection, query, parameters, prepare=prepare).arrow()
-        names, _ = of_lens(self.definitions, read)
+        names, _ = lens_names(self.definitions, read)
         types = _types(planner)
         translated = to_spark(sql, types, parameters)
-        views = self._views_of(planner.runs_read(query))
+        views = self._run_views(planner.runs_read(query))
         try:
             views.create(behind(self.definitions, names), types)
             frame = self.spark.sql(translated)
@@ -120,7 +120,7 @@ class SparkWarehouse(Warehouse):
         """Run a query as `query` does, since Spark gives Arrow in any case."""
         return self.query(sql, read_only=read_only, **parameters)
 
-    def _views_of(self, run_ids: frozenset[str] | None) -> SparkViews:
+    def _run_views(self, run_ids: frozenset[str] | None) -> SparkViews:
         """The views of the runs that suffice for a query, with the files that they have now."""
         self.lake.sync()
         shown = self.lake.state(), run_ids

@@ -54,11 +54,11 @@ def write(folder: Path, batches: list[dict[str, Any]], prefix: str = "") -> None
         (folder / f"{prefix}batch_composition_stats_{k}.json").write_text(json.dumps(batch))
 
 
-def test_steps_get_the_facts_and_the_phase_of_their_batch(tmp_path: Path, tables_of: Any) -> None:
+def test_steps_get_the_facts_and_the_phase_of_their_batch(tmp_path: Path, tables_in: Any) -> None:
     served(tmp_path / "c" / "vm.xplane.pb")
     write(tmp_path / "c", BATCHES)
     result = ingest_one(tmp_path / "c", tmp_path / "w")
-    query = tables_of(tmp_path / "w")
+    query = tables_in(tmp_path / "w")
     assert query("SELECT * EXCLUDE (run_id) FROM step_batches ORDER BY position") == [
         (0, 0, 0, 10, "prefill_only", 100, 100, 0, 128, 1, 7),
         (0, 1, 1, 11, "prefill_heavy", 54, 50, 4, 64, 5, 7),
@@ -72,32 +72,32 @@ def test_steps_get_the_facts_and_the_phase_of_their_batch(tmp_path: Path, tables
     assert "batches_unmatched" not in result.entry.flags
 
 
-def test_other_batches_make_another_version_of_the_run(tmp_path: Path, tables_of: Any) -> None:
+def test_other_batches_make_another_version_of_the_run(tmp_path: Path, tables_in: Any) -> None:
     served(tmp_path / "c" / "vm.xplane.pb")
     assert ingest_one(tmp_path / "c", tmp_path / "w").status == "ingested"
     write(tmp_path / "c", BATCHES)
     assert ingest_one(tmp_path / "c", tmp_path / "w").status == "ingested"
     assert ingest_one(tmp_path / "c", tmp_path / "w").status == "unchanged"
-    assert tables_of(tmp_path / "w")("SELECT count(*) FROM step_batches") == [(3,)]
+    assert tables_in(tmp_path / "w")("SELECT count(*) FROM step_batches") == [(3,)]
 
 
-def test_as_many_batches_as_steps_or_none_is_joined(tmp_path: Path, tables_of: Any) -> None:
+def test_as_many_batches_as_steps_or_none_is_joined(tmp_path: Path, tables_in: Any) -> None:
     served(tmp_path / "c" / "vm.xplane.pb", steps=4)
     write(tmp_path / "c", BATCHES)
     result = ingest_one(tmp_path / "c", tmp_path / "w")
     assert "batches_unmatched" in result.entry.flags
     assert "the server tells of 3 batches, the capture has 4 steps" in result.notes
-    assert tables_of(tmp_path / "w")("SELECT DISTINCT step FROM step_batches") == [(None,)]
+    assert tables_in(tmp_path / "w")("SELECT DISTINCT step FROM step_batches") == [(None,)]
 
 
-def test_ranks_are_one_run_and_have_batches_of_their_own(tmp_path: Path, tables_of: Any) -> None:
+def test_ranks_are_one_run_and_have_batches_of_their_own(tmp_path: Path, tables_in: Any) -> None:
     for rank in range(2):
         served(tmp_path / "c" / f"dp{rank}_vm.xplane.pb", steps=3 - rank)
         write(tmp_path / "c", BATCHES[rank:], prefix=f"dp{rank}_")
     [capture] = find_captures(tmp_path / "c")
     assert (capture.name, len(capture.files)) == ("vm", 2)
     ingest_one(tmp_path / "c", tmp_path / "w")
-    rows = tables_of(tmp_path / "w")("SELECT rank, batch_id, step IS NULL FROM step_batches ORDER BY ALL")
+    rows = tables_in(tmp_path / "w")("SELECT rank, batch_id, step IS NULL FROM step_batches ORDER BY ALL")
     assert rows == [(0, 10, False), (0, 11, False), (0, 12, False), (1, 11, False), (1, 12, False)]
 
 
@@ -117,7 +117,7 @@ def test_ranks_are_one_run_and_have_batches_of_their_own(tmp_path: Path, tables_
     ],
 )  # fmt: skip
 def test_batches_belong_to_their_rank_wherever_the_server_writes_them(
-    tmp_path: Path, tables_of: Any, captures: list[str], batches: list[str]
+    tmp_path: Path, tables_in: Any, captures: list[str], batches: list[str]
 ) -> None:
     """The last batch of each rank is the one before which the server stopped the profiler."""
     home = tmp_path / "logs" / "decode_only"
@@ -128,7 +128,7 @@ def test_batches_belong_to_their_rank_wherever_the_server_writes_them(
     assert whole.name == ("decode_only/t" if "plugins" in captures[0] else "vm")
     result = ingest_one(tmp_path / "logs", tmp_path / "w")
     ranks = [(0, 0, 10), (0, 1, 11), (0, None, 12), (1, 0, 11), (1, None, 12)][: 5 if len(captures) > 1 else 3]
-    query = tables_of(tmp_path / "w")
+    query = tables_in(tmp_path / "w")
     assert query("SELECT rank, step, batch_id FROM step_batches ORDER BY rank, position") == ranks
     assert "batches_unmatched" not in result.entry.flags
     assert (
@@ -207,24 +207,24 @@ def test_what_is_no_file_about_batches_is_refused(tmp_path: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize("prefix", ["dp0_", ""])
-def test_batches_of_one_rank_are_not_joined_to_another(tmp_path: Path, tables_of: Any, prefix: str) -> None:
+def test_batches_of_one_rank_are_not_joined_to_another(tmp_path: Path, tables_in: Any, prefix: str) -> None:
     """Files without a prefix are of rank 0."""
     for rank in range(2):
         served(tmp_path / "c" / f"dp{rank}_vm.xplane.pb", steps=3 - rank)
     write(tmp_path / "c", BATCHES, prefix=prefix)
     result = ingest_one(tmp_path / "c", tmp_path / "w")
     assert "rank 1: the server tells of 0 batches, the capture has 2 steps" in result.notes
-    assert tables_of(tmp_path / "w")(
+    assert tables_in(tmp_path / "w")(
         "SELECT device_id, step, phase FROM ops WHERE line = 'XLA Ops' ORDER BY device_id, start_ps"
     ) == [(0, 0, "prefill"), (0, 1, "mixed"), (0, 2, "decode"), (1, 0, None), (1, 1, None)]
 
 
-def test_batches_of_one_id_are_not_joined(tmp_path: Path, tables_of: Any) -> None:
+def test_batches_of_one_id_are_not_joined(tmp_path: Path, tables_in: Any) -> None:
     served(tmp_path / "c" / "vm.xplane.pb")
     write(tmp_path / "c", [BATCHES[0], *BATCHES[:2]])
     result = ingest_one(tmp_path / "c", tmp_path / "w")
     assert "the server tells of several batches with id 10" in result.notes
-    assert tables_of(tmp_path / "w")("SELECT DISTINCT step FROM step_batches") == [(None,)]
+    assert tables_in(tmp_path / "w")("SELECT DISTINCT step FROM step_batches") == [(None,)]
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("suffix", "content"), [("", b""), (".gz", gzip.compress(b"", mtime=0)), (".gz", b"")])
 @pytest.mark.parametrize("is_named", [False, True])
 def test_the_export_is_read_and_flagged(
-    folder: Path, tmp_path: Path, tables_of: Any, suffix: str, content: bytes, is_named: bool
+    folder: Path, tmp_path: Path, tables_in: Any, suffix: str, content: bytes, is_named: bool
 ) -> None:
     empty = folder / f"vm.xplane.pb{suffix}"
     empty.write_bytes(content)
     result = ingest_one(empty if is_named else tmp_path / "logs", tmp_path / "w")
     assert "empty_file" in result.entry.flags
     assert any(f"{empty.name} is empty" in note for note in result.notes)
-    assert tables_of(tmp_path / "w")("SELECT count(*) FROM ops") == [(1,)]
+    assert tables_in(tmp_path / "w")("SELECT count(*) FROM ops") == [(1,)]
 
 
 def test_a_capture_with_events_goes_before_its_export(folder: Path) -> None:

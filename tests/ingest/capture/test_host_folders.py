@@ -67,13 +67,13 @@ def test_folders_whose_windows_overlap_are_one_run(tmp_path: Path) -> None:
 
 
 def test_hosts_of_one_name_that_profile_at_once_are_told_apart(
-    tmp_path: Path, tables_of: Callable[[Path], Query]
+    tmp_path: Path, tables_in: Callable[[Path], Query]
 ) -> None:
     profile = tmp_path / "logs" / "plugins" / "profile"
     host(profile / "t1" / "vm.xplane.pb")
     host(profile / "t2" / "vm.xplane.pb", START_NS + 1_000)
     ingest_one(tmp_path / "logs", tmp_path / "w")
-    assert tables_of(tmp_path / "w")("SELECT host FROM hosts ORDER BY host_index") == [("host0",), ("host1",)]
+    assert tables_in(tmp_path / "w")("SELECT host FROM hosts ORDER BY host_index") == [("host0",), ("host1",)]
 
 
 @pytest.mark.parametrize(("named", "runs"), [(("a", "b"), 1), (("a",), 2), ((), 2)])
@@ -91,12 +91,12 @@ def test_a_manifest_that_is_damaged_hinders_no_search(tmp_path: Path) -> None:
     assert len(find_captures(tmp_path)) == 2
 
 
-def test_one_of_two_hosts_is_missing(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+def test_one_of_two_hosts_is_missing(tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
     """The second host's devices are 2 and 3 of the mesh: groups within it are whole, those across are partial."""
     host(tmp_path / "plugins" / "profile" / "t" / "b.xplane.pb")
     manifest(tmp_path, "a", "b")
     ingest_one(tmp_path, tmp_path / "w")
-    query = tables_of(tmp_path / "w")
+    query = tables_in(tmp_path / "w")
     assert query("SELECT flag, detail FROM quality_flags ORDER BY flag") == [
         (
             "inferred_steps",

@@ -148,10 +148,10 @@ class TestALaunchThatWaitsForTheProgramBefore:
         assert [row[:2] for row in query(OPS)] == [(0, 0), (1, 0), *[(None, None)] * 3]
         assert "unattributed_ops" in result.entry.flags
 
-    def test_a_recording_that_states_who_reduces_together(self, tmp_path: Path, tables_of: Any) -> None:
+    def test_a_recording_that_states_who_reduces_together(self, tmp_path: Path, tables_in: Any) -> None:
         """In each program one device reduces alone; the key of the others' rendezvous names the others."""
         ingest_one(CAPTURES / "torch_xla-unsynchronised.xplane.pb.gz", tmp_path / "warehouse")
-        query = tables_of(tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
         assert query("SELECT count(*), count(DISTINCT (device_id, execution)) FROM ops") == [(336, 48)]
         repeated = "SELECT count(*) FROM ops GROUP BY device_id, execution, instruction_id HAVING count(*) > 1"
         assert query(repeated) == []
@@ -300,10 +300,10 @@ class TestOpsThatStateTheirDevice:
         assert query("SELECT count(*) FROM devices") == [(1,)]
         assert result.entry.flags == ["inferred_steps", "unattributed_ops"]
 
-    def test_a_capture_of_jax(self, tmp_path: Path, tables_of: Any) -> None:
+    def test_a_capture_of_jax(self, tmp_path: Path, tables_in: Any) -> None:
         """Two layers over dp=2 and tp=2: each sums its output over tp, in a prefill of 16 tokens and three steps."""
         result = ingest_one(CAPTURES / "jax-dp2tp2.xplane.pb.gz", tmp_path / "warehouse")
-        query = tables_of(tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
         assert query("SELECT backend, device_count FROM runs") == [("cpu", 4)]
         rows = 2 * 64 * 4  # sequences of a replica, hidden size, bytes of a float
         assert query(

@@ -126,7 +126,7 @@ def test_a_device_without_ops_is_flagged(ingest: Any) -> None:
 
 @pytest.mark.parametrize("number", range(4))
 def test_a_real_capture_without_the_executions_of_one_device(
-    shared_traces: Path, shared_tables: Any, tmp_path: Path, tables_of: Any, number: int
+    shared_traces: Path, shared_tables: Any, tmp_path: Path, tables_in: Any, number: int
 ) -> None:
     """Each op is in the step, the phase and the execution in which the removed line has it."""
     space = MESSAGES["XSpace"].FromString((shared_traces / SHIPPED).read_bytes())
@@ -139,4 +139,4 @@ def test_a_real_capture_without_the_executions_of_one_device(
     sql = f"""SELECT start_ps, step, phase, dense_rank() OVER (ORDER BY execution) FROM ops
               WHERE line = 'XLA Ops' AND plane = '/device:TPU:{number}' AND run_id IN (
                 SELECT run_id FROM runs WHERE name LIKE 'tpu-v6e-4chip%') ORDER BY start_ps, duration_ps DESC"""
-    assert tables_of(tmp_path / "warehouse")(sql) == shared_tables(sql)
+    assert tables_in(tmp_path / "warehouse")(sql) == shared_tables(sql)

@@ -49,11 +49,11 @@ def joined(folder: Path) -> list[list[str]]:
     return [[f.name.split(".")[0] for f in c.files] for c in join_hosts(find_captures(folder))]
 
 
-def test_two_folders_are_one_run(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+def test_two_folders_are_one_run(tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
     host(tmp_path / "logs" / "w0", "a")
     host(tmp_path / "logs" / "w1", "b", start_ns=START_NS + 2_000_000, at=200)
     ingest_one(tmp_path / "logs", tmp_path / "w")
-    query = tables_of(tmp_path / "w")
+    query = tables_in(tmp_path / "w")
     assert query("SELECT host, host_index FROM hosts ORDER BY 2") == [("a", 0), ("b", 1)]
     assert query("SELECT DISTINCT group_size, is_partial FROM collectives") == [(2, False)]
     assert query("SELECT count(*) FROM quality_flags WHERE flag LIKE 'missing%'") == [(0,)]
@@ -142,12 +142,12 @@ def test_a_description_elsewhere_is_named(tmp_path: Path) -> None:
 class TestRanksOfAServer:
     """A process per rank, each with a model over two chips, as a load balancer has them."""
 
-    def test_profiled_together_they_are_one_run(self, tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+    def test_profiled_together_they_are_one_run(self, tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:
         """Each numbers its chips from 0, and its collectives are its own."""
         for rank in range(2):
             host(tmp_path / "logs" / f"dp_rank_{rank}", "vm", groups="{{0,1}}", numbers=(0, 1), at=100 + rank)
         ingest_one(tmp_path / "logs", tmp_path / "w")
-        query = tables_of(tmp_path / "w")
+        query = tables_in(tmp_path / "w")
         assert query("SELECT name, device_count FROM runs") == [("logs/t", 4)]
         assert query("SELECT device_id, instance, group_size, is_partial FROM collectives ORDER BY 1") == [
             (0, 0, 2, False),

@@ -197,7 +197,7 @@ def test_groups_of_a_few_bytes_that_name_very_many_devices_are_bounded(ingest: A
 
 @pytest.mark.parametrize(("is_embedded", "collectives"), [(True, 32), (False, 0)])
 def test_a_capture_without_its_programs_says_that_collectives_are_unknown(
-    tmp_path: Path, tables_of: Any, is_embedded: bool, collectives: int
+    tmp_path: Path, tables_in: Any, is_embedded: bool, collectives: int
 ) -> None:
     """A real capture of JAX on virtual CPU devices, with and without the plane that holds its HLO."""
     capture = Path(__file__).parents[1] / "captures" / "jax-dp2tp2.xplane.pb.gz"
@@ -207,6 +207,6 @@ def test_a_capture_without_its_programs_says_that_collectives_are_unknown(
         del space.planes[place]
     (tmp_path / "c.xplane.pb").write_bytes(space.SerializeToString())
     result = ingest_one(tmp_path / "c.xplane.pb", tmp_path / "w")
-    query = tables_of(tmp_path / "w")
+    query = tables_in(tmp_path / "w")
     assert query("SELECT count(*) FROM collectives") == [(collectives,)]
     assert ("missing_hlo" in result.entry.flags) is not is_embedded

@@ -270,7 +270,7 @@ def batches(folder: Path, *tokens: tuple[int, int]) -> None:
     ],
 )
 def test_what_the_server_says_of_a_batch_goes_before_shapes(
-    tmp_path: Path, tables_of: Any, tokens: list[tuple[int, int]], phases: list[str | None]
+    tmp_path: Path, tables_in: Any, tokens: list[tuple[int, int]], phases: list[str | None]
 ) -> None:
     """Two steps of 512 rows and one of 8, each with a head of 8."""
     steps = [[("jit_step", layers(rows)), ("jit_logits", [head(8)])] for rows in (512, 512, 8)]
@@ -279,12 +279,12 @@ def test_what_the_server_says_of_a_batch_goes_before_shapes(
     served(*steps).write(capture / "vm.xplane.pb")
     batches(capture, *tokens)
     ingest_one(capture, tmp_path / "warehouse")
-    query = tables_of(tmp_path / "warehouse")
+    query = tables_in(tmp_path / "warehouse")
     of_steps = query("SELECT DISTINCT step, phase FROM ops WHERE is_leaf AND step IS NOT NULL ORDER BY step")
     assert [phase for _, phase in of_steps] == phases
 
 
-def test_what_the_server_says_of_a_batch_goes_before_the_name_of_a_program(tmp_path: Path, tables_of: Any) -> None:
+def test_what_the_server_says_of_a_batch_goes_before_the_name_of_a_program(tmp_path: Path, tables_in: Any) -> None:
     space = Space()
     tpu = space.tpu(0)
     for step in range(2):
@@ -295,7 +295,7 @@ def test_what_the_server_says_of_a_batch_goes_before_the_name_of_a_program(tmp_p
     space.write(capture / "vm.xplane.pb")
     batches(capture, (400, 0), (0, 8))
     ingest_one(capture, tmp_path / "warehouse")
-    assert tables_of(tmp_path / "warehouse")("SELECT step, phase FROM ops WHERE is_leaf ORDER BY step") == [
+    assert tables_in(tmp_path / "warehouse")("SELECT step, phase FROM ops WHERE is_leaf ORDER BY step") == [
         (0, "prefill"),
         (1, "decode"),
     ]

@@ -77,10 +77,10 @@ def test_ops_that_every_execution_lacks_at_its_start_refuse_the_program(ingest: 
 
 @pytest.mark.parametrize("folder", [p.name for p in sorted(CAPTURES.iterdir()) if p.is_dir()])
 def test_two_layers_with_hidden_marks_are_refused(
-    folder: str, tmp_path: Path, tables_of: Callable[[Path], Query]
+    folder: str, tmp_path: Path, tables_in: Callable[[Path], Query]
 ) -> None:
     run = ingest_one(CAPTURES / folder, tmp_path).run_id
-    query = tables_of(tmp_path)
+    query = tables_in(tmp_path)
     sources = "SELECT DISTINCT layer_source, layer_confidence FROM instructions WHERE layer_source IS NOT NULL"
     assert query(sources) == [("marked", None)]
     for names_too in (False, True):
@@ -101,11 +101,11 @@ def test_ops_of_virtual_devices_and_gpus_are_placed_too(ingest: Ingest, backend:
 
 @pytest.mark.parametrize("names_too", [False, True])
 def test_hidden_layers_of_a_recording_are_found(
-    names_too: bool, tmp_path: Path, tables_of: Callable[[Path], Query]
+    names_too: bool, tmp_path: Path, tables_in: Callable[[Path], Query]
 ) -> None:
     """Recorded with `tw collect --model llama --mesh tp=2 --layers 5 --batch 2 --input-length 8 --output-length 3`."""
     run = ingest_one(RECORDED / "llama-tp2-b2-i8-o3-l5.xplane.pb.gz", tmp_path).run_id
-    hidden = hide_marks(tables_of(tmp_path), run, names_too=names_too)
+    hidden = hide_marks(tables_in(tmp_path), run, names_too=names_too)
     found = [p for p in infer_layers(hidden.executions, hidden.rows) if p.is_inferred]
     assert [(p.count, p.confidence > 0.95) for p in found] == [(5, True)] * 2  # prefill and decode
     layer = {i: number for p in found for i, number in p.layer.items()}

@@ -52,7 +52,7 @@ def pieces_of(events: int, rows: int, window: int) -> Iterator[None]:
         yield
 
 
-def tables_of(path: Path, warehouse: Path) -> dict[str, list[tuple[Any, ...]]]:
+def tables_in(path: Path, warehouse: Path) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of a capture's tables; of those whose order is not promised, sorted."""
     entry = ingest_capture(find_captures(path)[0], warehouse).entry
     found = {}
@@ -65,10 +65,10 @@ def tables_of(path: Path, warehouse: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 def assert_same_in_pieces(path: Path, folder: Path, *sizes: tuple[int, int, int]) -> dict[str, list[tuple[Any, ...]]]:
     with pieces_of(1 << 30, 1 << 30, 1 << 30):
-        whole = tables_of(path, folder / "whole")
+        whole = tables_in(path, folder / "whole")
     for size in sizes:
         with pieces_of(*size):
-            cut = tables_of(path, folder / "cut")
+            cut = tables_in(path, folder / "cut")
         for table in TABLES:
             assert cut[table] == whole[table], (table, size)
     return whole

@@ -17,7 +17,7 @@ from tiny_capture import write_capture_directory
 
 from tracewarehouse.cli import run
 from tracewarehouse.comparison.baseline import baseline_lines
-from tracewarehouse.comparison.compare import WORKLOAD, Limits, check, comparing, run_ids_of
+from tracewarehouse.comparison.compare import WORKLOAD, Limits, check, comparing, referenced_run_ids
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -150,7 +150,7 @@ def test_an_unknown_metric_or_dimension_is_named(warehouse: Warehouse) -> None:
 def test_numbers_come_in_their_order(warehouse: Warehouse, tmp_path: Path) -> None:
     """Layers 0 and 1 of a run beside 2 and 10 of a baseline."""
     path = tmp_path / "baseline.ndjson"
-    text = "\n".join(baseline_lines(warehouse, run_ids_of(warehouse, "fast")))
+    text = "\n".join(baseline_lines(warehouse, referenced_run_ids(warehouse, "fast")))
     path.write_text(text.replace('\\"layer\\": 1', '\\"layer\\": 10').replace('\\"layer\\": 0', '\\"layer\\": 2'))
     with comparing(warehouse, "fast", str(path)) as found:
         rows = found.values(["layer_time"], by="layer").dicts()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.queries.output import format_of, text, write
+from tracewarehouse.queries.output import suffix_format, text, write
 from tracewarehouse.queries.result import QueryResult
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(result: QueryResult, tmp_p
 
 def test_the_name_of_a_file_says_its_format() -> None:
     names = ["x.csv", "x.JSON", "x.jsonl", "x.parquet", "x.txt", "x"]
-    assert [format_of(Path(n)) for n in names] == ["csv", "json", "ndjson", "parquet", "table", "table"]
+    assert [suffix_format(Path(n)) for n in names] == ["csv", "json", "ndjson", "parquet", "table", "table"]
 
 
 def test_sums_of_integers_are_integers(result: QueryResult) -> None:

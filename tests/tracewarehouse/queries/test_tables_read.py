@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 import tracewarehouse as tw
-from tracewarehouse.database.session import behind, of_lens
+from tracewarehouse.database.session import behind, lens_names
 from tracewarehouse.definitions.definition import MacroHeader
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.errors import QueryError
@@ -137,14 +137,14 @@ def test_comments_are_shown_by_every_relation_of_the_catalogue_that_has_them(
     ],
 )
 def test_what_is_prepared(connection: duckdb.DuckDBPyConnection, sql: str, expected: set[str], is_all: bool) -> None:
-    assert of_lens(load_definitions(), tables_read(connection, sql)) == (expected, is_all)
+    assert lens_names(load_definitions(), tables_read(connection, sql)) == (expected, is_all)
 
 
 def test_an_alias_stands_for_a_version_and_what_that_reads_comes_with_it(
     connection: duckdb.DuckDBPyConnection,
 ) -> None:
     definitions = load_definitions()
-    names, is_all = of_lens(definitions, tables_read(connection, "FROM metrics.ttft"))
+    names, is_all = lens_names(definitions, tables_read(connection, "FROM metrics.ttft"))
     assert names == {definitions.aliases()["ttft"].view.qualified} and not is_all
     assert names < behind(definitions, names)
 
@@ -200,6 +200,7 @@ def test_pivot_and_macros_answer_also_behind_other_queries(made_once: Path) -> N
             needed = [p for p in MacroHeader.model_validate(macro.header).signature if ":=" not in p]
             given = {
                 "run": f"'{run_id}'",
+                "by_split": "'category'",
                 "threads": "[{'first_event_id': 0, 'place': '', 'kind': 'ops', 'is_named': true}]",
             }
             lists = {"runs", "baselines", "run_repeats", "baseline_repeats"}

@@ -198,14 +198,14 @@ def _published_rows(file: Path) -> dict[str, dict[str, Any]]:
     """The metrics of published rows by the name of the row."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        return {row_of_trace(row["trace"]): dict(row["metrics"]) for row in content["rows"]}
+        return {trace_row(row["trace"]): dict(row["metrics"]) for row in content["rows"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TracewarehouseError(
             f"{file}: not CCL-Bench's published data: looked for the JSON of website/benchmark_data.json ({error})"
         ) from None
 
 
-def row_of_trace(trace: object) -> str:
+def trace_row(trace: object) -> str:
     """The name of the row whose trace lies at a path."""
     return str(trace).rstrip("/").rpartition("/")[2]
 

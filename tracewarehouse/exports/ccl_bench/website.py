@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.exports.ccl_bench.card import metadata
 from tracewarehouse.exports.ccl_bench.row import VALUES, Row
-from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, row_of_trace
+from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, trace_row
 from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError
 
@@ -147,7 +147,7 @@ def write_website(rows: Sequence[Row], folder: Path, compatible: Mapping[str, Ma
     data = folder / "website" / "benchmark_data.json"
     try:
         before = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {"rows": []}
-        entries = {row["trace"]: row for row in before["rows"] if (folder / row_of_trace(row["trace"])).is_dir()}
+        entries = {row["trace"]: row for row in before["rows"] if (folder / trace_row(row["trace"])).is_dir()}
         for row in rows:
             trace = f"{TRACE_ROOT}/{row.name}"
             entries[trace] = {"trace": trace, "metadata": metadata(row.name, row.card), "metrics": row.values}

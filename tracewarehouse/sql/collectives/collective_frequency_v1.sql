@@ -25,7 +25,7 @@ SELECT
   SUM(e.executions) * 1000000000 / SUM(t.span_ps) AS executions_per_ms,
   CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
   CAST(SUM(e.executions) AS BIGINT) AS executions,
-  SUM(t.span_ps) / 1e9 AS time_ms,
+  SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   COUNT(*) AS devices
 FROM executed AS e
 INNER JOIN models.timed_phases AS t

@@ -39,7 +39,7 @@ SELECT
   SUM(COALESCE(x.exposed_copy_ps, 0)) / SUM(t.span_ps) AS overhead, -- Exposed copy time over the time of the phase.
   CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
   SUM(COALESCE(x.exposed_copy_ps, 0)) / 1e9 AS exposed_ms, -- Exposed copy time of all devices.
-  SUM(t.span_ps) / 1e9 AS time_ms,
+  SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   COUNT(*) AS devices -- Devices that ran the phase.
 FROM models.timed_phases AS t
 INNER JOIN copying USING (run_id)

@@ -86,7 +86,7 @@ SELECT
   n.factor, -- How many times faster the links are - 2, 4 or infinite.
   SUM(COALESCE(m.saved_fs, 0)) / (SUM(d.span_ps) * 10) AS saved_percent, -- Share of the time saved.
   SUM(COALESCE(m.saved_fs, 0)) / 1e12 AS saved_ms, -- Time saved on all devices.
-  SUM(d.span_ps) / 1e9 AS time_ms,
+  SUM(d.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   CAST(SUM(COALESCE(m.executions, 0)) AS BIGINT) AS executions, -- Executions whose bytes are known, on all devices.
   -- Those whose time changes, because their latency and bandwidth are known.
   CAST(SUM(COALESCE(m.fitted_executions, 0)) AS BIGINT) AS fitted_executions

@@ -32,8 +32,8 @@ SELECT
   CASE
     WHEN COUNT(m.wire_bytes) = COUNT(*) THEN SUM(m.wire_bytes) * 1e9 / SUM(t.span_ps)
   END AS wire_bytes_per_ms,
-  CAST(SUM(m.message_bytes) AS BIGINT) AS message_bytes,
-  SUM(t.span_ps) / 1e9 AS time_ms,
+  CAST(SUM(m.message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
+  SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   COUNT(*) AS devices
 FROM moved AS m
 INNER JOIN models.timed_phases AS t

@@ -29,7 +29,7 @@ SELECT
   SUM(w.message_bytes) / SUM(w.steps) AS message_bytes_per_step, -- Message bytes per step, mean over devices.
   -- Bytes sent, mean over devices; NULL if unknown, as in groups that are partly captured.
   CASE WHEN COUNT(w.wire_bytes) = COUNT(*) THEN SUM(w.wire_bytes) / COUNT(*) END AS wire_bytes_per_device,
-  CAST(SUM(w.message_bytes) AS BIGINT) AS message_bytes,
+  CAST(SUM(w.message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
   COUNT(*) AS devices,
   -- Devices that take part in any collective of the run. The message bytes of all rows over these are the run's per device.
   MIN(r.devices) AS run_devices,

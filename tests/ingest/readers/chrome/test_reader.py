@@ -352,6 +352,7 @@ def untyped(stats: Any) -> set[tuple[str, str]]:
         (b'{"traceEvents":[,{"ph":"X","ts":1,"dur":1}]}', "not complete JSON"),
         (b'{"traceEvents":[{"ph":"X","ts":1}],"traceEvents":[]}', "two members"),
         (b'{"traceEvents":[{"ph":"X","ts":1}]} x', "trailing characters"),
+        (b'[{"ph":"X","ts":1}] x', "looked for the end of the file, found b'x'"),
         (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b"}}', "not complete JSON"),
         (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b":', "truncated"),
         (b'[{"ph":"X","ts":1', "not complete JSON"),
@@ -426,6 +427,14 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="times its size"):
         opened(bomb)
     assert opened(bomb, max_gzip_ratio=5000).size == len(content)
+
+
+def test_the_events_are_those_of_the_outermost_object(tmp_path: Path) -> None:
+    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "a"}
+    inner = {"traceEvents": [event, event]}
+    content = {"meta": inner, "a": ["traceEvents", [inner]], "traceEvents": [event], "end": [inner]}
+    trace = opened(write(tmp_path, content))
+    assert [len(rows(trace, p, line)) for p in trace.planes for line in p.lines] == [1]
 
 
 def test_every_truncation_of_a_trace_is_refused(tmp_path: Path) -> None:

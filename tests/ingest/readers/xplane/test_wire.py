@@ -82,7 +82,18 @@ def test_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\0\0", group(3), b"\x0c", b"\x0f\0", b"\x0a\x05abc", b"\x09abc", b"\x08", varint(0x0A, 2) + b"\0"]
+    "data",
+    [
+        b"\0\0",
+        group(3),
+        b"\x0c",
+        b"\x0f\0",
+        b"\x0a\x05abc",
+        b"\x09abc",
+        b"\x08",
+        varint(0x0A, 2) + b"\0",
+        b"\x0a" + varint(0, 6),
+    ],
 )
 def test_fields_that_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedError):
