@@ -237,6 +237,7 @@ class TestAgainst:
         with pytest.raises(WarehouseError, match="its tables cannot be read"):
             compare_with_capture(find_captures(capture)[0], tmp_path / "w")
 
+    @pytest.mark.filterwarnings("ignore::tracewarehouse.SkippedEntryWarning")
     def test_the_real_captures(self, shared_traces: Path, shared_captures: Warehouse) -> None:
         events = {r.run_id: r.rows["events"] for r in shared_captures.lake.runs()}
         captures = {c.name: c for c in find_captures(shared_traces)}
