@@ -198,6 +198,9 @@ def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactor
             warnings.simplefilter("ignore", SkippedEntryWarning)  # the folder holds files of other tools too
             captures = find_captures(shared_traces)
         [chrome] = find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SkippedEntryWarning)  # reports of Nsight lie among them
+            captures = find_captures(shared_traces)
         with open_warehouse(folder, create=True) as opened:
             for capture in [*captures, replace(chrome, name="chrome")]:
                 mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
