@@ -244,6 +244,21 @@ class TestByTime:
         assert "no two ranks" in detail
 
 
+class TestImpossible:
+    """Damaged captures: what they name is unknown, and costs no memory."""
+
+    @pytest.mark.parametrize("ids", [(), (4, 5, 6, 7)])
+    @pytest.mark.parametrize("assignment", [(), (0, 1, 2147483647, 3)])
+    def test_a_number_that_no_run_has(self, ingest: Any, ids: Sequence[int], assignment: Sequence[int]) -> None:
+        _, query = ingest(capture("{{0,2147483647}}", [range(4)], ids=ids, assignment=assignment))
+        assert query(GROUPS) == [(0, [None, None])]
+        assert query("SELECT flag FROM quality_flags WHERE flag = 'missing_devices'") == [("missing_devices",)]
+
+    def test_an_assignment_that_names_a_device_twice_is_none(self, ingest: Any) -> None:
+        _, query = ingest(capture("{{0,1},{2,3}}", [(0, 1), (2, 3)], assignment=(0, 0, 2, 3)))
+        assert query(GROUPS) == [(0, [0, 1]), (1, [2, 3])]
+
+
 class TestOverlap:
     @given(st.permutations(range(8)), st.sampled_from([2, 4]))
     def test_ranks_overlap_exactly_in_the_order_in_which_they_ran(self, order: list[int], size: int) -> None:

@@ -32,6 +32,7 @@ from tracewarehouse.ingest.columns.records import Int32
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
+from tracewarehouse.ingest.hlo.replica_groups import MAX_MEMBERS
 
 
 class CollectiveGroups:
@@ -94,7 +95,9 @@ class CollectiveGroups:
         for number, row in enumerate(self._instructions):
             world = self._world_of(row)
             groups = row.members or ()
-            if row.assignments or all(len(g) in (1, world) for g in groups):  # any order has the same members
+            if (
+                row.assignments or world > MAX_MEMBERS or all(len(g) in (1, world) for g in groups)
+            ):  # any order has the same members
                 continue
             orders = self._orders(row)
             if orders and len(orders.devices) > 1:
@@ -196,10 +199,11 @@ class CollectiveGroups:
         if row.members is None:
             return Participants(kind) if row.collective is None else without_members(row.collective)
         world = self._world_of(row)
-        logical = row.members or (tuple(range(world)),)  # HLO's {} is one group of all devices
+        is_possible = world <= MAX_MEMBERS  # a list of more must not cost memory
+        logical = row.members or (tuple(range(world if is_possible else 0)),)  # HLO's {} is one group of all devices
         sizes = {len(g) for g in logical}
         participants = Participants(kind, logical, sizes.pop() if len(sizes) == 1 else None)
-        copies = self._copies(row)
+        copies = self._copies(row) if is_possible else None
         if copies is None or any(None in c for c in copies):
             self.missing_devices = max(self.missing_devices, world - self._device_count)
         if copies is None:
@@ -242,7 +246,7 @@ class CollectiveGroups:
         """Infer the mesh of each set of devices from the programs that run on it."""
         of_set: dict[frozenset[int | None], list[InstructionRow]] = {}
         for row in self._instructions:
-            if row.collective and row.members is not None:
+            if row.collective and row.members is not None and self._world_of(row) <= MAX_MEMBERS:
                 of_set.setdefault(_all_of(self._copies(row) or ()), []).append(row)
         has_experts = any(layer_and_part(row.op_name)[1] == "moe" for row in self._instructions)
         return {devices: self._inferred_mesh(rows, has_experts) for devices, rows in of_set.items()}
