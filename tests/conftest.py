@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,12 +190,19 @@ def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactor
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.run_options import RunOptions
     from tracewarehouse.ingest.capture.sources import find_captures
+    from tracewarehouse.ingest.errors import SkippedEntryWarning
     from tracewarehouse.warehouse import open_warehouse
 
     def make(folder: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SkippedEntryWarning)  # the folder holds files of other tools too
+            captures = find_captures(shared_traces)
         [chrome] = find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SkippedEntryWarning)  # reports of Nsight lie among them
+            captures = find_captures(shared_traces)
         with open_warehouse(folder, create=True) as opened:
-            for capture in [*find_captures(shared_traces), replace(chrome, name="chrome")]:
+            for capture in [*captures, replace(chrome, name="chrome")]:
                 mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
                 opened.ingest_capture(capture, RunOptions(mesh, capture.name))
 

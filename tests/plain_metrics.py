@@ -1174,9 +1174,14 @@ def traffic_volume_devices(run: Run) -> Values:
 
 
 def traffic_by_link(run: Run) -> Values:
-    """Of devices whose chips are not known."""
-    host = {d["device_id"]: d["host"] for d in run.tables["devices"]}
-    found = _sent(run, lambda _, t: ("chips" if len({host[d] for d in _ends(t)}) == 1 else "hosts",))
+    devices = {d["device_id"]: d for d in run.tables["devices"]}
+
+    def link(source: Row, target: Row) -> str | None:
+        if source["chip_id"] is not None and source["chip_id"] == target["chip_id"]:
+            return "die"
+        return source["link"] if source["host"] == target["host"] or source["link"] == "ici" else "dcn"
+
+    found = _sent(run, lambda _, t: (link(*(devices[d] for d in _ends(t))),))
     return {k: size for k, (size, _) in found.items()}
 
 

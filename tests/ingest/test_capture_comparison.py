@@ -217,6 +217,7 @@ class TestAgainst:
             ("event_stats", lambda t: t.slice(1), "values of stat"),
             ("event_stats", with_column("int_value", lambda c: pc.add(c, 1)), "has other values in the run"),
             ("lines", lambda t: t.filter(pc.field("line") != "Steps"), "line 'Steps' of plane '/device:TPU:0'"),
+            ("lines", lambda t: pa.concat_tables([t, t.slice(0, 1)]), "the run has 1 lines more than the capture"),
             ("plane_stats", lambda t: t.slice(1), "the run fewer"),
         ],
     )
@@ -236,6 +237,7 @@ class TestAgainst:
         with pytest.raises(WarehouseError, match="its tables cannot be read"):
             compare_with_capture(find_captures(capture)[0], tmp_path / "w")
 
+    @pytest.mark.filterwarnings("ignore::tracewarehouse.SkippedEntryWarning")
     def test_the_real_captures(self, shared_traces: Path, shared_captures: Warehouse) -> None:
         events = {r.run_id: r.rows["events"] for r in shared_captures.lake.runs()}
         captures = {c.name: c for c in find_captures(shared_traces)}

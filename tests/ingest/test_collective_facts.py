@@ -18,6 +18,7 @@ from tracewarehouse.ingest.hlo.collectives import find_collective
 from tracewarehouse.ingest.hlo.proto import read_module
 from tracewarehouse.ingest.hlo.replica_groups import flattened
 from tracewarehouse.ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.pipeline import ingest_one
 
 PROGRAM = 42
 DOT = "%dot.1 = f32[8,8]{1,0} dot(f32[8,8]{1,0} %a, f32[8,8]{1,0} %b), lhs_contracting_dims={1}"
@@ -293,3 +294,42 @@ def test_a_device_outside_every_pair_of_a_permute_is_not_partial(ingest: Any) ->
     assert [(device, is_partial) for device, _, is_partial in rows] == [(0, False), (1, False), (2, False)]
     assert rows[0][1] == rows[1][1] != rows[2][1]
     assert "partial_collectives" not in result.entry.flags
+
+
+class TestLinks:
+    """The class of the links that a group of devices needs."""
+
+    @staticmethod
+    def collective(groups: str, count: int, kind: str = "TPU7x", hosts: int = 1) -> list[Space]:
+        spaces = [Space(hostnames=(f"host{h}",)) for h in range(hosts)]
+        text = f"%all-reduce.1 = f32[8]{{0}} all-reduce(f32[8]{{0}} %x), channel_id=1, replica_groups={groups}"
+        for device in range(count):
+            space = spaces[device * hosts // count]
+            if kind.startswith("TPU"):
+                plane = space.tpu(device % (count // hosts), kind)
+                plane.modules.event(f"jit_step({PROGRAM})", 0, 100)
+                plane.ops.event(plane.instruction(text, program_id=Unsigned(PROGRAM)), 0, 50)
+        return spaces
+
+    @pytest.mark.parametrize(
+        ("groups", "count", "kind", "expected"),
+        [
+            ("{{0,1},{2,3}}", 4, "TPU7x", ["die"] * 4),
+            ("{{0,2},{1,3}}", 4, "TPU7x", ["ici"] * 4),
+            ("{{0,1,2,3}}", 4, "TPU7x", ["ici"] * 4),
+            ("{{0,1},{2,3}}", 4, "TPU v6 Lite", ["ici"] * 4),  # a device is a chip
+            ("{{0},{1}}", 2, "TPU7x", [None] * 2),  # nothing is sent
+        ],
+    )
+    def test_devices_of_one_chip_are_linked_by_their_die(
+        self, ingest: Any, groups: str, count: int, kind: str, expected: list[str | None]
+    ) -> None:
+        [space] = self.collective(groups, count, kind)
+        _, query = ingest(space)
+        assert query("SELECT link FROM collectives ORDER BY device_id") == [(link,) for link in expected]
+
+    def test_chips_of_a_slice_are_linked_by_ici_across_hosts(self, tmp_path: Path, tables_of: Any) -> None:
+        for number, space in enumerate(self.collective("{{0,2},{1,3}}", 4, hosts=2)):
+            space.write(tmp_path / "plugins" / "profile" / "t" / f"host{number}.xplane.pb")
+        ingest_one(tmp_path / "plugins", tmp_path / "w")
+        assert tables_of(tmp_path / "w")("SELECT DISTINCT link FROM collectives") == [("ici",)]

@@ -135,7 +135,7 @@ class TestFolders:
         folder = tmp_path / "llama"
         folder.mkdir()
         (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-        (folder / "notes.json").write_text('{"answer": 42}')
+        (folder / "notes.json").write_text('{"answer": 42, "of": {"traceEvents": []}, "why": "\\"traceEvents\\": "}')
         (folder / "batch_composition_stats_1.json").write_text('{"traceEvents": 1}')
         [found] = find_captures(tmp_path)
         assert [f.name for f in found.files] == [name]

@@ -63,6 +63,7 @@ NEED_MORE = {
     "metrics.roofline_v1",
     "metrics.scaling_efficiency_v1",  # metric values
     "metrics.traffic_by_link_v1",  # devices
+    "models.collective_links",  # devices
     "metrics.unit_utilization_v1",  # counters
     *(
         f"preconditions.{name}"

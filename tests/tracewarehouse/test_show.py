@@ -81,6 +81,7 @@ def test_facts_say_what_ran_and_how_steps_were_found(warehouse: Warehouse) -> No
         ("Devices", "4 x virtual CPU device, 2 hosts"),
         ("Mesh", "pp=2,tp=2"),
         ("Steps", "5, read from: marker"),
+        ("Layers", "known for at least 98 % of each phase's op time"),
         ("Captured", "2026-11-22 23:33:17 UTC, 2,892 events"),
         ("Framework", "torch_xla 2.9.0"),
         ("Run", warehouse.run("llama-pp2tp2-b4-i16-o5-hosts2").run_id),
@@ -89,8 +90,9 @@ def test_facts_say_what_ran_and_how_steps_were_found(warehouse: Warehouse) -> No
 
 def test_an_inferred_mesh_says_how_sure_it_is() -> None:
     facts = dict.fromkeys(
-        ("model", "layers", "dtype", "batch_size", "input_length", "output_length", "device_kind", "framework")
-    )
+        ("model", "layers", "dtype", "batch_size", "input_length", "output_length", "device_kind", "framework",
+         "layer_coverage")
+    )  # fmt: skip
     facts |= {"mesh": "?=2,dp=4", "mesh_source": "inferred", "mesh_confidence": 0.39, "backend": "tpu", "devices": 1}
     facts |= {"chips": 1, "hosts": 1, "steps": 0, "captured_ns": 2**70, "events": 3, "run_id": "r"}
     assert labelled(facts) == [

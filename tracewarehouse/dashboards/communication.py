@@ -132,7 +132,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
         "what-if",
         """SELECT coalesce(phase, 'no phase') AS phase,
                   CASE factor WHEN 'infinite' THEN factor ELSE factor || ' times' END AS links,
-                  saved_percent / 100 AS saved, fitted_executions, executions
+                  coalesce(link, 'not known') AS link, saved_percent / 100 AS saved, fitted_executions, executions
            FROM metrics.ici_bandwidth_utility
            WHERE run_id = $run
            ORDER BY phase DESC, factor""",
@@ -144,7 +144,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
         x=alt.X("saved:Q", title="share of the time that is saved", axis=axis("ratio")),
         y=alt.Y("links:N", title="bandwidth of the links", sort=["2 times", "4 times", "infinite"]),
         height=bar_height(3 * len(drawn.values("phase"))),
-        tooltip=tooltips("phase:N", "links:N", percent("saved"), "fitted_executions:Q", "executions:Q"),
+        tooltip=tooltips("phase:N", "link:N", "links:N", percent("saved"), "fitted_executions:Q", "executions:Q"),
     )
     return drawn.figure(
         chart,
@@ -260,7 +260,7 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
         warehouse,
         "bandwidth",
         """SELECT what, coalesce(kind || ' over ' || axis, 'peak') AS collective, bus_bytes, gbps, slow_gbps, fast_gbps,
-                  executions
+                  executions, coalesce(link, 'not known') AS link
            FROM macros.bandwidth_by_size($run)
            ORDER BY what, collective, bus_bytes""",
         run,
@@ -287,7 +287,9 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
     peak = next((r["gbps"] for r in drawn.rows if r["what"] == _PEAK), None)
     if peak is not None:
         dotted = line.mark_line(color=QUIET, strokeDash=[2, 3], strokeWidth=2)
-        layers.insert(0, dotted.encode(x=x, y=y, tooltip=tooltips("what:N", number("gbps", "GB/s"))))
+        layers.insert(
+            0, dotted.encode(x=x, y=y, detail="link:N", tooltip=tooltips("what:N", "link:N", number("gbps", "GB/s")))
+        )
     return drawn.figure(
         alt.layer(*layers).properties(width=WIDTH, height=280),
         "Bus bandwidth of each size: the median execution, and a line from the 90th to the 10th percentile of its "

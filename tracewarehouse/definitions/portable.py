@@ -35,11 +35,13 @@ PORTABLE: tuple[type[exp.Expr], ...] = (
     # functions of text: patterns, and a value of JSON as text
     exp.RegexpLike, exp.RegexpExtract, exp.JSONExtractScalar, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey,
     # windows
-    exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead,
+    exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.Rank, exp.DenseRank, exp.CumeDist, exp.Lag,
+    exp.Lead,
 )  # fmt: skip
 """What definitions and queries for Spark may use; `tracewarehouse.spark.refusals` adds what only queries use."""
 _ALLOWED = (*PORTABLE, exp.Qualify, exp.Filter)  # the translation for Spark writes the last two in other words
-_NUMBERING = (exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead)
+_NUMBERING = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.CumeDist, exp.Lag, exp.Lead)
+"""Functions of a window whose frame is always the whole partition."""
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _TYPES = {"BIGINT", "DOUBLE", "VARCHAR", "TEXT", "INT", "INTEGER", "BOOLEAN"}
 _INTEGERS = {"BIGINT", "INT", "INTEGER"}

@@ -158,6 +158,7 @@ def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "Devices": _devices(facts),
         "Mesh": _mesh(facts),
         "Steps": f"{facts['steps']}, read from: {facts['steps_source']}" if facts["steps"] else "none known",
+        "Layers": _layers(facts["layer_coverage"]),
         "Captured": _joined(_date(facts["captured_ns"]), f"{facts['events']:,} events"),
         "Framework": facts["framework"],
         "Run": facts["run_id"],
@@ -178,6 +179,10 @@ def _mesh(facts: Mapping[str, Any]) -> str | None:
     if facts["mesh_source"] != "inferred":
         return mesh
     return f"{mesh} (inferred, {100 * facts['mesh_confidence']:.0f} % sure; give it with --mesh at ingest)"
+
+
+def _layers(coverage: float | None) -> str | None:
+    return None if coverage is None else f"known for at least {100 * coverage:.0f} % of each phase's op time"
 
 
 def _date(captured_ns: int | None) -> str | None:

@@ -79,6 +79,26 @@ def test_a_loop_is_noticed_and_not_kept() -> None:
     assert len(found.instruction_id) == 0
 
 
+def test_a_loop_over_tokens_keeps_its_layers_once() -> None:
+    """Four ops in each of ten layers, run for so many tokens that not all are kept; the time of all is."""
+    samples = SampledExecutions(0, [Run("jit_generate", 7, 0, 10**9)])
+    tokens = sampled_programs.MOST_OPS // 40 + 2
+    n = 40 * tokens
+    loops = LoopPlaces(np.full(n, 9, np.int32), np.tile(np.repeat(np.arange(10), 4), tokens).astype(np.int32))
+    for part in (slice(n // 2), slice(n // 2, n)):
+        start = np.arange(n)[part] * 50
+        count = len(start)
+        instruction = np.tile(np.arange(4), n // 4).astype(np.int32)[part]
+        zeros = np.zeros(count, np.int32)
+        samples.follow(zeros, instruction, start, np.full(count, 50), np.ones(count, bool), loops[part])
+    [found] = samples.executions()
+    assert not found.has_loop
+    assert found.instruction_id.tolist() == [0, 1, 2, 3] * 10
+    assert found.self_ps.sum() == 50 * n
+    assert found.loops is not None
+    assert found.loops.iteration.tolist() == [i for i in range(10) for _ in range(4)]
+
+
 @given(st.lists(st.integers(0, 6), max_size=60), st.integers(1, 20))
 def test_chunks_do_not_matter(executions: list[int], size: int) -> None:
     execution = sorted(executions)

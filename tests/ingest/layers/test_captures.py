@@ -13,6 +13,7 @@ from transformer_capture import Op, capture, named_capture, transformer
 from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.layers.inference import infer_layers
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
+from tracewarehouse.warehouse import Warehouse
 
 CAPTURES = Path(__file__).parents[3] / "data" / "captures"
 RECORDED = Path(__file__).parents[1] / "captures"
@@ -149,3 +150,18 @@ class TestVllm:
                   WHERE run_id = ? AND name LIKE 'RPA-%' ORDER BY layer"""
         found = shared_tables(sql, shared_runs[VLLM].run_id)
         assert found == [(i, i + 1) for i in range(64)]
+
+    def test_few_marks_do_not_switch_inference_off(self, shared_captures: Warehouse) -> None:
+        """Of the quantized model, names mark 128 reduces, 0.5 % of the time; the attention kernels count the layers."""
+        run_id = shared_captures.run("tpu-2chip-vllm-tp2-quantized").run_id
+        [coverage] = shared_captures.query(
+            "SELECT coverage, marked, inferred FROM metrics.layer_coverage WHERE run_id = $run", run=run_id
+        ).rows()
+        assert coverage[0] > 0.99
+        assert (round(coverage[1], 3), round(coverage[2], 2)) == (0.005, 0.99)
+        kernels = shared_captures.query(
+            "SELECT layer, count(DISTINCT instruction_id), count(*) FROM models.op_layers JOIN models.leaf_ops "
+            "USING (run_id, event_id) WHERE run_id = $run AND name LIKE 'RPA-%' GROUP BY layer ORDER BY layer",
+            run=run_id,
+        ).rows()
+        assert kernels == [(i, 1, 2) for i in range(64)]

@@ -14,7 +14,7 @@ from xplane_builder import Space, TpuPlane, Unsigned
 
 from tracewarehouse.ingest.hlo.program import ModuleText
 from tracewarehouse.ingest.pipeline import IngestResult
-from tracewarehouse.warehouse import Warehouse
+from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 Query = Callable[..., list[tuple[Any, ...]]]
 Ingest = Callable[..., tuple[IngestResult, Query]]
@@ -76,11 +76,12 @@ def _instruction(tpu: TpuPlane, text: str, op: Op) -> int:
 
 def layers_of(tmp_path: Path) -> Counter[int | None]:
     """How many leaf ops of each layer the first device runs in an execution."""
-    rows = Warehouse(tmp_path / "warehouse").query(
-        "SELECT layer, count(*) // 3 FROM models.op_layers JOIN main.ops USING (run_id, event_id) "
-        "WHERE is_leaf AND ops.device_id = 0 GROUP BY layer"
-    )
-    return Counter(dict(rows.rows()))
+    with open_warehouse(tmp_path / "warehouse") as warehouse:
+        rows = warehouse.query(
+            "SELECT layer, count(*) // 3 FROM models.op_layers JOIN main.ops USING (run_id, event_id) "
+            "WHERE is_leaf AND ops.device_id = 0 GROUP BY layer"
+        ).rows()
+    return Counter(dict(rows))
 
 
 TWICE = [*LAYER, *(replace(op, text=op.text.replace(".", ".9", 1)) for op in LAYER)]
@@ -242,6 +243,43 @@ def gpu_capture() -> Space:
         stream.event(plane.metadata("dot_9"), at, 100_000, hlo_op="dot.9", **stats)
         at += 1_000_000
     return space
+
+
+LAYERED = "SELECT phase, min(coverage) FROM metrics.layer_coverage WHERE phase IN ('prefill', 'decode') GROUP BY phase"
+SITUATIONS = {
+    "situations/jax-scan-ta": (8, 0.9),
+    "situations/jax-scan-train": (8, 0.9),
+    "gpu-own/h200-jax-llama6-scan-marked": (6, 0.9),
+    "gpu-own/h200-jax-llama6-scan-unmarked": (6, 0.9),
+}
+"""The layers of recorded scans, and the least share of a phase's op time that is in them: the rest is the head."""
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_recorded_scans(name: str, shared_traces: Path, tmp_path: Path) -> None:
+    count, least = SITUATIONS[name]
+    with open_warehouse(tmp_path, create=True) as warehouse:
+        warehouse.ingest(shared_traces / f"{name}.xplane.pb.gz")
+        _check_scan(warehouse, name, count, least)
+
+
+def _check_scan(warehouse: Warehouse, name: str, count: int, least: float) -> None:
+    assert all(coverage >= least for _, coverage in warehouse.query(LAYERED).rows())
+    ops = warehouse.query(
+        "SELECT o.execution, o.device_id, l.layer, count(*) FROM models.op_layers AS l "
+        "JOIN models.leaf_ops AS o USING (run_id, event_id) WHERE l.layer IS NOT NULL GROUP BY ALL"
+    ).rows()
+    executions = {(execution, device) for execution, device, *_ in ops}
+    for where in executions:  # each layer runs the same ops
+        of_layers = {layer: ops for *here, layer, ops in ops if tuple(here) == where}
+        assert of_layers.keys() == set(range(count))
+        assert len(set(of_layers.values())) == 1
+    if name.startswith("situations"):
+        collectives = warehouse.query(
+            "SELECT kind, iteration, count(*) FROM main.collectives WHERE phase = 'decode' AND step = 1 GROUP BY ALL"
+        ).rows()
+        assert sorted(c for c in collectives if c[1] is not None) == [("all-reduce", i, 2 * 4) for i in range(8)]
+        assert ("all-gather", None, 4) in collectives
 
 
 @pytest.mark.parametrize(("backend", "layer"), [("cpu", 4), ("gpu", 6)])

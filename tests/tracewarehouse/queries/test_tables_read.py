@@ -200,6 +200,7 @@ def test_pivot_and_macros_answer_also_behind_other_queries(made_once: Path) -> N
             needed = [p for p in MacroHeader.model_validate(macro.header).signature if ":=" not in p]
             given = {
                 "run": f"'{run_id}'",
+                "by_split": "'category'",
                 "threads": "[{'first_event_id': 0, 'place': '', 'kind': 'ops', 'is_named': true}]",
             }
             lists = {"runs", "baselines", "run_repeats", "baseline_repeats"}

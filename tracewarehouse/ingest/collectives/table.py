@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.collectives.numbering import RankTimes
-from tracewarehouse.ingest.collectives.participants import OUTSIDE
+from tracewarehouse.ingest.collectives.participants import OUTSIDE, Membership, Participants
 from tracewarehouse.ingest.collectives.windows import START_ONLY, WINDOW_SOURCES, CollectiveExecutions
 from tracewarehouse.ingest.columns.keys import distinct, is_new, occurrence, packed, rank
 from tracewarehouse.ingest.columns.records import PHASES, Int32, Int64
@@ -120,6 +120,7 @@ class CollectiveWriter:
     Args:
         instructions: all instructions of the run.
         parts: the executions.
+        link: gives the class of the links between devices, None for one outside the capture.
         clocks: a number for each device, equal for those whose times can be compared.
         is_timed: False for a compiled program, whose executions have an order but no times.
 
@@ -132,11 +133,13 @@ class CollectiveWriter:
         self,
         instructions: Sequence[InstructionRow],
         parts: Sequence[CollectiveExecutions],
+        link: Callable[[Sequence[int | None]], str | None],
         clocks: Mapping[int, int],
         *,
         is_timed: bool = True,
     ) -> None:
         self._instructions = instructions
+        self._link = link
         self._clocks = clocks
         self._is_timed = is_timed
         self.counts: Counter[CollectiveStep] = Counter()
@@ -198,6 +201,7 @@ class CollectiveWriter:
         facts = [self._instructions[i].collective for i in used.tolist()]
         participants = [groups.participants(i) for i in used.tolist()]
         members = [p.members.get(device) for p in participants]
+        used_by = list(zip(facts, participants, members, strict=True))
         self._count(device, facts, [p.axis for p in participants], of_row, phase, step)
         described = columns | {
             "done_event_id": Nullable.from_zero(done),
@@ -207,7 +211,7 @@ class CollectiveWriter:
             "kind": Coded(of_row, [f.kind if f else "" for f in facts]),
             "axis": Coded(of_row, [p.axis for p in participants]),
             "axis_source": Coded(of_row, [p.axis_source for p in participants]),
-            "link": Coded(of_row, [f.link if f else None for f in facts]),
+            "link": Coded(of_row, [f.link if f and f.link else self._link(_group(p, m)) for f, p, m in used_by]),
             "channel_id": Nullable.of(f.channel_id if f else None for f in facts)[of_row],
             "group_index": Nullable.of(m.group_index if m else None for m in members)[of_row],
             "group_size": Nullable.of(p.group_size for p in participants)[of_row],
@@ -249,6 +253,11 @@ class CollectiveWriter:
             place = PHASES[phase[i]] if phase[i] >= 0 else None, int(step[i]) if step[i] >= 0 else None
             (kind, joined), axis = known[pair[i]]
             self.counts[CollectiveStep(device, *place, kind, axis)] += n * joined
+
+
+def _group(participants: Participants, member: Membership | None) -> Sequence[int | None]:
+    """Return the group of a member; empty if it is not known."""
+    return () if member is None or participants.groups is None else participants.groups[member.group_index]
 
 
 def _untimed(rows: int) -> dict[str, Any]:

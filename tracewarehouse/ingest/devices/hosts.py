@@ -200,6 +200,21 @@ def complete_devices(devices: Sequence[Device], backend: str, model: str, source
             device.peak_source = "both" if device.peak_source else source
 
 
+def link_between(devices: Sequence[Device | None]) -> str | None:
+    """Return the class of the slowest links between devices; None if it is not known, or for less than two devices.
+
+    TPUs of one slice reach each other by ICI whatever their hosts, also those outside the capture, which are None.
+    """
+    here = [d for d in devices if d is not None]
+    if len(devices) < 2 or not here or len({id(d) for d in devices}) == 1:
+        return None
+    is_whole = len(here) == len(devices)
+    if is_whole and here[0].chip_id is not None and len({d.chip_id for d in here}) == 1:
+        return "die"
+    is_one_host = is_whole and len({d.host for d in here}) == 1
+    return here[0].link if is_one_host or here[0].link == "ici" else None
+
+
 def share_chips(devices: Sequence[Device]) -> None:
     """Let two neighbours share a chip where their kind has two devices a chip and the capture does not say which do.
 

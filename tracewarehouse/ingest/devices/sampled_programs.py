@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from tracewarehouse.ingest.columns.batches import chunks, part
+from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Plane
 from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
@@ -44,6 +45,7 @@ class SampledExecutions:
         self._is_wanted[_chosen(runs)] = True
         self._ops: defaultdict[int, list[tuple[Int32, Int64, Int64, Int32, Int32]]] = defaultdict(list)
         self._count = np.zeros(len(runs), np.int64)
+        self._last_end = np.zeros(len(runs), np.int64)
 
     def follow(
         self, execution: Int32, instruction: Int32, start: Int64, self_ps: Int64, is_leaf: Flags, loops: LoopPlaces
@@ -54,14 +56,29 @@ class SampledExecutions:
         if not len(at):
             return
         self._count += np.bincount(execution[at], minlength=len(self._runs))
+        np.maximum.at(self._last_end, execution[at], start[at] + self_ps[at])
         for number in np.unique(execution[at]).tolist():
+            own = at[execution[at] == number]
+            places = loops[own]
+            self._ops[number].append((instruction[own], start[own], self_ps[own], places.loop, places.iteration))
             if self._count[number] > MOST_OPS:
-                self._is_wanted[number] = False
-                self._ops[number].clear()
-            else:
-                own = at[execution[at] == number]
-                places = loops[own]
-                self._ops[number].append((instruction[own], start[own], self_ps[own], places.loop, places.iteration))
+                self._join_rounds(number)
+
+    def _join_rounds(self, number: int) -> None:
+        """Keep each op of an iteration once, if there are many ops: a loop over tokens runs the layers again."""
+        columns = [np.concatenate(column) for column in zip(*self._ops[number], strict=True)]
+        order = np.argsort(columns[1], kind="stable")
+        instruction, start, self_ps, loop, iteration = (column[order] for column in columns)
+        is_free = np.where(loop < 0, np.arange(len(loop)), -1)
+        key = packed([instruction, loop, iteration, is_free])
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        self._count[number] = len(first)
+        if len(first) > MOST_OPS // 2:
+            self._is_wanted[number] = False
+            self._ops[number].clear()
+            return
+        total = np.bincount(inverse, self_ps).astype(np.int64)
+        self._ops[number] = [(instruction[first], start[first], total, loop[first], iteration[first])]
 
     def executions(self) -> list[Execution]:
         """The executions that were kept; complete once `follow` has seen all ops of the device."""
@@ -75,7 +92,7 @@ class SampledExecutions:
         instruction, start, self_ps, loop, iteration = (np.concatenate(columns) for columns in zip(*ops, strict=True))
         order = np.argsort(start, kind="stable")
         loops = LoopPlaces(loop[order], iteration[order])
-        lacking = max(int(start.min()) - run.start_ps, run.end_ps - int((start + self_ps).max()))
+        lacking = max(int(start.min()) - run.start_ps, run.end_ps - int(self._last_end[number]))
         is_edge = number in (0, len(self._runs) - 1)
         is_cut = lacking * (_LACKING_AT_EDGE if is_edge else _LACKING) > run.end_ps - run.start_ps
         ids = instruction[order]

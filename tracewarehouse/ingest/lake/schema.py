@@ -403,8 +403,8 @@ COLLECTIVES = _table(
     axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'dcn' between slices, 'unknown' if
         no mesh fits.
     axis_source       VARCHAR  How the axis is known: mesh, or inferred (see main.mesh_axes); NULL if it is unknown.
-    link              VARCHAR  dcn if the data center network carries it, between slices; NULL where its devices tell
-        which links do.
+    link              VARCHAR  Class of the slowest links that carry it: die (all members share a chip), ici, nvlink,
+        fabric, or dcn between slices. NULL where not known, as between hosts of GPUs.
     channel_id        BIGINT   HLO channel.
     group_index       INTEGER  Which of the instruction's replica groups this device is in.
     group_size        INTEGER  Devices in the group; 2 for a collective-permute pair. [devices]

@@ -124,10 +124,9 @@ _FOREIGN = {
     ".pftrace": "a protobuf trace of Perfetto",
     ".perfetto-trace": "a protobuf trace of Perfetto",
 }
-_TRACE = re.compile(
-    rb'\A(?:\xef\xbb\xbf)?\s*(?:\[\s*\{[^{}]*"ph"\s*:|\{.*?"(?:traceEvents|deviceProperties)"\s*:)', re.DOTALL
-)
-_PEEKED = 1 << 14
+_EVENTS = re.compile(rb'\s*\[\s*\{[^{}]*"ph"\s*:')
+_TOKEN = re.compile(rb'[\[\]{}]|"(?:[^"\\]|\\.)*+"(\s*:)?', re.DOTALL)
+_PEEKED = 1 << 17
 
 
 def foreign_kind(name: str) -> str | None:
@@ -144,7 +143,19 @@ def is_unnamed_trace(path: Path) -> bool:
                 head = content.read(_PEEKED)
     except (OSError, EOFError, zlib.error):
         return False
-    return _TRACE.match(head) is not None
+    return _has_trace_events(head.removeprefix(b"\xef\xbb\xbf"))
+
+
+def _has_trace_events(head: bytes) -> bool:
+    """Whether JSON begins as an array of events, or as an object with the member of a Chrome trace."""
+    if _EVENTS.match(head):
+        return True
+    depth = 0
+    for token in _TOKEN.finditer(head) if _begins_as_json(head) else ():
+        if depth == 1 and token[1] and token[0].startswith(b'"traceEvents"'):
+            return True
+        depth += (token[0] in (b"{", b"[")) - (token[0] in (b"}", b"]"))
+    return False
 
 
 def file_format(file: CaptureFile) -> Format:

@@ -15,7 +15,7 @@ from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.collectives.axis_inference import InferredAxis
 from tracewarehouse.ingest.collectives.table import CollectiveWriter
 from tracewarehouse.ingest.devices.flags import Flag
-from tracewarehouse.ingest.devices.hosts import Host
+from tracewarehouse.ingest.devices.hosts import Host, link_between
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, RunSurvey
 from tracewarehouse.ingest.devices.timeline import Step, host_steps, named_phase, step_rows
 from tracewarehouse.ingest.errors import shown
@@ -58,8 +58,13 @@ def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[Li
     groups = survey.groups()
     with ExitStack() as stack:
         executions = [stack.enter_context(p.executions) for p in parts]
+        by_id = {d.device_id: d for d in survey.devices}
         collectives = CollectiveWriter(
-            survey.instructions.rows, executions, survey.clocks, is_timed=not survey.is_program
+            survey.instructions.rows,
+            executions,
+            lambda group: link_between([by_id.get(d) if d is not None else None for d in group]),
+            survey.clocks,
+            is_timed=not survey.is_program,
         )
         collectives.write(writers["collectives"], groups)
     if groups.coordinates:

@@ -62,10 +62,17 @@ ends AS (
   FROM measured
 ),
 
-peaks AS (
-  SELECT MIN(peak_ici_gbps) AS gbps
-  FROM main.devices
+links AS (
+  SELECT kind, axis, link, peak_gbps
+  FROM models.collective_links
   WHERE run_id = run
+),
+
+peaks AS (
+  SELECT link, MIN(peak_gbps) AS gbps
+  FROM links
+  WHERE peak_gbps > 0
+  GROUP BY link
 )
 
 SELECT
@@ -76,18 +83,20 @@ SELECT
   gbps, -- Bandwidth of the median execution, of the fit, or of the links.
   slow_gbps, -- Bandwidth of the 90th percentile of the times; NULL unless measured.
   fast_gbps, -- Bandwidth of the 10th percentile of the times; NULL unless measured.
-  executions -- Executions; NULL unless measured.
+  executions, -- Executions; NULL unless measured.
+  link -- Class of the links that carry them: die, ici, nvlink or fabric, or mixed; NULL where not known.
 FROM measured
+LEFT JOIN links USING (kind, axis)
 UNION ALL
 SELECT
   'fit' AS what, kind, axis, bus_bytes, bus_bytes / (1e3 * transfer_us) AS gbps,
-  NULL AS slow_gbps, NULL AS fast_gbps, NULL AS executions
+  NULL AS slow_gbps, NULL AS fast_gbps, NULL AS executions, NULL AS link
 FROM fitted
 WHERE transfer_us > 0
 UNION ALL
 SELECT
   'peak of the links' AS what, NULL AS kind, NULL AS axis, e.bus_bytes, p.gbps,
-  NULL AS slow_gbps, NULL AS fast_gbps, NULL AS executions
+  NULL AS slow_gbps, NULL AS fast_gbps, NULL AS executions, p.link
 FROM ends AS e
 CROSS JOIN peaks AS p
 WHERE e.bus_bytes IS NOT NULL AND p.gbps IS NOT NULL

@@ -18,19 +18,12 @@ notes: >
   computes is all overlap.
 changed: First version.
 ---*/
-WITH peaks AS (
-  SELECT run_id, MIN(peak_ici_gbps) AS peak_gbps
-  FROM main.devices
-  WHERE peak_ici_gbps > 0
-  GROUP BY run_id
-),
-
-known AS (
+WITH known AS (
   SELECT
     run_id, t.phase, t.kind, t.axis, t.executions, t.window_ps, t.overlap_ps, t.wait_ps, t.wire_bytes, t.sending_ps,
-    p.peak_gbps
+    NULLIF(p.peak_gbps, 0) AS peak_gbps
   FROM models.collective_time AS t
-  LEFT JOIN peaks AS p USING (run_id)
+  LEFT JOIN models.collective_links AS p USING (run_id, kind, axis)
   UNION ALL
   SELECT
     run_id, phase, kind, axis,

@@ -22,6 +22,7 @@ ccl_bench: hockney
 ---*/
 SELECT
   run_id, kind, axis,
+  link, -- Class of the links that carry them: die, ici, nvlink or fabric, or mixed; NULL where not known.
   intercept_ps / 1e6 AS latency_us, -- Time of an empty message; may be below 0 if the model does not fit.
   (intercept_ps - intercept_error_ps) / 1e6 AS latency_low_us, -- Lower end of its 95 % interval.
   (intercept_ps + intercept_error_ps) / 1e6 AS latency_high_us, -- Upper end.

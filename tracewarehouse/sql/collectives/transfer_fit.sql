@@ -5,15 +5,9 @@ description: >
   intervals (models.fitted_lines). A row needs three sizes or more that ran at least twice each, a time that grows with
   size, and r2 of 0.9 or more.
 ---*/
-WITH peaks AS (
-  SELECT run_id, MIN(peak_ici_gbps) AS peak_gbps
-  FROM main.devices
-  WHERE peak_ici_gbps > 0
-  GROUP BY run_id
-)
-
 SELECT
   run_id, f.kind, f.axis,
+  p.link, -- Class of the links that carry them.
   f.points, -- Executions; all ranks of one count once.
   f.async_points, -- Asynchronous ones among them.
   f.sizes, -- Distinct sizes.
@@ -24,7 +18,7 @@ SELECT
   f.r2, -- Share of the variance that the line explains.
   -- Whether the slope means more bytes per time than the peak of a device's links in one direction, so that it cannot
   -- be right; NULL if unknown.
-  1e3 / f.slope_ps > p.peak_gbps AS is_above_peak
+  1e3 / f.slope_ps > NULLIF(p.peak_gbps, 0) AS is_above_peak
 FROM models.fitted_lines AS f
-LEFT JOIN peaks AS p USING (run_id)
+LEFT JOIN models.collective_links AS p USING (run_id, kind, axis)
 WHERE f.subject = 'transfer' AND f.repeated_sizes >= 3 AND f.slope_ps > 0 AND f.r2 >= 0.9e0

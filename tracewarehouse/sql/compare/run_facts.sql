@@ -24,6 +24,7 @@ columns:
   hosts: Hosts in the capture.
   steps: Number of steps; 0 if none is known.
   steps_source: Where the steps come from; NULL without steps.
+  layer_coverage: Least share of a phase's op time whose layer is known; NULL if no layer is.
   framework: Framework that ran the model, with its version.
   captured_ns: Start of the profile, Unix time in ns; NULL if unknown.
   events: Events of the capture.
@@ -36,6 +37,15 @@ WITH axes AS (
     MIN(confidence) AS confidence
   FROM main.mesh_axes
   WHERE run_id IN (SELECT UNNEST(runs))
+  GROUP BY run_id
+),
+
+covered AS (
+  SELECT run_id, MIN(value) AS layer_coverage
+  FROM main.metric_values
+  WHERE
+    run_id IN (SELECT UNNEST(runs)) AND metric = 'layer_coverage'
+    AND COALESCE(dimensions ->> '$.phase', '') <> 'outside'
   GROUP BY run_id
 ),
 
@@ -61,6 +71,7 @@ SELECT
   r.host_count AS hosts,
   COALESCE(s.steps, 0) AS steps,
   s.source AS steps_source,
+  l.layer_coverage,
   r.framework,
   r.profile_start_ns AS captured_ns,
   r.event_count AS events
@@ -68,4 +79,5 @@ FROM main.runs AS r
 LEFT JOIN models.run_chips AS c USING (run_id)
 LEFT JOIN axes AS a USING (run_id)
 LEFT JOIN stepped AS s USING (run_id)
+LEFT JOIN covered AS l USING (run_id)
 WHERE run_id IN (SELECT UNNEST(runs))

@@ -15,7 +15,7 @@ SELECT
   i.opcode, -- HLO opcode; NULL where not known.
   o.start_ps, -- Start since the run's profile start.
   o.start_ps + o.duration_ps AS end_ps, -- End, exclusive.
-  o.duration_ps,
+  o.duration_ps, -- Duration, with the events nested in it.
   o.self_ps, -- Duration without the events nested in it.
   -- Duration without what the leaf ops cover that began before it, on all streams of the device.
   o.duration_ps - o.overlap_ps AS busy_ps,

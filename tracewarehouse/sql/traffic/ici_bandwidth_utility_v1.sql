@@ -34,7 +34,7 @@ WITH factors AS (
 ),
 
 fits AS (
-  SELECT run_id, kind, axis, slope_ps_per_byte, intercept_ps
+  SELECT run_id, kind, axis, link, slope_ps_per_byte, intercept_ps
   FROM models.transfer_fit
   WHERE NOT COALESCE(is_above_peak, FALSE)
 ),
@@ -45,7 +45,8 @@ timed AS (
     c.exposed_added_ps AS exposed_ps,
     f.slope_ps_per_byte * i.bus_bytes AS byte_ps,
     GREATEST(i.transfer_ps - GREATEST(f.intercept_ps, 0), 0) AS beyond_latency_ps,
-    CASE WHEN f.run_id IS NULL THEN 0 ELSE 1 END AS is_fitted
+    CASE WHEN f.run_id IS NULL THEN 0 ELSE 1 END AS is_fitted,
+    COALESCE(f.link, '') AS link
   FROM models.timed_collectives AS c
   INNER JOIN main.runs AS r USING (run_id)
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
@@ -55,7 +56,7 @@ timed AS (
 
 saved AS (
   SELECT
-    run_id, t.device_id, t.phase, a.factor, t.is_fitted, CASE
+    run_id, t.device_id, t.phase, a.factor, t.is_fitted, t.link, CASE
       WHEN t.is_fitted = 1
         THEN CAST(FLOOR(1000 * LEAST(t.exposed_ps, a.saved_share * t.byte_ps, t.beyond_latency_ps) + 5e-1) AS BIGINT)
       ELSE 0
@@ -69,7 +70,9 @@ summed AS (
     run_id, device_id, phase, factor,
     SUM(saved_fs) AS saved_fs,
     COUNT(*) AS executions,
-    SUM(is_fitted) AS fitted_executions
+    SUM(is_fitted) AS fitted_executions,
+    MIN(link) FILTER (WHERE is_fitted = 1) AS first_link,
+    MAX(link) FILTER (WHERE is_fitted = 1) AS last_link
   FROM saved
   GROUP BY run_id, device_id, phase, factor
 ),
@@ -89,7 +92,9 @@ SELECT
   SUM(d.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   CAST(SUM(COALESCE(m.executions, 0)) AS BIGINT) AS executions, -- Executions whose bytes are known, on all devices.
   -- Those whose time changes, because their latency and bandwidth are known.
-  CAST(SUM(COALESCE(m.fitted_executions, 0)) AS BIGINT) AS fitted_executions
+  CAST(SUM(COALESCE(m.fitted_executions, 0)) AS BIGINT) AS fitted_executions,
+  -- Class of the links that are faster: ici or die, or mixed; NULL where not known.
+  CASE WHEN MIN(m.first_link) = MAX(m.last_link) THEN NULLIF(MIN(m.first_link), '') ELSE 'mixed' END AS link
 FROM models.timed_phases AS d
 INNER JOIN fitted AS n ON d.run_id = n.run_id AND d.phase IS NOT DISTINCT FROM n.phase
 LEFT JOIN summed AS m

@@ -19,7 +19,8 @@ changed: First version.
 ---*/
 WITH sent AS (
   SELECT
-    run_id, c.phase, c.kind, c.axis, c.is_async, i.is_partial, i.transfer_ps, d.peak_ici_gbps,
+    run_id, c.phase, c.kind, c.axis, c.is_async, i.is_partial, i.transfer_ps, c.link,
+    CASE c.link WHEN 'die' THEN d.peak_die_gbps ELSE d.peak_ici_gbps END AS peak_gbps,
     CASE WHEN i.is_partial THEN COALESCE(c.wire_bytes, i.bus_bytes) ELSE c.wire_bytes END AS wire_bytes
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
@@ -28,18 +29,20 @@ WITH sent AS (
 ),
 
 chosen AS (
-  SELECT run_id, phase, kind, axis, is_async, is_partial, transfer_ps, peak_ici_gbps, wire_bytes
+  SELECT run_id, phase, kind, axis, link, is_async, is_partial, transfer_ps, peak_gbps, wire_bytes
   FROM sent
-  WHERE wire_bytes > 0 AND peak_ici_gbps > 0 AND transfer_ps IS NOT NULL
+  WHERE wire_bytes > 0 AND peak_gbps > 0 AND transfer_ps IS NOT NULL
   QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, kind, axis) -- whole executions, if there are any
 )
 
 SELECT
   run_id, phase, kind, axis,
-  SUM(wire_bytes) * 1000 / SUM(transfer_ps) / MIN(peak_ici_gbps) AS utilization, -- Share of the peak.
+  SUM(wire_bytes) * 1000 / SUM(transfer_ps) / MIN(peak_gbps) AS utilization, -- Share of the peak.
   CASE WHEN COUNT(*) FILTER (WHERE is_partial) > 0 THEN 'lower' END AS bound,
   SUM(wire_bytes) * 1000 / SUM(transfer_ps) AS sent_gbps, -- Bytes sent over transfer time.
-  MIN(peak_ici_gbps) AS peak_gbps, -- Peak of a device; the smallest if devices differ.
+  MIN(peak_gbps) AS peak_gbps, -- Peak of a device; the smallest if devices differ.
+  -- Class of the links: ici, or die for devices of one chip, with the peak of the die; mixed for both.
+  CASE WHEN COUNT(*) = COUNT(link) AND MIN(link) = MAX(link) THEN MIN(link) WHEN COUNT(link) > 0 THEN 'mixed' END AS link,
   CAST(SUM(wire_bytes) AS BIGINT) AS wire_bytes, -- Bytes that all devices send.
   COUNT(*) AS executions, -- Executions covered, counted on every device that sends.
   COUNT(*) FILTER (WHERE is_async) AS async_executions -- Asynchronous ones among them.

@@ -9,9 +9,9 @@ value: sent_bytes
 ranges: {share: [0, 1]}
 needs: [link_traffic]
 description: >
-  Bytes that devices send to each other over a phase by the kind of way they take: between cores of one chip, between
-  chips of one host, between hosts, or between slices. Between slices they take the data center network, and the program
-  says so. Bytes within slices are counted as in traffic_matrix.
+  Bytes that devices send to each other over a phase, by the class of the links that they take. Chips of a TPU slice
+  reach each other by ICI across hosts too; the program says what goes between slices. Bytes within slices are counted
+  as in traffic_matrix.
 changed: First version.
 ---*/
 WITH executed AS (
@@ -23,9 +23,9 @@ WITH executed AS (
 sent AS (
   SELECT
     e.run_id, e.phase, e.executions, t.bytes, CASE
-      WHEN s.host <> d.host THEN 'hosts'
-      WHEN s.chip_id = d.chip_id THEN 'cores'
-      ELSE 'chips'
+      WHEN s.chip_id = d.chip_id THEN 'die'
+      WHEN s.host = d.host OR s.link = 'ici' THEN s.link
+      ELSE 'dcn'
     END AS link
   FROM executed AS e
   INNER JOIN main.traffic AS t
@@ -58,7 +58,8 @@ compared AS (
 
 SELECT
   run_id, phase,
-  -- cores (of one chip), chips (of one host; also devices whose chip is not known), hosts, or dcn (between slices).
+  -- die (devices of one chip), ici, nvlink, fabric (Infinity Fabric), or dcn (between slices, or hosts without ICI);
+  -- NULL for virtual devices, and where not known.
   link,
   CAST(sent_bytes AS BIGINT) AS sent_bytes,
   sent_bytes / NULLIF(phase_bytes, 0) AS share, -- Share of the bytes of the phase.
