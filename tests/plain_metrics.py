@@ -144,11 +144,15 @@ class Run:
         events = [
             (ends[e][0], e, ends[e][1], c)
             for c in self.collectives
-            for e in (c["event_id"], c["done_event_id"])
+            if c["window_source"] != "fused op"
+            for e in (c["event_id"], c["done_event_id"], c["second_event_id"], c["second_done_event_id"])
             if e is not None
         ]  # fmt: skip
         found: dict[Any, dict[Any, int]] = defaultdict(lambda: defaultdict(int))
         reached: dict[int, int] = {}
+        for c in self.collectives:
+            if c["window_source"] == "fused op" and c["event_id"] in counted:
+                found[c["phase"], c["device_id"]][c["kind"], c["axis"]] += 0  # the op computes all the time
         for start, _, end, c in sorted(events, key=lambda e: e[:2]):
             until = reached.get(c["device_id"], start)
             if c["event_id"] in counted:
@@ -838,6 +842,8 @@ def ici_utilization(run: Run) -> Values:
     peaks = {d["device_id"]: d["peak_ici_gbps"] or 0 for d in run.tables["devices"]}
     found: dict[Any, list[tuple[bool, tuple[int, int, float]]]] = defaultdict(list)
     for ranks in run.all_instances():
+        if ranks[0]["link"] == "dcn" or ranks[0]["window_source"] == "fused op":
+            continue  # by another network, or in an op whose time is not that of the transfer
         transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
         bus = _bus_bytes(ranks[0]["kind"], max(c["message_bytes"] for c in ranks), ranks[0]["group_size"])
         for c in ranks:

@@ -79,7 +79,7 @@ CHARTS: dict[str, Chart] = {
         Chart(
             "decode-by-context", "run", "steps.decode_by_context", "Decode time against context length",
             ("step_time", "tpot"),
-            "The length of the prompt is not known (no manifest or card), or no decode step has a time.",
+            "The length of contexts is not known (no manifest, card or batches), or no decode step has a time.",
         ),
         Chart(
             "exposed-communication", "run", "communication.exposed_communication", "Exposed communication",

@@ -149,10 +149,10 @@ def decode_by_context(warehouse: Warehouse, run: str) -> Figure:
     drawn = ask(
         warehouse,
         "decode-by-context",
-        """SELECT r.input_length + t.step AS context_tokens, t.step, t.step_time_ms
-           FROM metrics.step_time AS t JOIN main.runs AS r USING (run_id)
-           WHERE run_id = $run AND t.phase = 'decode' AND t.step_time_ms IS NOT NULL AND r.input_length IS NOT NULL
-           ORDER BY context_tokens
+        """SELECT context_tokens, step, step_time_ms
+           FROM models.decode_times
+           WHERE run_id = $run
+           ORDER BY context_tokens, step
            LIMIT 4000""",
         run=run,
     )
@@ -170,7 +170,8 @@ def decode_by_context(warehouse: Warehouse, run: str) -> Figure:
     ends = (f"{quantity(r['step_time_ms'], 'ms')} at {r['context_tokens']}" for r in (drawn.rows[0], drawn.rows[-1]))
     return drawn.figure(
         chart,
-        "A decode step attends to the prompt and to every token that was produced before it.",
+        "A decode step attends to the prompt and to every token that was produced before it. Where a server states "
+        "its batches, this is the shortest context among the requests.",
         " tokens, ".join(ends) + ".",
     )
 

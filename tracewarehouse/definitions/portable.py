@@ -40,7 +40,7 @@ PORTABLE: tuple[type[exp.Expr], ...] = (
 )  # fmt: skip
 """What definitions and queries for Spark may use; `tracewarehouse.spark.refusals` adds what only queries use."""
 _ALLOWED = (*PORTABLE, exp.Qualify, exp.Filter)  # the translation for Spark writes the last two in other words
-NUMBERING = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.CumeDist, exp.Lag, exp.Lead)
+_NUMBERING = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.CumeDist, exp.Lag, exp.Lead)
 """Functions of a window whose frame is always the whole partition."""
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _TYPES = {"BIGINT", "DOUBLE", "VARCHAR", "TEXT", "INT", "INTEGER", "BOOLEAN"}
@@ -187,9 +187,9 @@ def _window_complaints(node: exp.Window) -> Iterator[str]:
     if not _begins_with_run_id(definition):
         yield _PARTITION_BY_RUN
     order = definition.args.get("order")
-    if isinstance(node.this, NUMBERING) and order is None:
+    if isinstance(node.this, _NUMBERING) and order is None:
         yield "needs ORDER BY"
-    if order is not None and not isinstance(node.this, NUMBERING):
+    if order is not None and not isinstance(node.this, _NUMBERING):
         spec = node.args.get("spec") or definition.args.get("spec")
         if spec is None or spec.args.get("kind") != "ROWS":
             yield "a window with ORDER BY needs a ROWS frame"

@@ -33,7 +33,7 @@ ALLOWED: tuple[type[exp.Expr], ...] = (
     exp.Except, exp.Intersect, exp.Subquery, exp.Exists, exp.Values, exp.Limit, exp.Offset,
     exp.LogicalAnd, exp.LogicalOr, exp.Ceil,
     exp.Upper, exp.DPipe, exp.Length, exp.Substring, exp.StartsWith, exp.Contains, exp.Replace,
-    exp.Rank, exp.DenseRank, exp.FirstValue, exp.LastValue,
+    exp.FirstValue, exp.LastValue,
 )  # fmt: skip
 """Everything that is run on both engines; the functions below narrow it."""
 
@@ -55,7 +55,6 @@ _HINTS = {
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 _COMBINING = (exp.Coalesce, exp.Greatest, exp.Least, exp.Case, exp.If, exp.Nullif)
-_NUMBERING = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.CumeDist, exp.Lag, exp.Lead)
 _JOINS = {"", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "OUTER"}
 _CASTS = {
     "INT": (INT, UNSIGNED, BOOL, TEXT, NULL),

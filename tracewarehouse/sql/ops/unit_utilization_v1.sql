@@ -34,6 +34,12 @@ WITH stated AS (
     "value" AS percent
   FROM main.counters
   WHERE name LIKE '%: _ util' AND "value" IS NOT NULL
+),
+
+-- integers, whose sum does not depend on their order
+scaled AS (
+  SELECT *, CAST(FLOOR(percent * 1e9 + 5e-1) AS BIGINT) AS percent_billionths
+  FROM stated
 )
 
 SELECT
@@ -42,11 +48,11 @@ SELECT
   hardware_unit, -- Unit as the profiler names it, such as matrix_unit or MXU.
   -- Share of what the unit can do: the mean of the samples, or the largest where several planes state it.
   CASE
-    WHEN source = 'samples' THEN SUM(CAST(ROUND(percent * 1e9) AS BIGINT)) / (COUNT(*) * 1e11)
+    WHEN source = 'samples' THEN SUM(percent_billionths) / (COUNT(*) * 1e11)
     ELSE MAX(percent) / 1e2
   END AS utilization,
   MAX(percent) / 1e2 AS highest, -- The largest of these.
   source, -- plane (of the whole capture) or samples.
   COUNT(*) AS readings -- Planes or samples.
-FROM stated
+FROM scaled
 GROUP BY run_id, host, device_id, hardware_unit, source
