@@ -90,7 +90,23 @@ def test_scaling_is_drawn_beside_what_one_chip_gives(tmp_path: Path) -> None:
     assert found == [(1, pytest.approx(rate), pytest.approx(rate)), (4, pytest.approx(rate), pytest.approx(4 * rate))]
 
 
-def _independent(folder: Path, chips: int) -> Path:
+def test_models_of_other_sizes_are_no_points_of_one_line(tmp_path: Path) -> None:
+    """Half as many layers on twice as many chips is no scaling, and no run of another size is better or worse."""
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        for chips, layers in ((1, 2), (4, 2), (2, 1), (8, 1)):
+            opened.ingest(_independent(tmp_path / f"chips{chips}", chips, layers))
+        every = [f"chips{n}" for n in (1, 2, 4, 8)]
+        rows = runs.scaling(opened, every).rows
+        lines = {(r["workload"][-3:], r["chips"], round(r["linear"] * 390e-6)) for r in rows}
+        assert lines == {("(1)", 2, 4), ("(1)", 8, 16), ("(2)", 1, 4), ("(2)", 4, 16)}
+        assert not runs.scaling(opened, ["chips1", "chips4"]).rows[0]["workload"].endswith(")")
+        with pytest.raises(NothingToDraw, match="two numbers of chips"):
+            runs.scaling(opened, ["chips1", "chips2"])
+        front = {r["name"] for r in runs.pareto(opened, every).rows if r["is_on_front"]}
+        assert front == {"chips1", "chips2"}
+
+
+def _independent(folder: Path, chips: int, layers: int = 2) -> Path:
     """A prefill and three decode steps of one dot of 90 us on chips that do not communicate."""
     us = 1_000_000
     space = Space(hostnames=["vm"])
@@ -107,7 +123,7 @@ def _independent(folder: Path, chips: int) -> Path:
             tpu.ops.event(dot, 100 * us * step, 90 * us)
     space.write(folder / "plugins" / "profile" / "2026_01_01_00_00_00" / "vm.xplane.pb")
     facts = {"batch_size": 1, "input_length": 16, "output_length": 4, "mesh": {"axes": {"dp": chips}}, "hosts": ["vm"]}
-    model = {"name": "tiny", "family": "llama", "num_layers": 2, "hidden_size": 64}
+    model = {"name": "tiny", "family": "llama", "num_layers": layers, "hidden_size": 64}
     (folder / "manifest.json").write_text(json.dumps({"name": folder.name, "model": model, "dtype": "float32"} | facts))
     return folder
 

@@ -40,7 +40,8 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     drawn = ask(
         warehouse,
         "pareto",
-        """SELECT name, model, mesh, batch_size, chips, tokens_per_s_per_user, tokens_per_s_per_chip, is_on_front
+        """SELECT
+             name, model, layers, mesh, batch_size, chips, tokens_per_s_per_user, tokens_per_s_per_chip, is_on_front
            FROM macros.run_points($runs)
            WHERE is_on_front IS NOT NULL
            ORDER BY model, tokens_per_s_per_user, name""",
@@ -54,11 +55,12 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     color = series_color("model", models)
     base = alt.Chart(drawn.data)
     chart = alt.layer(
-        base.transform_filter("datum.is_on_front").mark_line(strokeDash=[4, 3]).encode(x=x, y=y, color=color),
+        base.transform_filter("datum.is_on_front").mark_line(strokeDash=[4, 3]).encode(
+            x=x, y=y, color=color, detail="layers:N"),
         base.mark_point(filled=True, size=80).encode(
             x=x, y=y, color=color, shape=alt.Shape("model:N", sort=models, legend=None),
             opacity=alt.condition("datum.is_on_front", alt.value(1), alt.value(0.5)),
-            tooltip=tooltips("name:N", "model:N", "mesh:N", "batch_size:Q", "chips:Q",
+            tooltip=tooltips("name:N", "model:N", "layers:Q", "mesh:N", "batch_size:Q", "chips:Q",
                              number("tokens_per_s_per_user", "tokens/s per user"),
                              number("tokens_per_s_per_chip", "tokens/s per chip"), "is_on_front:N"),
         ),

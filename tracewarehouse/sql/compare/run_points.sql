@@ -5,8 +5,8 @@ parameters:
 reads_runs: [runs]
 description: >
   Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and
-  throughput. A run is on the Pareto front if no other run of the same model is better in one of throughput per user
-  and per chip and at least as good in the other.
+  throughput. A run is on the Pareto front if no other run of the same model, with as many layers and parameters, is
+  better in one of throughput per user and per chip and at least as good in the other.
 notes: >
   Values are on the hosts' clock where the hosts have markers, else on the devices'.
 ---*/
@@ -18,7 +18,7 @@ WITH wanted AS (
     COALESCE(mesh, 'unknown') AS mesh,
     batch_size, input_length, output_length, profile_start_ns, framework,
     mesh AS recorded_mesh,
-    backend,
+    backend, num_layers, num_params,
     host_count AS hosts
   FROM main.runs
   WHERE LIST_CONTAINS(runs, run_id)
@@ -45,7 +45,7 @@ points AS (
   SELECT
     run_id, r.name, r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
     c.kind AS device_kind,
-    c.chips, r.profile_start_ns, r.framework,
+    c.chips, r.profile_start_ns, r.framework, r.num_layers, r.num_params,
     COALESCE(f.host_ms, f.device_ms) AS ttft_ms,
     COALESCE(t.host_ms, t.device_ms) AS tpot_ms,
     q.tokens_per_s,
@@ -77,7 +77,9 @@ beaten AS (
   FROM points AS p
   INNER JOIN points AS b
     ON
-      p.model = b.model AND p.tokens_per_s_per_user <= b.tokens_per_s_per_user
+      p.model = b.model AND p.num_layers IS NOT DISTINCT FROM b.num_layers
+      AND p.num_params IS NOT DISTINCT FROM b.num_params
+      AND p.tokens_per_s_per_user <= b.tokens_per_s_per_user
       AND p.tokens_per_s_per_chip <= b.tokens_per_s_per_chip
       AND (
         p.tokens_per_s_per_user < b.tokens_per_s_per_user OR p.tokens_per_s_per_chip < b.tokens_per_s_per_chip
@@ -89,6 +91,7 @@ SELECT
   run_id,
   p.name, -- Its name.
   p.model, -- Model or model family; unknown where neither is known.
+  p.num_layers AS layers, -- Transformer layers.
   p.dtype, -- Precision.
   p.mesh, -- Mesh; unknown where it is not known.
   p.batch_size, -- Sequences per step.
