@@ -181,15 +181,15 @@ SHARED = [
 Taken = Callable[[Path], Warehouse]
 
 
-def comes_back(first: Warehouse, tmp_path: Path) -> None:
+def comes_back(first: Warehouse, tmp_path: Path, collectives: str = COLLECTIVES) -> None:
     """Export and ingest again; a run of one host does not keep the host's name, and no manifest comes along."""
     run = first.lake.runs()[0].run_id
     export_chrome(first, run, tmp_path / "log")
-    before = [first.query(sql, run=run) for sql in (OPS, COLLECTIVES, HOST_EVENTS, COUNTERS)]
+    before = [first.query(sql, run=run) for sql in (OPS, collectives, HOST_EVENTS, COUNTERS)]
     ingest_one(tmp_path / "log", tmp_path / "second")
     with open_warehouse(tmp_path / "second") as second:
         [again] = second.lake.runs()
-        after = [second.query(sql, run=again.run_id) for sql in (OPS, COLLECTIVES, HOST_EVENTS, COUNTERS)]
+        after = [second.query(sql, run=again.run_id) for sql in (OPS, collectives, HOST_EVENTS, COUNTERS)]
     hosts = len({row[0] for row in before[2].rows()})
     for one, other in zip(before, after, strict=True):
         skipped = 1 if hosts == 1 and one.columns[0] == "host" else 0
@@ -245,7 +245,10 @@ def test_captures_of_the_repository(name: str, taken: Taken, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", SHARED)
 def test_real_captures(name: str, shared_traces: Path, taken: Taken, tmp_path: Path) -> None:
     warehouse = taken(shared_traces / name)
-    comes_back(warehouse, tmp_path)
+    collectives = COLLECTIVES
+    if "v6e" in name:  # whose groups lack devices, and no Chrome trace has the device assignment that tells their ranks
+        collectives = COLLECTIVES.replace(" c.rank_in_group,", "").replace(" c.wire_bytes,", "")
+    comes_back(warehouse, tmp_path, collectives)
     keeps_the_rules_of_viewers(warehouse, tmp_path)
 
 

@@ -217,6 +217,7 @@ class TestAgainst:
             ("event_stats", lambda t: t.slice(1), "values of stat"),
             ("event_stats", with_column("int_value", lambda c: pc.add(c, 1)), "has other values in the run"),
             ("lines", lambda t: t.filter(pc.field("line") != "Steps"), "line 'Steps' of plane '/device:TPU:0'"),
+            ("lines", lambda t: pa.concat_tables([t, t.slice(0, 1)]), "the run has 1 lines more than the capture"),
             ("plane_stats", lambda t: t.slice(1), "the run fewer"),
         ],
     )

@@ -170,6 +170,17 @@ def test_a_compiled_program_has_one_collective(tmp_path: Path) -> None:
     assert sorted(rows) == [(device, "all-reduce", "dcn", 256, 256) for device in range(4)]
 
 
+def test_all_four_ops_are_those_of_the_collective(tmp_path: Path) -> None:
+    space = capture(*usual(*halves(64, 64, said("ALL_REDUCE"), said("ALL_REDUCE"))))
+    warehouse = Warehouse(tmp_path / "w")
+    warehouse.ingest(space.write(tmp_path / "x.xplane.pb"))
+    sql = (
+        "SELECT name, kind, axis FROM models.communication_ops JOIN models.leaf_ops USING (run_id, event_id) ORDER BY 1"
+    )
+    names = ("recv-done.1", "recv.1", "send-done.1", "send.1")
+    assert warehouse.query(sql).rows() == [(name, "all-reduce", "dcn") for name in names]
+
+
 def test_metrics_know_the_network(tmp_path: Path) -> None:
     space = capture(*usual(*halves(64, 64, said("ALL_REDUCE", target="{1,2}x{0:3}"), said("ALL_REDUCE"))), devices=2)
     warehouse = Warehouse(tmp_path / "w")

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from xplane_builder import Space, Unsigned, integer
 
 from tracewarehouse.ingest.collectives.numbering import TRAY_ORDERS, DeviceNumbers, RankTimes
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import open_warehouse
+
+SUBMESHES = Path(__file__).resolve().parent.parent / "captures" / "submeshes.xplane.pb.gz"
 
 PROGRAM = 42
 GROUPS = """SELECT group_index, list(device_id ORDER BY rank) AS members FROM collective_groups
@@ -244,6 +247,21 @@ class TestByTime:
         assert "no two ranks" in detail
 
 
+class TestImpossible:
+    """Damaged captures: what they name is unknown, and costs no memory."""
+
+    @pytest.mark.parametrize("ids", [(), (4, 5, 6, 7)])
+    @pytest.mark.parametrize("assignment", [(), (0, 1, 2147483647, 3)])
+    def test_a_number_that_no_run_has(self, ingest: Any, ids: Sequence[int], assignment: Sequence[int]) -> None:
+        _, query = ingest(capture("{{0,2147483647}}", [range(4)], ids=ids, assignment=assignment))
+        assert query(GROUPS) == [(0, [None, None])]
+        assert query("SELECT flag FROM quality_flags WHERE flag = 'missing_devices'") == [("missing_devices",)]
+
+    def test_an_assignment_that_names_a_device_twice_is_none(self, ingest: Any) -> None:
+        _, query = ingest(capture("{{0,1},{2,3}}", [(0, 1), (2, 3)], assignment=(0, 0, 2, 3)))
+        assert query(GROUPS) == [(0, [0, 1]), (1, [2, 3])]
+
+
 class TestOverlap:
     @given(st.permutations(range(8)), st.sampled_from([2, 4]))
     def test_ranks_overlap_exactly_in_the_order_in_which_they_ran(self, order: list[int], size: int) -> None:
@@ -276,6 +294,21 @@ def test_an_assignment_of_a_host_maps_each_number_to_its_device(order: list[int]
     """Ordinals and ids that begin elsewhere are the same devices in the same order."""
     numbers = DeviceNumbers([list(range(6))], {}, {})
     assert numbers.assigned([tuple(first + i for i in order)], None) == [order]
+
+
+def test_one_function_on_three_meshes_of_a_real_capture(tmp_path: Path, tables_in: Any) -> None:
+    """Recorded by captures/record_submeshes.py: sums along tp, then along dp; all modules have the same name."""
+    meshes = ([[1, 0]], [[3, 2], [5, 4]], [[0, 2, 4, 6], [1, 3, 5, 7]])
+    ingest_one(SUBMESHES, tmp_path / "warehouse")
+    query = tables_in(tmp_path / "warehouse")
+    groups = query("SELECT list(device_id ORDER BY rank) FROM collective_groups GROUP BY instruction_id, group_index")
+    expected = [line for mesh in meshes for line in (*mesh, *map(list, zip(*mesh, strict=True)))]
+    assert sorted(members for (members,) in groups) == sorted(expected)
+    assert query("SELECT count(*), count(*) FILTER (is_partial) FROM collectives") == [(2 * 3 * (2 + 4 + 8), 0)]
+    apart = """SELECT count(*) FROM collectives AS a JOIN collectives AS b USING (instance)
+               WHERE a.start_ps >= b.end_ps"""
+    assert query(apart) == [(0,)]
+    assert query("SELECT size, stride FROM mesh_axes ORDER BY position") == [(2, 4), (4, 1)]
 
 
 def test_real_jax_meshes_that_are_not_in_device_order(shared_traces: Path, tmp_path: Path) -> None:

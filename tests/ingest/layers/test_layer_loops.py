@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from perfetto_reader import read_trace
 from transformer_capture import Op, transformer
 from xplane_builder import Space, TpuPlane, Unsigned
 
+from tracewarehouse.exports.chrome import export_chrome
+from tracewarehouse.exports.perfetto.export import export_perfetto
 from tracewarehouse.ingest.hlo.program import ModuleText
 from tracewarehouse.ingest.pipeline import IngestResult
 from tracewarehouse.warehouse import Warehouse, open_warehouse
@@ -169,6 +172,25 @@ def test_collectives_and_sources(ingest: Ingest) -> None:
         ("jit_step: 8 layers, which a loop runs",)
     ]
     assert "partial_layers" not in result.entry.flags
+
+
+def test_exports_show_the_layers_of_a_loop(ingest: Ingest, tmp_path: Path) -> None:
+    """Also of collectives; a Chrome trace of the run, ingested again, has the same layers."""
+    space, truth = tpu_capture(BEFORE, scan(LAYER, 4), AFTER)
+    ingest(space, mesh="tp=2")
+    with open_warehouse(tmp_path / "warehouse") as warehouse:
+        [run] = warehouse.lake.runs()
+        export_perfetto(warehouse, [run.run_id], tmp_path / "run.pftrace")
+        [chrome] = export_chrome(warehouse, run.run_id, tmp_path / "run.trace.json.gz")
+    trace = read_trace(tmp_path / "run.pftrace")
+    scopes = [s.name for s in trace.slices("TPU:0 > 5. Name Scope") if s.name.startswith("layer")]
+    assert scopes == [f"layer {i}" for i in range(4)] * 3
+    reduces = [s.arguments.get("layer") for s in trace.slices("TPU:0 > 6. Collectives > all-reduce tp")]
+    assert reduces == [None, *(i for i in range(4) for _ in range(2))] * 3
+    again = tmp_path / "again"
+    with open_warehouse(again / "warehouse", create=True) as warehouse:
+        warehouse.ingest(chrome)
+    assert layers_of(again) == truth
 
 
 HLO = """HloModule jit_step

@@ -21,7 +21,7 @@ from run_copies import publish_copy
 
 import tracewarehouse as tw
 from tracewarehouse.database import catalogue as catalogue_module
-from tracewarehouse.database.catalogue import Catalogue
+from tracewarehouse.database.catalogue import MARK, Catalogue
 from tracewarehouse.database.catalogue_store import KEPT
 from tracewarehouse.ingest.errors import UnreadRunWarning
 from tracewarehouse.ingest.lake import lake as lake_module
@@ -171,11 +171,14 @@ def test_a_stale_one_answers_and_an_update_reads_only_what_changed(
     assert after == answers_from_runs(folder)
     assert of_any_duckdb(folder) == before
     assert not warehouse.is_database_current()
+    catalogue = Catalogue(warehouse.lake, None, lambda: warehouse.definitions)
+    assert bool(catalogue.replaced_files()) == (change != "add")
     read.clear()
     assert warehouse.update_database()
     assert len(set(read)) == (change != "remove")
     assert of_any_duckdb(folder) == after == answers(folder)
     assert warehouse.is_database_current()
+    assert not catalogue.replaced_files()
     assert not warehouse.update_database()
     with duckdb.connect(str(folder / DATABASE), read_only=True) as connection:
         ids = connection.execute("SELECT run_id FROM store.manifests ORDER BY ALL").fetchall()
@@ -222,8 +225,15 @@ def test_one_that_cannot_be_used_counts_for_nothing(warehouse: Warehouse, tmp_pa
         assert not warehouse.is_database_current()
         assert warehouse.update_database()
         assert of_any_duckdb(folder) == expected
+    (folder / MARK).unlink()
+    assert not warehouse.is_database_current()
+    assert warehouse.update_database()
+    assert (folder / MARK).exists()
+    catalogue = Catalogue(warehouse.lake, None, lambda: warehouse.definitions)
+    assert len(catalogue.runs()) == 3
     file.rename(tmp_path / "elsewhere.duckdb")
     file.symlink_to(tmp_path / "elsewhere.duckdb")
+    assert catalogue.runs() == {}
     assert answers(folder) == expected
     file.unlink()
     file.mkdir()

@@ -267,6 +267,15 @@ def test_notes_follow_the_description_and_are_no_part_of_the_meaning(tmp_path: P
         _load(tmp_path, metrics__m_v1=text.replace("count once.", "count once"))
 
 
+def test_a_description_has_at_most_three_sentences() -> None:
+    """The rest of what is to say stands in notes."""
+    package = load_definitions()
+    views = [v for v in (*package.ordered, *package.macros, *package.audits) if v.schema != "preconditions"]
+    sentences = {v.qualified: re.findall(r"[.?!](?= |$)", " ".join(v.header.description.split())) for v in views}
+    assert len(sentences) > 100
+    assert [name for name, ends in sentences.items() if len(ends) > 3] == []
+
+
 def test_the_list_of_columns_does_not_end_at_is_distinct_from() -> None:
     sql = """
     SELECT

@@ -32,6 +32,7 @@ from tracewarehouse.ingest.columns.records import Int32
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
+from tracewarehouse.ingest.hlo.replica_groups import MAX_MEMBERS
 
 
 class CollectiveGroups:
@@ -75,12 +76,11 @@ class CollectiveGroups:
         self.orders: list[str] = []
         self.unverified: list[str] = []
         self._device_count = len(numbers.devices)
-        self._world: dict[ProgramKey, int] = {}  # program -> devices that it counts, from all its collectives
+        self._world: dict[ProgramKey, int] = {}  # program without an assignment -> devices that its collectives count
         for row in instructions:
-            if row.members is not None and (row.members or row.assignments):
-                highest = max((max(g, default=-1) for g in row.members), default=-1)
-                size = max(highest + 1, *map(len, row.assignments), 0)
-                self._world[_program(row)] = max(self._world.get(_program(row), 0), size)
+            if row.members and not row.assignments:
+                highest = max(max(g, default=-1) for g in row.members)
+                self._world[_program(row)] = max(self._world.get(_program(row), 0), highest + 1)
         self._meshes = self._infer() if coordinates is None else {}
         self.inferred = self._main_axes()
 
@@ -94,7 +94,9 @@ class CollectiveGroups:
         for number, row in enumerate(self._instructions):
             world = self._world_of(row)
             groups = row.members or ()
-            if row.assignments or all(len(g) in (1, world) for g in groups):  # any order has the same members
+            if (
+                row.assignments or world > MAX_MEMBERS or all(len(g) in (1, world) for g in groups)
+            ):  # any order has the same members
                 continue
             orders = self._orders(row)
             if orders and len(orders.devices) > 1:
@@ -196,10 +198,11 @@ class CollectiveGroups:
         if row.members is None:
             return Participants(kind) if row.collective is None else without_members(row.collective)
         world = self._world_of(row)
-        logical = row.members or (tuple(range(world)),)  # HLO's {} is one group of all devices
+        is_possible = world <= MAX_MEMBERS  # a list of more must not cost memory
+        logical = row.members or (tuple(range(world if is_possible else 0)),)  # HLO's {} is one group of all devices
         sizes = {len(g) for g in logical}
         participants = Participants(kind, logical, sizes.pop() if len(sizes) == 1 else None)
-        copies = self._copies(row)
+        copies = self._copies(row) if is_possible else None
         if copies is None or any(None in c for c in copies):
             self.missing_devices = max(self.missing_devices, world - self._device_count)
         if copies is None:
@@ -219,7 +222,8 @@ class CollectiveGroups:
         return participants
 
     def _world_of(self, row: InstructionRow) -> int:
-        return self._world.get(_program(row)) or len(self._numbers.run_by(_program(row)))
+        stated = max(map(len, row.assignments), default=0)
+        return stated or self._world.get(_program(row)) or len(self._numbers.run_by(_program(row)))
 
     def _copies(self, row: InstructionRow) -> list[Numbering] | None:
         """Return the numberings of an instruction's program: several if sets of devices each run it on their own."""
@@ -242,7 +246,7 @@ class CollectiveGroups:
         """Infer the mesh of each set of devices from the programs that run on it."""
         of_set: dict[frozenset[int | None], list[InstructionRow]] = {}
         for row in self._instructions:
-            if row.collective and row.members is not None:
+            if row.collective and row.members is not None and self._world_of(row) <= MAX_MEMBERS:
                 of_set.setdefault(_all_of(self._copies(row) or ()), []).append(row)
         has_experts = any(layer_and_part(row.op_name)[1] == "moe" for row in self._instructions)
         return {devices: self._inferred_mesh(rows, has_experts) for devices, rows in of_set.items()}
@@ -263,19 +267,23 @@ class CollectiveGroups:
             if row.collective
         ]
         mesh.axes = infer_axes(seen, world, has_experts=has_experts)
-        mesh.copies = max(len(self._copies(row) or ()) for row in whole)
+        mesh.parts = {frozenset(copy) for row in whole for copy in self._copies(row) or ()}
         return mesh
 
     def _main_axes(self) -> list[InferredAxis]:
         main = max(self._meshes.values(), key=lambda m: (m.world, m.collectives), default=None)
         if main is None or not main.axes:
             return []
-        alike = sum(m.copies for m in self._meshes.values() if m.world == main.world)
-        if alike == 1:
+        parts: set[frozenset[int | None]] = set()
+        for part in sorted((p for m in self._meshes.values() if m.world == main.world for p in m.parts), key=str):
+            if not any(part & other for other in parts):
+                parts.add(part)
+        if len(parts) < 2:
             return main.axes
         # no collective tells whether these are stages of a pipeline, replicas, or devices for prefill and decode
-        sets = "hosts" if main.copies == alike else "sets of devices"
-        return [InferredAxis(None, alike, main.world, 0.0, f"{sets} that run programs of their own"), *main.axes]
+        which = "hosts" if parts == set(map(frozenset, self._numbers.hosts)) else "sets of devices"
+        evidence = f"{which} that run programs of their own"
+        return [InferredAxis(None, len(parts), main.world, 0.0, evidence), *main.axes]
 
 
 @dataclass
@@ -288,8 +296,8 @@ class _InferredMesh:
     collectives: int
     """Instructions that tell its axes."""
     axes: list[InferredAxis] = field(default_factory=list)
-    copies: int = 1
-    """Parts of the set that each run the programs on their own."""
+    parts: set[frozenset[int | None]] = field(default_factory=set)
+    """Devices that run the programs on their own: all of the set, or those of each host."""
 
     def places(self, row: InstructionRow, logical: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
         """Return groups as places of the main device assignment."""

@@ -71,6 +71,10 @@ class DeviceNumbers:
         global_ids: global id by device id; empty if the capture does not state those of all devices.
         runners: the devices that ran each program; a program that is not in it may have run on all.
         mesh_order: global ids by their place in the mesh, if the manifest gives them.
+
+    Attributes:
+        hosts: the devices of each host, by their global ids.
+        devices: those of all hosts.
     """
 
     def __init__(
@@ -80,8 +84,8 @@ class DeviceNumbers:
         runners: Mapping[ProgramKey, Collection[int]],
         mesh_order: Sequence[int] | None = None,
     ) -> None:
-        self._hosts = [sorted(h, key=lambda d: global_ids.get(d, d)) for h in devices_of_host]
-        self.devices = sorted((d for h in self._hosts for d in h), key=lambda d: global_ids.get(d, d))
+        self.hosts = [sorted(h, key=lambda d: global_ids.get(d, d)) for h in devices_of_host]
+        self.devices = sorted((d for h in self.hosts for d in h), key=lambda d: global_ids.get(d, d))
         self._by_id = {g: d for d, g in global_ids.items()}
         self._runners = runners
         self._mesh_order = mesh_order
@@ -105,7 +109,7 @@ class DeviceNumbers:
         for hosts in ([ran], self._by_host(ran), [self.devices]):
             if hosts and all(len(h) == len(ids) for h in hosts):
                 return _apart([h[place[i]] for i in a] for h in hosts for a in assignments)
-        if len(self._hosts) == 1 and max(ids) < len(self.devices):
+        if len(self.hosts) == 1 and max(ids) < len(self.devices):
             return _apart([self.devices[i] for i in a] for a in assignments)
         return None
 
@@ -115,14 +119,14 @@ class DeviceNumbers:
         Its devices are those that ran it, if they are as many.
         """
         ran = self.run_by(program)
-        by_host, widest = self._by_host(ran), max(map(len, self._hosts), default=0)
+        by_host, widest = self._by_host(ran), max(map(len, self.hosts), default=0)
         hosts: Sequence[Sequence[int | None]] = [ran]
         if len(ran) != world:
             if 0 < len(self._by_id) < world and max(self._by_id) < world:  # the other hosts are not in the capture
                 hosts = [[self._by_id.get(i) for i in range(world)]]
             elif by_host and all(len(h) == world for h in by_host):
                 hosts = by_host
-            elif len(self._hosts) == 1 or world > widest:
+            elif len(self.hosts) == 1 or world > widest:
                 hosts = [ran] if len(ran) > world else [self.devices]
             else:
                 return None
@@ -132,7 +136,7 @@ class DeviceNumbers:
         return Orders(tuple(ran), tuple(possible))
 
     def _by_host(self, ran: Collection[int]) -> list[list[int]]:
-        return [here for h in self._hosts if (here := [d for d in h if d in ran])]
+        return [here for h in self.hosts if (here := [d for d in h if d in ran])]
 
     def _usual(self, world: int, hosts: Sequence[Sequence[int | None]]) -> Iterator[Sequence[int]]:
         """Yield the usual orders of the devices; a program that names only some of them has their own order."""

@@ -108,6 +108,7 @@ def _sizes(instruction: Int32, component: Int32, expected: Callable[[int, int], 
     return np.repeat(sizes, np.diff(first, append=len(instruction)))
 
 
+_SECOND = ("second_event_id", "second_done_event_id")
 _EXPOSED = ("exposed_ps", "exposed_added_ps", "hidden_ps")
 """The parts of a window that every execution with times has."""
 SLICE = 1 << 16
@@ -205,6 +206,7 @@ class CollectiveWriter:
         self._count(device, facts, [p.axis for p in participants], of_row, phase, step)
         described = columns | {
             "done_event_id": Nullable.from_zero(done),
+            **{n: Nullable.from_zero(spill.get(device, n, low, high)) for n in _SECOND},
             "exposed_done_ps": Nullable.from_zero(exposed_done),
             "host": self._hosts[device],
             "device_id": device,

@@ -87,7 +87,8 @@ def windows(
     if spans is not None:
         _take_spans(np.flatnonzero(source == START_ONLY), ops, spans, end, source)
     start, kept = ops.start_ps.copy(), is_op | is_start
-    columns = start, end, source, done_event_id, exposed_added, exposed_done
+    second_event_id, second_done_event_id = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    columns = start, end, source, done_event_id, exposed_added, exposed_done, second_event_id, second_done_event_id
     _join_halves(facts, programs, ops, inverse.astype(np.int64), used.tolist(), columns, kept)
     at = np.flatnonzero(kept)
     order = at[np.lexsort((ops.event_id[at], start[at]))]
@@ -103,6 +104,8 @@ def windows(
     return {
         "event_id": ops.event_id[order],
         "done_event_id": done_event_id[order],
+        "second_event_id": second_event_id[order],
+        "second_done_event_id": second_done_event_id[order],
         "is_async": is_start[order],
         "start_ps": start,
         "exposed_ps": exposed,
@@ -223,8 +226,8 @@ def _join_halves(
     """Let one start stand for the two of a collective that share a rendezvous; the other is kept no longer.
 
     In one execution of a program the k-th start of one half belongs to the k-th of the other. The window of both lasts
-    from the earlier start to the later end. `columns` are start, end, source, done_event_id, exposed_added and
-    exposed_done.
+    from the earlier start to the later end. `columns` are start, end, source, done_event_id, exposed_added,
+    exposed_done, second_event_id and second_done_event_id.
     """
     names = [(programs.get(i, facts[i].program_id), facts[i].rendezvous) for i in used]
     numbers = {name: k for k, name in enumerate(dict.fromkeys(names)) if name[1] is not None}
@@ -239,8 +242,10 @@ def _join_halves(
     key = packed([key, np.concatenate(count)])
     _, of_first, of_second = np.intersect1d(key[:cut], key[cut:], True, return_indices=True)
     first, second = halves[0][of_first], halves[1][of_second]
-    start, end, source, done_event_id, exposed_added, exposed_done = columns
+    start, end, source, done_event_id, exposed_added, exposed_done, second_event_id, second_done_event_id = columns
     is_longer = end[second] > end[first]
+    second_event_id[first] = ops.event_id[second]
+    second_done_event_id[first] = np.where(is_longer, done_event_id[first], done_event_id[second])
     for column in (source, done_event_id):
         column[first] = np.where(is_longer, column[second], column[first])
     start[first] = np.minimum(start[first], start[second])

@@ -394,7 +394,9 @@ COLLECTIVES = _table(
     """
     event_id*         BIGINT   The event: the op, or the start half of an asynchronous one; in a program a number of the
         execution.
-    done_event_id     BIGINT   The done half of an asynchronous collective.
+    done_event_id     BIGINT   The done half of an asynchronous collective; between slices, the later of its two.
+    second_event_id   BIGINT   Between slices, the other start: a collective there is a send and a recv.
+    second_done_event_id  BIGINT  Between slices, the earlier of the two dones.
     host!             VARCHAR  The host.
     device_id!        INTEGER  The device.
     instruction_id!   INTEGER  The HLO instruction.

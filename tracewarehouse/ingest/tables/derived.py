@@ -178,7 +178,8 @@ def _partial_layers(
     for program in programs:
         if program.has_layers and not program.is_inferred:
             ids = np.array([i for i in program.instructions if not _is_placed(rows[i])], np.int64)
-            reason = f"names tell those of {program.marked_share:.0%}" if program.is_marked else program.refusal
+            names = f"names tell the layers of {program.marked_share:.0%} of its time"
+            reason = names if program.is_marked else program.refusal
             lacking[f"{shown(program.program[0])}: {reason}"] = float(time[ids].sum())
     if sum(lacking.values()) > _MOST_UNPLACED * time.sum():
         reasons = "; ".join(sorted((r for r, ps in lacking.items() if ps), key=lambda r: -lacking[r])[:3])

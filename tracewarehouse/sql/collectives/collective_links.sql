@@ -6,7 +6,7 @@ description: >
 WITH carried AS (
   SELECT
     run_id, c.kind, c.axis, c.link,
-    MIN(CASE c.link WHEN 'die' THEN d.peak_die_gbps ELSE COALESCE(d.peak_ici_gbps, d.peak_link_gbps) END) AS peak_gbps
+    MIN(CASE WHEN c.link = 'die' THEN d.peak_die_gbps ELSE COALESCE(d.peak_ici_gbps, d.peak_link_gbps) END) AS peak_gbps
   FROM main.collectives AS c
   INNER JOIN main.devices AS d USING (run_id, device_id)
   WHERE c.link IS DISTINCT FROM 'dcn'

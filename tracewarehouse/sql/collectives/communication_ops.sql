@@ -1,12 +1,13 @@
 /*---
 model: communication_ops
 description: >
-  The op-line events of each collective - the op of a synchronous one, or the start and the done of an asynchronous one. An op
-  that computes and in which a collective is fused is none.
+  The op-line events of each collective: the op of a synchronous one, or the start and the done of an asynchronous one.
+notes: >
+  A collective between slices has two of each. An op that computes, and of which a collective is a part, is none.
 ---*/
 SELECT
   run_id,
-  event_id, -- The op, the start or the done.
+  event_id, -- The op, a start or a done.
   kind, axis
 FROM main.collectives
 WHERE window_source <> 'fused op'
@@ -14,3 +15,11 @@ UNION ALL
 SELECT run_id, done_event_id AS event_id, kind, axis
 FROM main.collectives
 WHERE done_event_id IS NOT NULL
+UNION ALL
+SELECT run_id, second_event_id AS event_id, kind, axis
+FROM main.collectives
+WHERE second_event_id IS NOT NULL
+UNION ALL
+SELECT run_id, second_done_event_id AS event_id, kind, axis
+FROM main.collectives
+WHERE second_done_event_id IS NOT NULL

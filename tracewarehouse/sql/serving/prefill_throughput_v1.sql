@@ -8,11 +8,12 @@ grain: [run_id]
 value: prompt_tokens_per_s
 needs: [prompt_tokens]
 description: >
-  Prompt tokens per second of device time in prefill. The time of a prefill step is from the first op of its devices to
-  the end of the last, so that the host's pause before the next step does not count. Where the server says what it
-  scheduled, these are the tokens of the batches whose steps only prefill, over all data-parallel ranks; else those of
-  batch size and input length, if the run has a single prefill. prefill_tokens_per_s of throughput is the same on the
-  clock of the hosts, if they have markers.
+  Prompt tokens per second of device time in prefill. The time of a prefill step is from the first op of its devices
+  to the end of the last, so the host's pause before the next step does not count.
+notes: >
+  Where the server says what it scheduled, these are the tokens of the batches whose steps only prefill, over all
+  data-parallel ranks; else those of batch size and input length, if the run has a single prefill.
+  prefill_tokens_per_s of throughput is the same on the clock of the hosts, if they have markers.
 changed: First version.
 ---*/
 SELECT

@@ -36,6 +36,6 @@ SELECT
   MIN(token_ps) FILTER (WHERE quantile >= 0.5) / 1e9 AS p50_ms, -- Median.
   MIN(token_ps) FILTER (WHERE quantile >= 0.9) / 1e9 AS p90_ms, -- 90th percentile.
   MIN(token_ps) FILTER (WHERE quantile >= 0.99) / 1e9 AS p99_ms, -- 99th percentile.
-  MIN(source) AS source
+  MIN(source) AS source -- Where the steps come from.
 FROM ranked
 GROUP BY run_id, clock

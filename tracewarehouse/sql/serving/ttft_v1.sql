@@ -44,7 +44,7 @@ SELECT
   run_id, clock,
   (MAX(end_ps) - MIN(start_ps)) / 1e9 AS ttft_ms, -- Time to first token.
   COUNT(DISTINCT step) AS prefill_steps, -- Prefill steps in that time.
-  MIN(source) AS source
+  MIN(source) AS source -- Where the steps come from.
 FROM prefill
 WHERE clock = 'host'
 GROUP BY run_id, clock

@@ -34,7 +34,7 @@ SELECT
   MAX(s.step_ps) FILTER (WHERE s.is_last) / 1e9 AS last_step_ms,
   COUNT(*) AS devices, -- Devices that ran it; hosts if the clock is theirs.
   MIN(clock) AS clock,
-  MIN(s.source) AS source
+  MIN(s.source) AS source -- Where the steps come from.
 FROM models.steps AS s
 INNER JOIN clocks USING (run_id, clock)
 GROUP BY run_id, s.phase, s.step

@@ -20,7 +20,7 @@ changed: First version.
 WITH sent AS (
   SELECT
     run_id, c.phase, c.kind, c.axis, c.is_async, i.is_partial, i.transfer_ps, c.link,
-    CASE c.link WHEN 'die' THEN d.peak_die_gbps ELSE d.peak_ici_gbps END AS peak_gbps,
+    CASE WHEN c.link = 'die' THEN d.peak_die_gbps ELSE d.peak_ici_gbps END AS peak_gbps,
     CASE WHEN i.is_partial THEN COALESCE(c.wire_bytes, i.bus_bytes) ELSE c.wire_bytes END AS wire_bytes
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
