@@ -186,7 +186,12 @@ def whole_first(found: dict[Any, list[tuple[bool, T]]]) -> dict[Any, list[T]]:
 def is_compute(op: Row) -> bool:
     """Neither communication nor a copy."""
     i = op["i"]
-    return i["collective"] is None and i["async_role"] is None and i["opcode"] not in COPIES
+    return not communicates(i) and i["async_role"] is None and i["opcode"] not in COPIES
+
+
+def communicates(i: Row) -> bool:
+    """Executes a collective or half of one, and nothing else, as an op does into which one is fused."""
+    return i["collective"] is not None and not (i["opcode"] == "fusion" and i["op_class"] == "compute")
 
 
 def grouped(rows: Iterable[Row], *names: str) -> dict[Any, list[Row]]:
@@ -401,7 +406,7 @@ def _hidden(run: Run, c: Row) -> int:
     for o in run.ops:
         start, end = max(o["start_ps"], c["start_ps"]), min(o["end"], c["end_ps"])
         if o["device_id"] == c["device_id"] and start < end:
-            inside[o["i"]["collective"] is not None].append((start, end))
+            inside[communicates(o["i"])].append((start, end))
     return length(inside[True] + inside[False]) - length(inside[True])
 
 
@@ -482,6 +487,8 @@ def _transfers(run: Run) -> dict[Any, list[tuple[int, int, int]]]:
     found: dict[Any, list[tuple[bool, tuple[int, int, int]]]] = defaultdict(list)
     for ranks in run.all_instances():
         c = ranks[0]
+        if c["window_source"] == "fused op":
+            continue
         size = max(r["message_bytes"] for r in ranks)
         name = SIZES[max(s for s in SIZES if s <= size)]
         time = min(r["end_ps"] - r["start_ps"] for r in ranks)
@@ -1139,7 +1146,17 @@ def attributed(run: Run) -> dict[Any, str]:
 def window_parts(run: Run) -> dict[Any, dict[str, int]]:
     """Time of all ranks by what it goes to, of the executions that are here as a whole."""
     found: dict[Any, dict[str, int]] = defaultdict(lambda: {"transfer": 0, "arrival": 0, "overlap": 0})
+    for c in run.collectives:
+        window, key = c["end_ps"] - c["start_ps"], (c["phase"], c["kind"], c["axis"])
+        if c["link"] == "dcn" and window:
+            parts = found.setdefault(key, {"transfer or arrival": 0, "overlap": 0})
+            parts["overlap"] += _hidden(run, c)
+            parts["transfer or arrival"] += window - _hidden(run, c)
     for ranks in run.instances():
+        if ranks[0]["window_source"] == "fused op":
+            for c in ranks:
+                found[c["phase"], c["kind"], c["axis"]]["overlap"] += c["end_ps"] - c["start_ps"]
+            continue
         transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
         for c in ranks:
             rest = c["end_ps"] - c["start_ps"] - _hidden(run, c)
@@ -1188,7 +1205,11 @@ def traffic_by_link(run: Run) -> Values:
         return source["link"] if source["host"] == target["host"] or source["link"] == "ici" else "dcn"
 
     found = _sent(run, lambda _, t: (link(*(devices[d] for d in _ends(t))),))
-    return {k: size for k, (size, _) in found.items()}
+    sizes: dict[Any, float] = {k: size for k, (size, _) in found.items()}
+    for c in run.collectives:
+        if c["link"] == "dcn" and c["wire_bytes"] is not None:
+            sizes[c["phase"], "dcn"] = sizes.get((c["phase"], "dcn"), 0) + c["wire_bytes"]
+    return sizes
 
 
 def _ends(t: Row) -> tuple[int, int]:

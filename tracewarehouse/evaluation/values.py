@@ -256,7 +256,6 @@ def _parsed(connection: duckdb.DuckDBPyConnection, view: View, sql: str) -> duck
 
 
 def _rows(metric: Metric, rows: Sequence[Sequence[Any]]) -> Iterator[_Row]:
-    """The rows of a metric."""
     names = metric.header.grain[1:]
     seen = set()
     for row in rows:

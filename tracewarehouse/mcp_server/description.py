@@ -54,7 +54,6 @@ class Describe(Tool):
 
 
 def _first(text: str) -> str:
-    """The first sentence of a description."""
     joined = " ".join(text.split())
     return joined.partition(". ")[0].rstrip(".") + "."
 
