@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 _TIME_COLORS = {"transfer": PRIMARY, "waiting": "#b57a12", "rest of the window": QUIET, "exposed": ALARM}
-_OVERLAP_COLORS = {"hidden": QUIET, "exposed": ALARM}
+_OVERLAP_COLORS = {"hidden": QUIET, "exposed": ALARM, "idle": "#b57a12"}
 _PEAK = "peak of the links"
 
 
@@ -103,8 +103,8 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
         warehouse,
         "overlap",
         """SELECT coalesce(phase, 'no phase') AS phase, kind || ' over ' || axis AS collective,
-                  unnest(['hidden', 'exposed']) AS part, unnest([0, 1]) AS position,
-                  unnest([overlap_ratio, 1 - overlap_ratio]) AS share
+                  unnest(['hidden', 'exposed', 'idle']) AS part, unnest([0, 1, 2]) AS position,
+                  unnest([overlap_ratio, exposed_ms / window_ms, idle_ms / window_ms]) AS share
            FROM metrics.overlap_ratio
            WHERE run_id = $run AND overlap_ratio IS NOT NULL
            ORDER BY phase DESC, collective, position""",
@@ -120,7 +120,7 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
             x=alt.X("share:Q", title="share of the windows", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
             tooltip=percent("share"),
         ),
-        "The part of the collectives' windows in which the device computes is hidden.",
+        "The part of the collectives' windows in which the device runs other ops is hidden; idle, it runs nothing.",
         largest([r for r in drawn.rows if r["part"] == "hidden"], "share", "ratio", "phase", "collective"),
     )
 
