@@ -64,9 +64,10 @@ def test_a_capture_whose_ops_have_no_layer_fails(recorded: Path, monkeypatch: py
 
 
 def test_a_capture_whose_ops_have_no_step_fails(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracewarehouse.ingest.devices import cpu_threads
+    from tracewarehouse.ingest.devices import timeline
 
-    monkeypatch.setattr(cpu_threads, "named_phase", lambda name: None)
+    set_steps = timeline.Timeline.set_steps
+    monkeypatch.setattr(timeline.Timeline, "set_steps", lambda self, steps: set_steps(self, []))
     result = CliRunner().invoke(app, [*RUN, "-o", str(recorded)])
     assert result.exit_code == 1
     assert "op events have no phase or step" in result.stderr

@@ -21,7 +21,7 @@ RUNS = 12
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_module, "_LARGE", RUNS)
+    monkeypatch.setattr(lake_module, "MANY_RUNS", RUNS)
 
 
 @pytest.fixture(scope="module")
