@@ -235,8 +235,14 @@ class TestOpsThatStateTheirDevice:
         ]
         assert result.entry.flags == ["missing_hlo"]
 
-    def test_marks_reach_the_executions_of_a_single_device_on_other_threads(self, ingest: Any) -> None:
-        """Its launches state no `run_id`. Two programs of a step wait in the pool, the last until after its mark."""
+    @pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 0, 1)])
+    def test_marks_reach_the_executions_of_a_single_device_on_other_threads(
+        self, ingest: Any, numbers: tuple[int, ...]
+    ) -> None:
+        """Its launches state no `run_id`. Two programs of a step wait in the pool, the last until after its mark.
+
+        Where decode counts from 0 as prefill does, host and device number the steps anew.
+        """
         space = Space()
         host = space.host()
         python, pool, other = (
@@ -246,7 +252,7 @@ class TestOpsThatStateTheirDevice:
         )
         for step, name in enumerate(("prefill", "decode", "decode")):
             at = 100 * step
-            python.event(name, at * US, 40 * US, step_num=step, _r=1)
+            python.event(name, at * US, 40 * US, step_num=numbers[step], _r=1)
             for k, (thread, begin) in enumerate(((pool, at + 10), (other, at + 60))):
                 context = 10 * step + k + 1
                 python.event("CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice", (at + 5 + 9 * k) * US, 5 * US)
@@ -262,8 +268,9 @@ class TestOpsThatStateTheirDevice:
             (1, "decode", 2),
             (2, "decode", 2),
         ]
-        steps = """SELECT "index", name, source FROM phases WHERE kind = 'step' AND device_id = 0 ORDER BY 1"""
-        assert query(steps) == [(0, "prefill", "marker"), (1, "decode", "marker"), (2, "decode", "marker")]
+        for clock in ("device_id = 0", "device_id IS NULL"):
+            steps = f"""SELECT "index", name, source FROM phases WHERE kind = 'step' AND {clock} ORDER BY 1"""
+            assert query(steps) == [(0, "prefill", "marker"), (1, "decode", "marker"), (2, "decode", "marker")]
 
     @pytest.mark.parametrize("mark", ["train", "step"])
     @pytest.mark.parametrize("is_whole", [False, True])

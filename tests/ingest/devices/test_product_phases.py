@@ -57,6 +57,25 @@ def test_the_head_counts_that_runs_in_the_same_step(ingest: Any) -> None:
     assert phases(ingest, served(of_many, of_few)) == [None, "prefill"]
 
 
+OF_EXPERTS = FUSED
+OF_HEADS = FUSED.replace("bf16[{m},{k}] fusion(bf16[{m},64]", "bf16[{m},32,1,{k}] fusion(bf16[{m},32,1,64]")
+
+
+@pytest.mark.parametrize(("text", "times"), [(OF_EXPERTS, 8), (OF_HEADS, 1)])
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [([16] * 4, [None] * 4), ([512, 16, 16], ["prefill", "decode", "decode"])]
+)
+def test_a_token_that_is_multiplied_several_times_is_no_prefill(
+    ingest: Any, text: str, times: int, sizes: list[int], expected: list[str | None]
+) -> None:
+    """Experts multiply a token eight times, attention multiplies it for each of 32 heads, for most of the time."""
+    steps = []
+    for tokens in sizes:
+        many = [op for copy in (1, 2) for op in layers(times * tokens, text.replace(".{n}", f".{copy}0{{n}}"))]
+        steps.append([("jit_step", [*layers(tokens), *many, head(16)])])
+    assert phases(ingest, served(*steps)) == expected
+
+
 def test_without_a_head_sizes_alone_tell_nothing(ingest: Any) -> None:
     assert phases(ingest, served([("jit_step", layers(1024))], [("jit_step", layers(8))])) == [None, None]
 

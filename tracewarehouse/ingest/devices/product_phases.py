@@ -280,7 +280,9 @@ def _rows_and_columns(hlo: Instruction) -> tuple[int, int] | None:
 def _rows(module: str, products: Sequence[_Product], executions: int) -> _Rows:
     """The usual rows of a program's layers and those of its head, if it has either; of one that trains, neither.
 
-    A head without a name is the last product, with copies of it, if it runs once and no earlier one has its shape.
+    The layers have the fewest rows of which there are enough products: experts multiply each token several times, and
+    attention multiplies it for each of its heads. A head without a name is the last product, with copies of it, if it
+    runs once and no earlier one has its shape.
     """
     if any(_BACKWARD.search(p.names) for p in products):
         return _Rows(None, None)
@@ -291,8 +293,11 @@ def _rows(module: str, products: Sequence[_Product], executions: int) -> _Rows:
         alike = [p for p in others if (p.rows, p.columns) == size]
         is_once = all(p.events <= executions for p in alike)
         heads = alike if is_once and alike == others[-len(alike) :] else []
-    layers = _most_time([p for p in others if p not in heads])
-    if sum(p.events for p in others if p.rows == layers) < _FEWEST * executions:
+    events: Counter[int] = Counter()
+    for p in others:
+        events[p.rows] += 0 if p in heads else p.events
+    layers = min((rows for rows, n in events.items() if n >= _FEWEST * executions), default=None)
+    if layers is None:
         is_named = any(_HEAD.search(f"{p.names} {module}") for p in heads)
         return _Rows(None, _most_time(heads) if is_named else None)
     return _Rows(layers, _most_time(heads))
