@@ -294,6 +294,22 @@ class TestOpsThatStateTheirDevice:
         assert phases == ["prefill"] * 2 + ["decode"] * 4
         assert len(set(query("SELECT step FROM ops WHERE device_id = 0"))) == 3
 
+    def test_hosts_that_number_a_program_otherwise_run_the_same_steps(self, ingest: Any) -> None:
+        hosts = []
+        for number in (1, 2):
+            space = Space(hostnames=[f"host{number}"])
+            host = space.host()
+            python, pool = host.line("python"), host.line("tf_client/2")
+            for step in range(3):
+                python.event("ThunkExecutor::Execute", (100 * step + 2) * US, US, run_id=step + 1)
+                stats = {"hlo_op": "dot.1", "hlo_module": "jit_step", "program_id": Unsigned(number)}
+                pool.event("dot.1", (100 * step + 5) * US, US, **stats, run_id=step + 1, device_ordinal=0)
+            space.profiled(10**18, 10**18 + 10**6)
+            hosts.append(space)
+        _, query = ingest(*hosts)
+        steps = """SELECT device_id, "index" FROM phases WHERE kind = 'step' ORDER BY ALL"""
+        assert query(steps) == [(device, step) for device in (0, 1) for step in range(3)]
+
     def test_an_op_on_a_device_beyond_belief_has_none(self, ingest: Any) -> None:
         space = Space()
         host = space.host()
