@@ -358,6 +358,7 @@ _OF_TPUS = {
     "copy_bandwidth": "async_copies",
     "hockney": "several_sizes",
     "ici_bandwidth_utility": "several_sizes",
+    "dcn_bandwidth_utility": "dcn_in_steps",
     "hbm_bandwidth": "memory_traffic",
     "roofline": "op_costs",
     "gemm_efficiency": "accelerators",

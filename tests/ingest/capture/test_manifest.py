@@ -10,6 +10,7 @@ import pytest
 
 from tracewarehouse.ingest.capture.manifest import MAX_DEVICES, Mesh, load_manifest
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.tables.run_row import manifest_facts
 
 MANIFEST: dict[str, Any] = {
     "name": "m",
@@ -84,3 +85,9 @@ def test_a_file_too_large_for_a_manifest_is_not_read(tmp_path: Path) -> None:
 def test_a_mesh_on_the_command_line_is_bounded_too() -> None:
     with pytest.raises(ValueError, match="at most"):
         Mesh.parse("dp=1000000000000")
+
+
+@pytest.mark.parametrize(("stated", "expected"), [("1.25", "1.25"), ('"inf"', "inf"), ("2", "2"), ("null", None)])
+def test_the_capacity_factor_is_a_fact_of_the_run(tmp_path: Path, stated: str, expected: str | None) -> None:
+    (tmp_path / "manifest.json").write_text(f'{{"name": "run", "capacity_factor": {stated}}}')
+    assert manifest_facts(load_manifest(tmp_path / "manifest.json")).get("capacity_factor") == expected

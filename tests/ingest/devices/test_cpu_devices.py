@@ -235,8 +235,14 @@ class TestOpsThatStateTheirDevice:
         ]
         assert result.entry.flags == ["missing_hlo"]
 
-    def test_marks_reach_the_executions_of_a_single_device_on_other_threads(self, ingest: Any) -> None:
-        """Its launches state no `run_id`. Two programs of a step wait in the pool, the last until after its mark."""
+    @pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 0, 1)])
+    def test_marks_reach_the_executions_of_a_single_device_on_other_threads(
+        self, ingest: Any, numbers: tuple[int, ...]
+    ) -> None:
+        """Its launches state no `run_id`. Two programs of a step wait in the pool, the last until after its mark.
+
+        Where decode counts from 0 as prefill does, host and device number the steps anew.
+        """
         space = Space()
         host = space.host()
         python, pool, other = (
@@ -246,7 +252,7 @@ class TestOpsThatStateTheirDevice:
         )
         for step, name in enumerate(("prefill", "decode", "decode")):
             at = 100 * step
-            python.event(name, at * US, 40 * US, step_num=step, _r=1)
+            python.event(name, at * US, 40 * US, step_num=numbers[step], _r=1)
             for k, (thread, begin) in enumerate(((pool, at + 10), (other, at + 60))):
                 context = 10 * step + k + 1
                 python.event("CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice", (at + 5 + 9 * k) * US, 5 * US)
@@ -262,8 +268,9 @@ class TestOpsThatStateTheirDevice:
             (1, "decode", 2),
             (2, "decode", 2),
         ]
-        steps = """SELECT "index", name, source FROM phases WHERE kind = 'step' AND device_id = 0 ORDER BY 1"""
-        assert query(steps) == [(0, "prefill", "marker"), (1, "decode", "marker"), (2, "decode", "marker")]
+        for clock in ("device_id = 0", "device_id IS NULL"):
+            steps = f"""SELECT "index", name, source FROM phases WHERE kind = 'step' AND {clock} ORDER BY 1"""
+            assert query(steps) == [(0, "prefill", "marker"), (1, "decode", "marker"), (2, "decode", "marker")]
 
     @pytest.mark.parametrize("mark", ["train", "step"])
     @pytest.mark.parametrize("is_whole", [False, True])
@@ -286,6 +293,22 @@ class TestOpsThatStateTheirDevice:
         phases = [phase for (phase,) in query("SELECT phase FROM ops WHERE device_id = 0 ORDER BY start_ps")]
         assert phases == ["prefill"] * 2 + ["decode"] * 4
         assert len(set(query("SELECT step FROM ops WHERE device_id = 0"))) == 3
+
+    def test_hosts_that_number_a_program_otherwise_run_the_same_steps(self, ingest: Any) -> None:
+        hosts = []
+        for number in (1, 2):
+            space = Space(hostnames=[f"host{number}"])
+            host = space.host()
+            python, pool = host.line("python"), host.line("tf_client/2")
+            for step in range(3):
+                python.event("ThunkExecutor::Execute", (100 * step + 2) * US, US, run_id=step + 1)
+                stats = {"hlo_op": "dot.1", "hlo_module": "jit_step", "program_id": Unsigned(number)}
+                pool.event("dot.1", (100 * step + 5) * US, US, **stats, run_id=step + 1, device_ordinal=0)
+            space.profiled(10**18, 10**18 + 10**6)
+            hosts.append(space)
+        _, query = ingest(*hosts)
+        steps = """SELECT device_id, "index" FROM phases WHERE kind = 'step' ORDER BY ALL"""
+        assert query(steps) == [(device, step) for device in (0, 1) for step in range(3)]
 
     def test_an_op_on_a_device_beyond_belief_has_none(self, ingest: Any) -> None:
         space = Space()

@@ -97,13 +97,22 @@ def test_engines_prefill_and_generate_on_threads_of_their_own(ingest: Any) -> No
     assert query(OPS) == [(0, 0, "prefill", 2), (0, 1, "decode", 2), (0, 2, "decode", 2)]
 
 
-def test_marks_of_the_harness_number_the_steps_of_tpus(ingest: Any) -> None:
-    """Programs that are named after graphs, launched under a mark with the number of the step."""
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_marks_of_the_harness_number_the_steps_of_tpus(ingest: Any, is_nested: bool) -> None:
+    """Programs that are named after graphs, launched under a mark with the number of the step.
+
+    Marks inside it and around all change nothing.
+    """
     space = Space()
     tpu = space.tpu(0)
     thread = space.host().line("python")
+    if is_nested:
+        thread.event("request", 0, 300 * US, step_num=0, _r=1)
     for step in range(3):
         thread.event("decode" if step else "prefill", 100 * step * US, 50 * US, step_num=step + 5, _r=1)
+        if is_nested:
+            thread.event("forward", (100 * step + 1) * US, 40 * US, step_num=10 * step, _r=1)
+            thread.event("decode_inner", (100 * step + 2) * US, 30 * US, step_num=10 * step, _r=1)
         for k in range(2):
             tpu.modules.event(f"SyncTensorsGraph.{k}({k})", (100 * step + 30 * k + 20) * US, 25 * US)
             tpu.ops.event(tpu.instruction(DOT), (100 * step + 30 * k + 20) * US, 25 * US)

@@ -152,6 +152,17 @@ def test_ticks_of_a_pipeline_are_no_layers(ingest: Ingest, tmp_path: Path) -> No
     assert "partial_layers" in result.entry.flags
 
 
+def test_permutes_that_shard_a_layer_anew_are_no_ticks(ingest: Ingest, tmp_path: Path) -> None:
+    """As the compiler adds them behind a split of query, key and value; the name of the program means nothing."""
+    permute = Op(
+        "%collective-permute.88 = bf16[8,64] collective-permute(bf16[8,64] %a.1), source_target_pairs={{0,1}}",
+        "collective-permute", 800, "jit(roll)/while/body/split", None, None,
+    )  # fmt: skip
+    space, truth = tpu_capture(BEFORE, scan([*LAYER, permute], 6), AFTER)
+    ingest(space)
+    assert layers_of(tmp_path) == truth
+
+
 def test_a_stage_runs_its_own_layers(ingest: Ingest, tmp_path: Path) -> None:
     """Without the number of layers, those of the second stage are not known; see tests/sql for what they are."""
     space, truth = tpu_capture(BEFORE, scan(LAYER, 4), AFTER)

@@ -116,7 +116,9 @@ def _take(
 ) -> None:
     modules = {r.module for _, t in devices for r in t.runs}
     named = {m: named_phase(m) for m in modules} | dict(phase_by_module or {})
-    steps = launch_to_launch([t.runs for _, t in devices], is_first, source, named)
+    # on virtual CPU devices each process numbers its programs for itself
+    runs = [[replace(r, program_id=None) for r in t.runs] if d.backend == "cpu" else t.runs for d, t in devices]
+    steps = launch_to_launch(runs, is_first, source, named)
     for (_, timeline), own in zip(devices, steps, strict=True):
         timeline.set_steps(own)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ _FEW_PRODUCTS, _MAIN = 2, 0.5
 """Products of a body that is taken for a layer all the same if its loop takes at least this share of the time."""
 _MOSTLY = 0.5
 """Share of a body's time that marks must cover to number its layers."""
+
+_SENDS = re.compile(r"/.*(?<![a-z])(p?permute|roll|shift|send|recv|stages?|pipeline)(?![a-z])", re.IGNORECASE)
+"""How the places of permutes are called by which stages of a pipeline send on what they have."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +127,16 @@ def _bodies(e: Execution, rows: Sequence[InstructionRow]) -> list[_Body]:
 
 
 def _has_stages(body: _Body, rows: Sequence[InstructionRow], model: KnownModel) -> bool:
-    """Whether the iterations are ticks of a pipeline, after which stages send on what they have."""
+    """Whether the iterations are ticks of a pipeline, after which stages send on what they have.
+
+    The compiler also makes permutes where it shards a layer anew; those are not named for sending on.
+    """
     if model.has_stages is False:
         return False
-    collectives = (rows[i].collective for i in body.instruction.tolist())
-    return any(c is not None and c.kind == "collective-permute" for c in collectives)
+    for row in (rows[i] for i in body.instruction.tolist()):
+        if row.collective and row.collective.kind == "collective-permute" and _SENDS.search(row.op_name or ""):
+            return True
+    return False
 
 
 def _copies(body: _Body, rows: Sequence[InstructionRow]) -> Int64 | None:

@@ -5,7 +5,7 @@ parameters:
 reads_runs: [run]
 description: >
   Numbers of a run that a row of CCL-Bench has beside its own metrics: three of our metrics, as one number each, and facts
-  of its card. The metrics are those of decode, or else of prefill, or else of steps without a phase.
+  of its card. The metrics are those of decode, or else of mixed steps, or of prefill, or of steps without a phase.
 ---*/
 WITH steps AS (
   SELECT phase, COUNT(*) AS steps
@@ -17,7 +17,7 @@ WITH steps AS (
 chosen AS (
   SELECT MIN(phase) AS phase, MAX(steps) FILTER (WHERE phase = 'decode') AS decode_steps
   FROM steps
-  WHERE phase IN ('prefill', 'decode') -- decode is the first of these names
+  WHERE phase IN ('prefill', 'mixed', 'decode') -- decode is the first of these names, and mixed the second
 ),
 
 hosts AS (
