@@ -275,6 +275,8 @@ def batches(folder: Path, *tokens: tuple[int, int]) -> None:
         ([(400, 0), (300, 2), (0, 8)], ["prefill", "mixed", "decode"]),
         ([(0, 400), (0, 8)], ["decode", "decode", "decode"]),  # one file is lost, and all say the same
         ([(300, 2), (0, 8)], [None, None, "decode"]),  # nothing says which step is mixed, but none prefills
+        ([(400, 0), (300, 2), *[(0, 8)] * 3], [None, None, "decode"]),  # shapes do not tell mixed from prefill
+        ([(400, 0), (500, 0), *[(0, 8)] * 3], ["prefill", "prefill", "decode"]),
         ([], ["prefill", "prefill", "decode"]),
     ],
 )

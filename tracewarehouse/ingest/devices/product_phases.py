@@ -66,7 +66,8 @@ def tell_by_shapes(
     Args:
         surveys: the hosts, whose steps are numbered; steps of the profiler's own line are left as they are.
         instructions: gets those of the TPU that is read.
-        possible: phases of the server's batches, if it describes any; shapes tell no other.
+        possible: phases of the server's batches, if it describes any; shapes tell no other, and no prefill if some are
+            mixed, which look the same.
     """
     devices = [t for s in surveys for _, t in s.device_timelines]
     if not any(_is_open(step) for t in devices for step in t.steps):
@@ -77,13 +78,14 @@ def tell_by_shapes(
     ran = [list(_programs_of_steps(t)) for t in devices]
     prefilled = [of.layers for steps in ran for runs in steps if (of := _of_step(runs, rows)) and _prefills(of)]
     most = max((n for n in prefilled if n), default=None)
+    known = {p for p in possible if not (p == "prefill" and "mixed" in possible)}
     told: set[tuple[str, str]] = set()
     for timeline, steps in zip(devices, ran, strict=True):
         named = []
         for step, runs in zip(timeline.steps, steps, strict=True):
             of = _of_step(runs, rows) if _is_open(step) else None
             phase = phase_by_rows(of.layers, of.head, most) if of and of.layers else None
-            if phase and (phase in possible or not possible):
+            if phase and (phase in known or not possible):
                 told.add((_main(runs, rows).module, phase))
                 named.append(replace(step, phase=phase, name=phase))
             else:
