@@ -91,6 +91,7 @@ TWICE = [*LAYER, *(replace(op, text=op.text.replace(".", ".9", 1)) for op in LAY
 MARKED = [replace(op, op_name=op.op_name.replace("/", f"/layers_{i // len(LAYER)}/", 1)) for i, op in enumerate(TWICE)]
 HEAD = Op("%fusion.99 = bf16[8,9999] fusion(bf16[8,64] %a.1), kind=kOutput, calls=%c", "convolution fusion", 700,
           "jit(step)/dot", None, None)  # fmt: skip
+FOUR = [replace(op, text=op.text.replace(".", f".{i}00", 1)) for i in range(4) for op in (LAYER, LAYER, LAYER, MOE)[i]]
 SIX = [op for op in transformer(6) if op.layer is not None]
 BACK = [replace(op, op_name=f"transpose(jvp({op.op_name}))") for op in LAYER]
 PROGRAMS: dict[str, tuple[Sequence[Op] | Loop, ...]] = {
@@ -103,6 +104,11 @@ PROGRAMS: dict[str, tuple[Sequence[Op] | Loop, ...]] = {
     "two layers an iteration": (
         BEFORE,
         Loop(TWICE, [[2 * i] * len(LAYER) + [2 * i + 1] * len(LAYER) for i in range(4)]),
+    ),
+    "four layers an iteration, of which one is sparse": (
+        BEFORE,
+        Loop(FOUR, [[4 * i + k // len(LAYER) for k in range(len(FOUR))] for i in range(3)]),
+        AFTER,
     ),
     "two marked layers an iteration": (
         BEFORE,
@@ -122,6 +128,31 @@ def test_every_op_has_its_layer(name: str, ingest: Ingest, tmp_path: Path) -> No
     space, truth = tpu_capture(*PROGRAMS[name])
     ingest(space)
     assert layers_of(tmp_path) == truth
+
+
+def test_a_loop_over_parts_of_a_batch_is_no_loop_over_layers(ingest: Ingest, tmp_path: Path) -> None:
+    """Around two loops over eight layers it runs the output head there and back: three products of its own."""
+    space = Space(hostnames=["host-0"])
+    tpu = space.tpu(0)
+    names = ("logits_dense/dot", "transpose(jvp(logits_dense))/dot_1", "transpose(jvp(logits_dense))/dot_2")
+    heads = [replace(HEAD, text=HEAD.text.replace(".99", f".99{i}"), op_name=n) for i, n in enumerate(names)]
+    time = {id(ops): 1000 * sum(op.ns for op in ops) for ops in (LAYER, BACK, heads)}
+    at, parts = 1_000_000, 5
+    for e in range(3):
+        begin = at
+        span = parts * (8 * time[id(LAYER)] + time[id(heads)] + 8 * time[id(BACK)])
+        tpu.ops.event(_while(tpu, 9, Loop((), [()] * parts)), at, span)
+        for _ in range(parts):
+            for place, (body, count) in enumerate(((LAYER, 8), (heads, 1), (BACK, 8))):
+                if count > 1:
+                    tpu.ops.event(_while(tpu, place, scan((), count)), at, count * time[id(body)])
+                for op in (op for _ in range(count) for op in body):
+                    tpu.ops.event(_instruction(tpu, op.text.replace(" = ", f"{place} = ", 1), op), at, op.ns * 1000)
+                    at += op.ns * 1000
+        tpu.modules.event("jit_step(42)", begin, at - begin, run_id=Unsigned(e + 1))
+        at += 1_000_000
+    ingest(space)
+    assert layers_of(tmp_path) == {None: 3 * parts} | {i: parts * (len(LAYER) + len(BACK)) for i in range(8)}
 
 
 def test_loops_within_the_layers_are_no_layers(ingest: Ingest, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class Ran:
     def in_containers(self, *, are_trips_told: bool = True) -> LoopPlaces:
         facts = self.facts
         if not are_trips_told:
-            facts = LoopFacts(np.minimum(facts.trips, 0), facts.is_product, facts.is_collective)
+            facts = LoopFacts(np.minimum(facts.trips, 0), facts.is_product, facts.is_other)
         start, end = np.array(self.start), np.array(self.end)
         return places_in_containers(nest(start, end), np.array(self.instruction, np.int32), facts)
 

@@ -36,6 +36,7 @@ class OpFacts(NamedTuple):
     `is_fused` says that a collective is part of what it computes.
     `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
     `trips` is the number of iterations of a loop, 0 if the compiler does not tell it, None if it is no loop.
+    `is_outside` says that it is named after the embedding or the output head, which no layer has.
     """
 
     name: str
@@ -50,6 +51,7 @@ class OpFacts(NamedTuple):
     is_fused: bool = False
     trips: int | None = None
     contracts: bool = False
+    is_outside: bool = False
 
     @property
     def is_collective(self) -> bool:
@@ -211,6 +213,7 @@ class InstructionRow:
             self.is_fused and collective is not None,
             self._trips,
             self.contracts,
+            self.contracts and op_names.layer_and_part(self.op_name)[1] in ("embed", "lm_head"),
         )
 
     @property

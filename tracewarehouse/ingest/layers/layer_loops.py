@@ -85,7 +85,7 @@ def find_layer_loops(
     found = [b for b in _bodies(longest, rows) if not _has_stages(b, rows, model)]
     alike = Counter((b.iterations, b.products) for b in found)
     found = [b for b in found if alike[b.iterations, b.products] < MIN_LAYERS]  # more are loops within the layers
-    each = [(b, copy) for b in found if (copy := _copies(b, rows)) is not None]
+    each = [(b, copy) for b in found if (copy := _copies(b, rows, model)) is not None]
     bodies, copies = [b for b, _ in each], [copy for _, copy in each]
     counts = [b.iterations * (int(copy.max(initial=0)) + 1) for b, copy in zip(bodies, copies, strict=True)]
     are_one_stack = model.layers is not None and sum(counts) == model.layers
@@ -139,7 +139,7 @@ def _has_stages(body: _Body, rows: Sequence[InstructionRow], model: KnownModel) 
     return False
 
 
-def _copies(body: _Body, rows: Sequence[InstructionRow]) -> Int64 | None:
+def _copies(body: _Body, rows: Sequence[InstructionRow], model: KnownModel) -> Int64 | None:
     """Return which of the layers of an iteration each instruction of a body is in, from 0, shape (n,).
 
     It is None if the body holds a whole model, as that of a loop over tokens does: its layers, and the output head.
@@ -154,8 +154,12 @@ def _copies(body: _Body, rows: Sequence[InstructionRow]) -> Int64 | None:
     marks = np.array([-1 if layer is None else layer for layer, _ in told], np.int64)
     if sequence.time[marks >= 0].sum() < _MOSTLY * sequence.time.sum():
         copies = find_copies(sequence)
-        is_whole = not copies.any() and find_pieces(sequence).confidence >= MIN_CONFIDENCE
-        return None if is_whole else copies
+        if copies.any() or (pieces := find_pieces(sequence)).confidence < MIN_CONFIDENCE:
+            return copies
+        if pieces.count == model.layers or (pieces.layer[is_product] < 0).any():  # such as the output head
+            return None
+        starts = [np.flatnonzero(pieces.layer == i)[0] for i in range(1, pieces.count)]
+        return np.searchsorted(starts, np.arange(len(copies)), side="right")
     if (marks[is_product] < 0).any():
         return None
     copy: Int64 = marks - marks[marks >= 0].min()

@@ -4,8 +4,9 @@ On a TPU the events of loops hold those of their bodies. On GPUs and virtual CPU
 an instruction is in, and its ops are counted within an execution. In a run of a loop, most instructions of the body run
 once in each iteration. Any other op, as in a branch, belongs to the iteration of the ops before it.
 
-Of nested loops one is counted. It is the outermost with at least three products of its own: a loop over layers has
-them, a loop over the blocks of an attention or over the tokens of an answer has not. Without such a loop it is the
+Of nested loops one is counted. It is the outermost with at least three products of its own, without those of the
+embedding and the output head: a loop over layers has them, a loop over the blocks of an attention, over the tokens of
+an answer or over the parts of a batch has not. Without such a loop it is the
 innermost. A loop that has no work of its own but a loop counts as one with that loop.
 """
 
@@ -53,19 +54,19 @@ class LoopFacts:
 
     Attributes:
         trips: iterations of a loop; 0 if the compiler does not tell them, -1 if the instruction is no loop.
-        is_product: it is a matrix product.
-        is_collective: it is a collective.
+        is_product: it is a matrix product, but not one of the embedding or the output head.
+        is_other: it is a collective or one of these.
     """
 
     trips: Int64
     is_product: Flags
-    is_collective: Flags
+    is_other: Flags
 
 
 def loop_facts(facts: Sequence[OpFacts]) -> LoopFacts:
     """Return the facts of these instructions that loops are counted by."""
     trips = [-1 if f.trips is None else f.trips for f in facts]
-    columns = ([f.contracts for f in facts], [f.is_collective for f in facts])
+    columns = ([f.contracts and not f.is_outside for f in facts], [f.is_collective or f.is_outside for f in facts])
     return LoopFacts(np.array(trips, np.int64), *(np.array(column, bool) for column in columns))
 
 
@@ -210,7 +211,7 @@ def _counted(loops: Sequence[Int32], iterations: Sequence[Int32], instruction: I
     count = int(max(level.max(initial=-1) for level in loops)) + 1
     own = loops[0]
     is_layers = _distinct(own, instruction, facts.is_product, count) >= MIN_PRODUCTS
-    is_bare = _distinct(own, instruction, facts.is_product | facts.is_collective, count) == 0
+    is_bare = _distinct(own, instruction, facts.is_product | facts.is_other, count) == 0
     trips = np.ones(count, np.int64)
     for loop, of_level in zip(loops, iterations, strict=True):
         inside = np.flatnonzero(loop >= 0)
