@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xplane_builder import Space, Unsigned
 
 from tracewarehouse.ingest.collectives.table import Instances
 from tracewarehouse.ingest.columns.spill import Spill
@@ -68,3 +70,26 @@ def test_spill_gives_back_what_was_put_aside(tmp_path: Path) -> None:
         assert elsewhere.get(5, "a", 8).tolist() == [40, 45]
         elsewhere.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lacking", [{1: (0,)}, {0: (0,), 2: (0, 1)}, {1: (5,)}, {1: (0, 5), 2: (0,), 3: (5,)}])
+def test_launches_that_a_device_lacks_move_no_other(ingest: Any, lacking: dict[int, tuple[int, ...]]) -> None:
+    """Four devices launch a program six times, a few ps apart; the profile begins and ends at another time on each."""
+    space = Space()
+    text = "%all-reduce.1 = f32[16]{0} all-reduce(f32[16]{0} %x), channel_id=1, replica_groups={{0,1,2,3}}"
+    for device in range(4):
+        tpu = space.tpu(device)
+        reduce = tpu.instruction(text, hlo_category="all-reduce", program_id=Unsigned(1))
+        for launch in range(6):
+            if launch not in lacking.get(device, ()):
+                tpu.modules.event("jit_step(1)", 1000 * launch + device, 600)
+                for k in range(2):
+                    tpu.ops.event(reduce, 1000 * launch + 200 * k + device, 100)
+    _, query = ingest(space)
+    joined = (
+        "SELECT MAX(start_ps) - MIN(start_ps) AS apart, COUNT(*), MIN(is_partial) FROM collectives GROUP BY instance"
+    )
+    found = query(joined)
+    assert max(apart for apart, *_ in found) < 4
+    assert len(found) == 12
+    assert all(partial == (ranks < 4) for _, ranks, partial in found)

@@ -27,17 +27,19 @@ class Instances:
     """Joins the executions of collectives over all devices; holds 16 bytes of each until they are joined.
 
     Ranks of an instance share the instruction, the component, the launch of the program and the occurrence in it; both
-    launch and occurrence are counted on each device. If groups are unknown, no ranks can be joined, and each row is an
-    instance of its own.
+    launch and occurrence are counted on each device, launches from the first that any device has. If groups are
+    unknown, no ranks can be joined, and each row is an instance of its own.
 
     Args:
         instructions: all instructions of the run.
+        offsets: launches that a device lacks before those of each execution's program, by device; none by default.
 
     Attributes:
         incomplete: instances that lack a device of the run, after `joined`.
     """
 
-    def __init__(self, instructions: Sequence[InstructionRow]) -> None:
+    def __init__(self, instructions: Sequence[InstructionRow], offsets: Mapping[int, Int64] | None = None) -> None:
+        self._offsets = offsets or {}
         programs = {p: i for i, p in enumerate(dict.fromkeys(r.program_id for r in instructions))}
         self._program = np.array([programs[r.program_id] for r in instructions], np.int32)
         self.incomplete = 0
@@ -45,16 +47,20 @@ class Instances:
 
     def add(self, device: int, instruction: Int32, component: Int32, execution: Int32) -> None:
         """Add the rows of a device, ordered by start; `component` may be NOT_KNOWN or OUTSIDE."""
-        launch, count = self.matched(instruction, execution)
+        launch, count = self.matched(device, instruction, execution)
         of_its_own = np.where(component == OUTSIDE, np.int32(_OUTSIDE + device), np.int32(_ALONE + device))
         row: tuple[npt.NDArray[Any], ...] = instruction, np.where(component < 0, of_its_own, component), launch, count
         for parts, values in zip(self._columns, row, strict=True):
             parts.append(values.astype(np.int32, copy=False))
 
-    def matched(self, instruction: Int32, execution: Int32) -> tuple[Int64, Int64]:
+    def matched(self, device: int, instruction: Int32, execution: Int32) -> tuple[Int64, Int64]:
         """Return the launch of the program and the occurrence in it of each row of a device, ordered by start."""
         launch = rank(packed([self._program[instruction]]), execution)
-        return launch, occurrence(packed([instruction, launch]))
+        count = occurrence(packed([instruction, launch]))
+        offsets = self._offsets.get(device)
+        if offsets is not None:
+            launch = launch + np.where(execution >= 0, offsets[execution], 0)
+        return launch, count
 
     def joined(
         self, starts: Callable[[], Int64], expected: Callable[[int, int], int | None]
@@ -123,6 +129,7 @@ class CollectiveWriter:
         parts: the executions.
         link: gives the class of the links between devices, None for one outside the capture.
         clocks: a number for each device, equal for those whose times can be compared.
+        offsets: launches that devices lack, as of `Instances`.
         is_timed: False for a compiled program, whose executions have an order but no times.
 
     Attributes:
@@ -136,12 +143,14 @@ class CollectiveWriter:
         parts: Sequence[CollectiveExecutions],
         link: Callable[[Sequence[int | None]], str | None],
         clocks: Mapping[int, int],
+        offsets: Mapping[int, Int64] | None = None,
         *,
         is_timed: bool = True,
     ) -> None:
         self._instructions = instructions
         self._link = link
         self._clocks = clocks
+        self._offsets = offsets
         self._is_timed = is_timed
         self.counts: Counter[CollectiveStep] = Counter()
         self.incomplete_instances = 0
@@ -151,7 +160,7 @@ class CollectiveWriter:
 
     def write(self, writer: TableWriter, groups: CollectiveGroups) -> None:
         """Write all rows, by device and start, once every device is finished and every instruction known."""
-        instances = Instances(self._instructions)
+        instances = Instances(self._instructions, self._offsets)
         if self._is_timed:
             groups.confirm(lambda: self._times(instances))
         for device in self._devices:
@@ -177,7 +186,7 @@ class CollectiveWriter:
             high = min(self._rows[device].rows(device), SLICE)
             names = ("instruction_id", "execution", "start_ps", "end_ps", "window_source")
             instruction, execution, start, end, source = (self._rows[device].get(device, n, 0, high) for n in names)
-            launch, count = instances.matched(instruction, execution)
+            launch, count = instances.matched(device, instruction, execution)
             at = np.flatnonzero(source != START_ONLY)
             times.add(device, instruction[at], ((launch << 31) + count)[at], start[at], end[at])
         return times

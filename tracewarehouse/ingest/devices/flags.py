@@ -17,7 +17,7 @@ FLAGS = {
     "missing_hosts": "Hosts that the manifest names are not in the capture.",
     "missing_devices": "Devices that the mesh, replica groups or device numbers name are not in the capture.",
     "partial_collectives": "Some ranks of some collectives are not in the capture, though their devices are.",
-    "uneven_launches": "Devices ran a program different numbers of times: its collectives are matched by counting.",
+    "uneven_launches": "Devices ran a program different numbers of times: they are matched by time, else by counting.",
     "uneven_steps": "Devices have different steps, or other numbers of them: what is per step compares different ones.",
     "unrecorded_executions": "Ops run in no recorded execution: they belong to the step before them, or to none.",
     "missing_ops": "Devices ran programs of which the capture has no op.",

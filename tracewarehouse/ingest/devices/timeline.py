@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, takewhile
 from typing import Any
@@ -304,3 +304,51 @@ class MarkedTime:
             if self._markers[i].end_ps >= at:
                 return self._markers[i]
         return None
+
+
+_COMPARED = 64
+"""Most executions of a program on a device that are compared with those of another, and most that one may lack."""
+_TOGETHER = 0.9
+"""Share of the executions that must overlap in time with those of another device to be the same launches."""
+
+
+def launch_offsets(timelines: Sequence[tuple[int, Timeline]], clocks: Mapping[int, int]) -> dict[int, Int64]:
+    """Return how many launches of its program each execution's device lacks before its first, by device id.
+
+    Devices that ran a program less often than others lack launches at either end of the profile; those before show
+    where the executions overlap in time with the others'. Devices that lack none, or where nothing shows, are absent.
+
+    Args:
+        timelines: those of the devices, by device id.
+        clocks: a number for each device, equal for those whose times can be compared.
+    """
+    positions: dict[tuple[str, int | None], dict[int, list[int]]] = {}
+    for device, timeline in timelines:
+        for position, run in enumerate(timeline.runs):
+            positions.setdefault((run.module, run.program_id), {}).setdefault(device, []).append(position)
+    runs = {device: timeline.runs for device, timeline in timelines}
+    offsets: dict[int, Int64] = {}
+    for of_device in positions.values():
+        known: list[tuple[int, list[Run], int]] = []  # clock, executions and offset of devices that are placed
+        for device, at in sorted(of_device.items(), key=lambda d: (-len(d[1]), d[0])):
+            own = [runs[device][i] for i in at]
+            offset = _offset(own, [(other, of) for clock, other, of in known if clock == clocks[device]])
+            known.append((clocks[device], own, offset))
+            if offset:
+                offsets.setdefault(device, np.zeros(len(runs[device]), np.int64))[at] = offset
+    return offsets
+
+
+def _offset(own: Sequence[Run], others: Sequence[tuple[Sequence[Run], int]]) -> int:
+    """Return the offset by which executions overlap with those of a device that has as many, or else more."""
+    for other, offset in sorted(others, key=lambda o: len(o[0])):
+        lacking = min(len(other) - len(own), _COMPARED)
+        shares = [_share_together(own, other[shift:]) for shift in range(lacking + 1)]
+        if max(shares) >= _TOGETHER:
+            return offset + shares.index(max(shares))
+    return 0
+
+
+def _share_together(own: Sequence[Run], other: Sequence[Run]) -> float:
+    pairs = list(zip(own[:_COMPARED], other, strict=False))
+    return sum(a.start_ps < b.end_ps and b.start_ps < a.end_ps for a, b in pairs) / len(pairs)

@@ -17,7 +17,7 @@ from tracewarehouse.ingest.collectives.table import CollectiveWriter
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host, link_between
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, RunSurvey
-from tracewarehouse.ingest.devices.timeline import Step, host_steps, named_phase, step_rows
+from tracewarehouse.ingest.devices.timeline import Step, host_steps, launch_offsets, named_phase, step_rows
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instruction_row import InferredPlace, InstructionRow
 from tracewarehouse.ingest.hlo.op_names import layer_and_part, stage_layer_and_tick
@@ -64,6 +64,7 @@ def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[Li
             executions,
             lambda group: link_between([by_id.get(d) if d is not None else None for d in group]),
             survey.clocks,
+            launch_offsets(survey.timelines, survey.clocks),
             is_timed=not survey.is_program,
         )
         collectives.write(writers["collectives"], groups)
