@@ -85,6 +85,14 @@ class TestWindows:
         _, query = ingest(capture((self.START, 0, 2), (DOT, 2, 12), devices=2))
         assert query(self.PARTS) == [(2, None, 0)]
 
+    def test_a_done_whose_start_was_before_the_profile_ends_no_other(self, ingest: Any) -> None:
+        """The profile begins within a loop: the first done is alone, and those of the iterations after it stay."""
+        ops = [(self.DONE, 0, 5)]
+        for at in (10, 60):
+            ops += [(self.START, at, at + 2), (DOT, at + 2, at + 12), (self.DONE, at + 40, at + 45)]
+        _, query = ingest(capture(*ops))
+        assert [row[1:] for row in query(WINDOWS)] == [(at, at + 45, 7, "start/done pair") for at in (10, 60)]
+
     def test_a_synchronous_collective_has_no_done_and_hides_nothing(self, ingest: Any) -> None:
         text = f"%all-reduce.1 = f32[8]{{0}} all-reduce(f32[8]{{0}} %x), {self.GROUP}"
         _, query = ingest(capture((self.START, 0, 2), (text, 4, 9), (self.DONE, 12, 15), devices=2))

@@ -184,10 +184,16 @@ def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], 
 def _partners(pair: Int64, ops: CollectiveOps, starts: Int64, dones: Int64) -> tuple[Int64, Int64]:
     """Return the starts that a done ends, and those dones.
 
-    In one execution of a program the k-th done of a pair ends the k-th start.
+    In one execution of a program the k-th done of a pair ends the k-th start. Dones before the first start end starts
+    from before the profile, which cut the execution.
     """
     both = np.concatenate([starts, dones])
     key = packed([pair[both], ops.execution[both]])
+    keys, of_key = np.unique(key, return_inverse=True)
+    first = np.full(len(keys), np.iinfo(np.int64).max)
+    np.minimum.at(first, of_key[: len(starts)], ops.start_ps[starts])
+    has_start = ops.start_ps[dones] >= first[of_key[len(starts) :]]
+    dones, key = dones[has_start], np.concatenate([key[: len(starts)], key[len(starts) :][has_start]])
     count = [occurrence(k, ops.start_ps[at]) for k, at in ((key[: len(starts)], starts), (key[len(starts) :], dones))]
     key = packed([key, np.concatenate(count)])
     _, of_start, of_done = np.intersect1d(key[: len(starts)], key[len(starts) :], True, return_indices=True)
