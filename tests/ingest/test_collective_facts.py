@@ -336,8 +336,8 @@ class TestLinks:
         _, query = ingest(space)
         assert query("SELECT link FROM collectives ORDER BY device_id") == [(link,) for link in expected]
 
-    def test_chips_of_a_slice_are_linked_by_ici_across_hosts(self, tmp_path: Path, tables_of: Any) -> None:
+    def test_chips_of_a_slice_are_linked_by_ici_across_hosts(self, tmp_path: Path, tables_in: Any) -> None:
         for number, space in enumerate(self.collective("{{0,2},{1,3}}", 4, hosts=2)):
             space.write(tmp_path / "plugins" / "profile" / "t" / f"host{number}.xplane.pb")
         ingest_one(tmp_path / "plugins", tmp_path / "w")
-        assert tables_of(tmp_path / "w")("SELECT DISTINCT link FROM collectives") == [("ici",)]
+        assert tables_in(tmp_path / "w")("SELECT DISTINCT link FROM collectives") == [("ici",)]
