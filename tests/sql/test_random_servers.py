@@ -19,7 +19,7 @@ RUNS = 60
 Row = dict[str, Any]
 _READ = (
     "runs", "devices", "instructions", "ops", "collectives", "phases", "step_batches", "host_events", "event_stats",
-    "plane_stats",
+    "plane_stats", "counters",
 )  # fmt: skip
 _CACHE = '(bf16[8,128] %q, bf16[700,64,4,2,128]{4,3,2,1,0} %cache), custom_call_target="tpu_custom_call"'
 _US = 1_000_000
@@ -96,6 +96,10 @@ def _made_up(run_id: str, seed: int) -> dict[str, list[Row]]:
             {"host": pick.choice(["a", "b"]), "plane": f"p{number}", "name": f"{unit}_utilization_percent"}
             | pick.choice([{"double_value": pick.random() * 100}, {"int_value": pick.randrange(101)}, {}])
         )
+    for number in range(pick.choice([0, 0, 3, 8])):
+        name = pick.choice(["MXU: % util", "VALU: % util", "HBM bytes"])
+        sample = {"event_id": 2000 + number, "host": "a", "device_id": pick.randrange(2), "name": name}
+        tables["counters"].append(sample | {"start_ps": number, "value": maybe(pick.random() * 100, 0.2)})
     return {name: [{"run_id": run_id} | row for row in rows] for name, rows in tables.items()}
 
 

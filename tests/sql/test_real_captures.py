@@ -163,12 +163,15 @@ def test_both_forms_of_a_capture_give_the_same_values(
     assert known == pytest.approx({k: v for k, v in chrome.items() if v is not None}, rel=1e-6)
 
 
-def test_nothing_is_invented_for_a_partial_collective(
+def test_a_rank_is_known_where_its_peers_are_not_in_the_capture(
     connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
 ) -> None:
+    """The program's device assignment says which of four devices the one of the capture is; it passes all on."""
     [volume] = _rows(connection, "metrics.traffic_volume", runs[V6E])
-    assert volume["message_bytes_per_device"] == 3 * 5 * 1024 * 1024 * 256 * 4
-    assert volume["wire_bytes_per_device"] is None
+    assert volume["message_bytes_per_device"] == volume["wire_bytes_per_device"] == 3 * 5 * 1024 * 1024 * 256 * 4
+    [partial] = {r["is_partial"] for r in _rows(connection, "main.collectives", runs[V6E])}
+    assert partial
+    assert _rows(connection, "metrics.collective_skew", runs[V6E]) == []
     assert all(0 <= r["idle_ratio"] < 1 for r in _rows(connection, "metrics.device_idle", runs[V6E]))
     assert _rows(connection, "metrics.ttft", runs[V6E]) == []
 

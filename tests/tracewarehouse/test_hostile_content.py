@@ -153,7 +153,7 @@ def test_links_are_not_followed_out_of_a_folder(tmp_path: Path) -> None:
     inside.mkdir()
     (inside / "a.xplane.pb").symlink_to(outside)
     (inside / "folder").symlink_to(outside.parent)
-    with pytest.raises(NoCaptureError), pytest.warns(SkippedEntryWarning, match="a link to another place"):
+    with pytest.raises(NoCaptureError, match=r"left out .*a\.xplane\.pb \(a link to another place\), .*folder \("):
         find_captures(inside)
     (inside / "b.xplane.pb").write_bytes(outside.read_bytes())
     (inside / "c.xplane.pb").symlink_to("b.xplane.pb")

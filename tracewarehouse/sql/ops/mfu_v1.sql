@@ -77,9 +77,9 @@ served AS (
   SELECT
     run_id, s.phase,
     COUNT(*) AS steps,
-    SUM(t.prefill_tokens + t.decode_tokens) AS tokens,
-    SUM(t.head_tokens) AS head_tokens,
-    SUM(t.contexts) AS contexts
+    CAST(SUM(t.prefill_tokens + t.decode_tokens) AS BIGINT) AS tokens,
+    CAST(SUM(t.head_tokens) AS BIGINT) AS head_tokens,
+    CAST(SUM(t.contexts) AS BIGINT) AS contexts
   FROM models.run_steps AS s
   INNER JOIN models.step_tokens AS t USING (run_id, step)
   WHERE s.is_timed AND t.head_tokens IS NOT NULL AND t.contexts IS NOT NULL

@@ -48,7 +48,7 @@ SELECT
   e.exposed_ps * f.quarters * 25 / t.span_ps AS saved_percent, -- Share of the time saved.
   'upper' AS bound,
   e.exposed_ps * f.quarters / 4e9 AS saved_ms, -- Time saved on all devices.
-  t.span_ps / 1e9 AS time_ms,
+  t.span_ps / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   e.executions -- Executions of collectives between slices, on all devices.
 FROM exposed AS e
 INNER JOIN factors AS f USING (run_id)
