@@ -65,11 +65,10 @@ class HloModule:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
             return None
 
-    @property
+    @cached_property
     def fused_collectives(self) -> frozenset[str]:
         """Names of the fusions that carry a collective whose channel nothing outside of them has."""
-        is_parsed = "_module" in vars(self)
-        if not is_parsed and not any(kind.encode() in self.raw for kind in KINDS):
+        if not any(kind.encode() in self.raw for kind in KINDS):
             return frozenset()
         return self._module.fused_collectives if self._module else frozenset()
 
