@@ -81,7 +81,7 @@ def test_facts_say_what_ran_and_how_steps_were_found(warehouse: Warehouse) -> No
         ("Devices", "4 x virtual CPU device, 2 hosts"),
         ("Mesh", "pp=2,tp=2"),
         ("Steps", "5, read from: marker"),
-        ("Layers", "known for at least 98 % of each phase's op time"),
+        ("Layers", "known for at least 97 % of each phase's op time"),
         ("Captured", "2026-11-22 23:33:17 UTC, 2,892 events"),
         ("Framework", "torch_xla 2.9.0"),
         ("Run", warehouse.run("llama-pp2tp2-b4-i16-o5-hosts2").run_id),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -182,7 +183,9 @@ def _mesh(facts: Mapping[str, Any]) -> str | None:
 
 
 def _layers(coverage: float | None) -> str | None:
-    return None if coverage is None else f"known for at least {100 * coverage:.0f} % of each phase's op time"
+    if coverage is None or coverage >= 1:
+        return None if coverage is None else "known for all op time"
+    return f"known for at least {math.floor(100 * coverage)} % of each phase's op time"
 
 
 def _date(captured_ns: int | None) -> str | None:
