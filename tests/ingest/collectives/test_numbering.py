@@ -57,12 +57,13 @@ def capture(
     space: Space | None = None,
     executions: int = 3,
     host: str = "h0",
+    gap: int = 100,
 ) -> Space:
     """A program that sums up over `groups`; the devices of each of `together` run it at the same time.
 
     Args:
         groups: replica groups, of logical numbers.
-        together: sets of device ordinals; each begins when the one before has ended.
+        together: sets of device ordinals; each begins `gap` after the one before, an op takes 50.
         assignment: the device assignment that the Hlo Proto states; without one there is no proto.
         devices: ordinals of the devices.
         ids: global ids of the devices, which their planes state.
@@ -70,6 +71,7 @@ def capture(
         space: a capture to which it is added.
         executions: executions of the program.
         host: name of the host.
+        gap: time from one set to the next.
     """
     space, text = space or Space(hostnames=[host]), reduction(groups)
     for place, ordinal in enumerate(devices):
@@ -79,7 +81,7 @@ def capture(
         metadata = tpu.instruction(text, hlo_category="all-reduce", program_id=Unsigned(program))
         [slot] = [i for i, members in enumerate(together) if ordinal in members]
         for n in range(executions):
-            begin = 1000 * n + 100 * slot + ordinal
+            begin = 1000 * n + gap * slot + ordinal
             tpu.modules.event(f"jit_step({program})", begin, 60)
             tpu.ops.event(metadata, begin, 50)
     if assignment:
@@ -235,6 +237,25 @@ class TestByTime:
         [(detail,)] = query("SELECT detail FROM quality_flags WHERE flag = 'unverified_groups'")
         assert detail.endswith("0 of 6 pairs of ranks overlap in time")
 
+    def test_where_several_orders_fit_the_one_whose_ranks_leave_together_is_taken(self, ingest: Any) -> None:
+        """
+        0, 3  |=====|
+        1, 2    |=====|     all overlap, and {0,3} and {1,2} end within 3, {0,2} and {1,3} within 22
+        """
+        _, query = ingest(capture("{{0,2},{1,3}}", [(0, 3), (1, 2)], gap=20))
+        assert query(GROUPS) == [(0, [0, 3]), (1, [1, 2])]
+        assert query(FLAGS) == [("inferred_order",)]
+
+    def test_times_that_fit_several_orders_alike_are_flagged(self, ingest: Any) -> None:
+        _, query = ingest(capture("{{0,2},{1,3}}", [(0, 1, 2, 3)]))
+        assert query(GROUPS) == [(0, [0, 2]), (1, [1, 3])]
+        [(detail,)] = query("SELECT detail FROM quality_flags WHERE flag = 'unverified_groups'")
+        assert detail.endswith("the ranks' times fit the order 0,1,2,3, which is taken, and 1 more")
+
+    def test_an_order_with_the_same_members_is_no_rival(self, ingest: Any) -> None:
+        _, query = ingest(capture("{{0,1},{2,3}}", [(0, 1, 2, 3)]))
+        assert query(FLAGS) == []
+
     def test_groups_of_all_devices_need_no_order(self, ingest: Any) -> None:
         _, query = ingest(capture("{{0,1,2,3}}", [(0, 1), (2, 3)]))
         assert query(FLAGS) == []
@@ -273,7 +294,8 @@ class TestOverlap:
                 start = np.array([100 * slot + device], np.int64)
                 times.add(device, np.zeros(1, np.int32), np.zeros(1, np.int64), start, start + 50)
         right = times.overlap(0, groups, is_permute=False)
-        assert right == (8 - len(groups), 8 - len(groups))
+        assert right[:2] == (8 - len(groups), 8 - len(groups))
+        assert right.spread_ps == sum(max(g) - min(g) for g in groups)
         own = [list(range(i, i + size)) for i in range(0, 8, size)]
         found = times.overlap(0, own, is_permute=False)
         assert (found.overlapping == found.tried) == ({frozenset(g) for g in own} == {frozenset(g) for g in groups})
@@ -284,9 +306,9 @@ class TestOverlap:
         for device, start in ((0, 0), (1, 100)):
             at = np.array([start], np.int64)
             times.add(device, np.zeros(1, np.int32), np.zeros(1, np.int64), at, at + 50)
-        assert times.overlap(0, [(0, 1)], is_permute=True) == (1, 1)
-        assert times.overlap(0, [(1, 0)], is_permute=True) == (1, 0)
-        assert times.overlap(0, [(0, 1)], is_permute=False) == (1, 0)
+        assert times.overlap(0, [(0, 1)], is_permute=True)[:2] == (1, 1)
+        assert times.overlap(0, [(1, 0)], is_permute=True)[:2] == (1, 0)
+        assert times.overlap(0, [(0, 1)], is_permute=False) == (1, 0, 100)
 
 
 @given(st.permutations(range(6)), st.sampled_from([0, 100]))

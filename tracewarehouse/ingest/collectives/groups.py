@@ -12,6 +12,7 @@ import numpy as np
 from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.axis_inference import CollectiveSeen, InferredAxis, infer_axes
 from tracewarehouse.ingest.collectives.numbering import (
+    CLEARLY,
     Assignment,
     DeviceNumbers,
     Numbering,
@@ -105,24 +106,36 @@ class CollectiveGroups:
             return
         times = measure()
         for key, (orders, rows) in open_rows.items():
-            best, overlap = 0, Overlap()
-            for index, copies in enumerate(orders.possible):
-                found = self._overlap(copies, rows, times)
-                if index == 0 or found.overlapping * overlap.tried > overlap.overlapping * found.tried:
-                    best, overlap = index, found
-                if overlap.tried == overlap.overlapping:
-                    break
-            self._tell(key, orders, best, overlap, rows[0])
+            found = [self._overlap(copies, rows, times) for copies in orders.possible]
+            best = max(range(len(found)), key=lambda i: found[i].overlapping / max(1, found[i].tried))
+            fitting = [i for i, overlap in enumerate(found) if overlap.tried == overlap.overlapping > 0]
+            members = [self._members(copies, rows) for copies in orders.possible]
+            if rivals := [i for i in fitting if best in fitting and members[i] != members[best]]:
+                closest = min([best, *rivals], key=lambda i: found[i].spread_ps)
+                others = [i for i in [best, *rivals] if members[i] != members[closest]]
+                if any(found[i].spread_ps <= CLEARLY * found[closest].spread_ps for i in others):
+                    self._leave_open(orders, best, len(others), rows[0])
+                    continue
+                best = closest
+            self._tell(key, orders, best, found[best], rows[0])
         self._participants.clear()
 
     def _overlap(self, copies: Sequence[Numbering], rows: Iterable[int], times: RankTimes) -> Overlap:
-        tried = overlapping = 0
+        total = Overlap()
         for number in rows:
             row = self._instructions[number]
             is_permute = row.collective is not None and row.collective.pairs is not None
-            found = times.overlap(number, _devices(row.members or (), copies), is_permute=is_permute)
-            tried, overlapping = tried + found.tried, overlapping + found.overlapping
-        return Overlap(tried, overlapping)
+            total = total.plus(times.overlap(number, _devices(row.members or (), copies), is_permute=is_permute))
+        return total
+
+    def _members(self, copies: Sequence[Numbering], rows: Iterable[int]) -> list[set[frozenset[int | None]]]:
+        """Return the devices of each group of these instructions, in whatever order."""
+        return [{frozenset(g) for g in _devices(self._instructions[n].members or (), copies)} for n in rows]
+
+    def _leave_open(self, orders: Orders, best: int, count: int, number: int) -> None:
+        module = shown(self._instructions[number].module or self._instructions[number].name)
+        order = ",".join(str(d) for d in orders.possible[best][0])
+        self.unverified.append(f"{module}: the ranks' times fit the order {order}, which is taken, and {count} more")
 
     def _tell(self, key: tuple[tuple[int, ...], int], orders: Orders, best: int, overlap: Overlap, number: int) -> None:
         module = shown(self._instructions[number].module or self._instructions[number].name)

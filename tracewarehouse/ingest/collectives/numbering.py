@@ -3,7 +3,7 @@
 Replica groups count the places of a program's device assignment, replica by replica. Most captures embed the
 assignment, which names devices by their global ids. Where a capture lacks it, programs use one of a few orders: the
 devices' own, that of the manifest's mesh, or a ring of a TPU tray. The ranks of one execution of a collective overlap
-in time, because none leaves before all have arrived. So the ranks' times tell the order.
+in time, because none leaves before all have arrived, and they leave together. So the ranks' times tell the order.
 """
 
 from __future__ import annotations
@@ -39,16 +39,28 @@ OVERLAPPING = 0.99
 wrong members a few in a hundred do not, as devices often run in step."""
 
 
+CLEARLY = 2
+"""How many times as far apart the ranks must end in any other order that fits, before the times tell the order."""
+
+
 class Overlap(NamedTuple):
-    """Pairs of ranks that were compared, each rank with the first of its execution to leave, and how many overlap."""
+    """Pairs of ranks that were compared, each rank with the first of its execution to leave, and how many overlap.
+
+    `spread_ps` sums the time from the first to the last rank's end over the executions of synchronous collectives.
+    """
 
     tried: int = 0
     overlapping: int = 0
+    spread_ps: int = 0
 
     @property
     def is_verified(self) -> bool:
         """Whether the ranks overlap as those of one execution do."""
         return self.tried > 0 and self.overlapping >= OVERLAPPING * self.tried
+
+    def plus(self, other: Overlap) -> Overlap:
+        """Return the pairs of both."""
+        return Overlap(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -190,7 +202,7 @@ class RankTimes:
         start[row, column], end[row, column] = (np.concatenate([h[k] for h in here]) for k in (2, 3))
         runs[row, column] = True
         place = {h[0]: k for k, h in enumerate(here)}
-        tried = overlapping = 0
+        total = Overlap()
         for group in groups:
             on_clock: dict[int, list[int]] = {}
             for device in group:
@@ -198,9 +210,8 @@ class RankTimes:
                     on_clock.setdefault(self.clocks[device], []).append(place[device])
             for ranks in on_clock.values():
                 found = (_permuted if is_permute else _synchronised)(ranks, start, end, runs)
-                tried += found.tried
-                overlapping += found.overlapping
-        return Overlap(tried, overlapping)
+                total = total.plus(found)
+        return total
 
 
 def _synchronised(ranks: list[int], start: Int64, end: Int64, runs: npt.NDArray[np.bool_]) -> Overlap:
@@ -209,7 +220,9 @@ def _synchronised(ranks: list[int], start: Int64, end: Int64, runs: npt.NDArray[
     is_shared = runs[ranks].sum(axis=0) > 1
     is_late = start[ranks] > end[ranks].min(axis=0)
     tried = int((runs[ranks].sum(axis=0) - 1)[is_shared].sum())
-    return Overlap(tried, tried - int(is_late[:, is_shared].sum()))
+    last = np.where(runs[ranks], end[ranks], np.iinfo(np.int64).min).max(axis=0)
+    spread = int((last - end[ranks].min(axis=0))[is_shared].sum())
+    return Overlap(tried, tried - int(is_late[:, is_shared].sum()), spread)
 
 
 def _permuted(ranks: list[int], start: Int64, end: Int64, runs: npt.NDArray[np.bool_]) -> Overlap:
