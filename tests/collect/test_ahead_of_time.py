@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -219,23 +220,29 @@ def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path) -> No
         compile_ahead(spec, "v6e:2x4", tmp_path / "a", str(python))
 
 
-def test_plan_prints_memory_and_traffic_of_each_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_traces: Path
-) -> None:
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_traces: Path) -> Callable[..., str]:
+    """Gives what `tw plan` prints of a step that the compiler has made for a chip."""
     program = shared_traces / "tpu-hlo" / "llama-tp8.decode.v6e-2x4.hlo.pb.gz"
     if not program.exists():
         pytest.skip("the compiled programs are not here")
+
+    def printed(chip: str, memory: dict[str, int], *arguments: str) -> str:
+        step = CompiledStep("decode", program, chip, memory)
+        monkeypatch.setattr("tracewarehouse.collect.ahead_of_time.compile_ahead", lambda *_: [step])
+        result = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *arguments, "--batch", "8"])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return printed
+
+
+def test_plan_prints_memory_and_traffic_of_each_step(planned: Callable[..., str]) -> None:
     memory = {"arguments": 40 * 10**9, "outputs": 10**9, "aliased": 10**9, "temporaries": 10**9, "program": 0}
-    monkeypatch.setattr(
-        "tracewarehouse.collect.ahead_of_time.compile_ahead",
-        lambda *_: [CompiledStep("decode", program, "TPU v6e", memory)],
-    )
-    arguments = ["-w", str(tmp_path / "w"), "plan", "llama", "--mesh", "tp=8", "--topology", "v6e:2x4", "--batch", "8"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "41 GB per device" in result.stdout
-    assert "does not fit a device of TPU v6e" in result.stdout
-    assert "  all-reduce\ttp\t4 per step\t16384 message bytes\t28672 bytes sent per chip\n" in result.stdout
+    said = planned("TPU v6e", memory, "llama", "--mesh", "tp=8", "--topology", "v6e:2x4")
+    assert "41 GB per device" in said
+    assert "does not fit a device of TPU v6e" in said
+    assert "  all-reduce\ttp\t4 per step\t16384 message bytes\t28672 bytes sent per chip\n" in said
 
 
 def test_donated_arguments_and_source_files_of_a_dump() -> None:
@@ -257,24 +264,12 @@ def test_memory_of_a_chip_counts_donated_outputs_once(tmp_path: Path) -> None:
     assert CompiledStep("decode", tmp_path, "TPU v5e", memory).bytes_per_device == 18
 
 
-def test_plan_says_whether_the_whole_model_fits_where_a_part_was_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_traces: Path
-) -> None:
-    program = shared_traces / "tpu-hlo" / "llama-tp8.decode.v6e-2x4.hlo.pb.gz"
-    if not program.exists():
-        pytest.skip("the compiled programs are not here")
+def test_plan_says_whether_the_whole_model_fits_where_a_part_was_compiled(planned: Callable[..., str]) -> None:
     memory = {"arguments": 4 * 10**9, "outputs": 0, "aliased": 0, "temporaries": 0, "program": 0}
-    monkeypatch.setattr(
-        "tracewarehouse.collect.ahead_of_time.compile_ahead",
-        lambda *_: [CompiledStep("decode", program, "TPU v5e", memory)],
-    )
-    model = ["deepseek-ai/DeepSeek-V3.1-Base", "--mesh", "ep=2,tp=4", "--topology", "v5e:2x4", "--batch", "8"]
-    result = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *model, "--layers", "4"])
-    assert result.exit_code == 0, result.output
-    said = re.search(
-        r"4 of 61 layers; the whole model needs (\d+) GB and does not fit a device of TPU v5e", result.stdout
-    )
-    assert said is not None, result.stdout
+    model = ["deepseek-ai/DeepSeek-V3.1-Base", "--mesh", "ep=2,tp=4", "--topology", "v5e:2x4"]
+    printed = planned("TPU v5e", memory, *model, "--layers", "4")
+    said = re.search(r"4 of 61 layers; the whole model needs (\d+) GB and does not fit a device of TPU v5e", printed)
+    assert said is not None, printed
     # 57 layers more, of 256 experts with three matrices of 7168 x 2048 in bfloat16 each, over 8 devices
     assert int(said[1]) > 4 + 57 * 256 * 3 * 7168 * 2048 * 2 / 8 / 1e9
-    assert "-l4" in result.stdout
+    assert "-l4" in printed
