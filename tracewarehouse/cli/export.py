@@ -57,13 +57,13 @@ def chrome(
         raise typer.BadParameter(f"{output} is one file, and {len(run)} runs are asked for; name a folder")
     with context.obj.open() as warehouse:
         entries = {entry.run_id: entry for entry in map(warehouse.run, run)}.values()
+        if is_folder and output is not None:
+            output.mkdir(parents=True, exist_ok=True)
         names = Counter(entry.name for entry in entries)
         for entry in entries:
             has_several_hosts = entry.rows.get("hosts", 1) > 1
             name = file_name(entry.name if names[entry.name] == 1 else f"{entry.name}-{entry.run_id}")
             own = Path(name if has_several_hosts else f"{name}.trace.json")
-            if is_folder and output is not None:
-                output.mkdir(parents=True, exist_ok=True)
             target = own if output is None else output / own if is_folder else output
             files = export_chrome(warehouse, entry.run_id, target)
             for path in files:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,33 +17,29 @@ from tracewarehouse.ingest.errors import TracewarehouseError, printable
 if TYPE_CHECKING:
     from tracewarehouse.executors.executor import Executor
     from tracewarehouse.ingest.capture.costs import Costs
-    from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.pipeline import IngestResult
     from tracewarehouse.warehouse import Warehouse
 
+_Value = TypeVar("_Value")
 
-def _mesh(text: str) -> Mesh:
-    try:
-        return parse_mesh(text)
-    except TracewarehouseError as error:
-        raise typer.BadParameter(str(error)) from None
+
+def _usage(parse: Callable[[str], _Value]) -> Callable[[str], _Value]:
+    """Return the parser of an option, which calls what it cannot read a wrong use."""
+
+    def parsed(text: str) -> _Value:
+        try:
+            return parse(text)
+        except TracewarehouseError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parsed
 
 
 def _costs(file: str) -> Costs:
     from tracewarehouse.ingest.capture.costs import load_costs
 
-    try:
-        return load_costs(file)
-    except TracewarehouseError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _device(text: str) -> str:
-    try:
-        return parse_device(text)
-    except TracewarehouseError as error:
-        raise typer.BadParameter(str(error)) from None
+    return load_costs(file)
 
 
 MeshOption = Annotated[
@@ -50,7 +47,7 @@ MeshOption = Annotated[
     typer.Option(
         metavar="<str>",
         help="Device mesh, outermost axis first, such as dp=2,tp=4. Replaces the manifest's.",
-        parser=_mesh,
+        parser=_usage(parse_mesh),
     ),
 ]
 
@@ -79,7 +76,7 @@ DeviceOption = Annotated[
         "--device",
         metavar="KIND",
         help="Kind of the chips, such as TPU7x or H200, where neither capture nor card tells it.",
-        parser=_device,
+        parser=_usage(parse_device),
         show_default=False,
     ),
 ]
@@ -102,7 +99,7 @@ def ingest(
         typer.Option(
             metavar="FILE",
             help="JSON or TOML with flops and bytes of kernels by name, for kernels whose cost the profiler lacks.",
-            parser=_costs,
+            parser=_usage(_costs),
             show_default=False,
         ),
     ] = None,

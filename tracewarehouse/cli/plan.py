@@ -103,13 +103,11 @@ def _verdict(spec: RunSpec, step: CompiledStep) -> str:
     from tracewarehouse.collect.models.architectures import model_architecture
 
     layers = model_architecture(spec.model).config["num_hidden_layers"] if spec.is_published else spec.layers
-    if layers == spec.layers:
-        return f"{'fits' if step.fits(step.bytes_per_device) else 'does not fit'} a device of {step.chip}"
-    whole = spec.model_copy(update={"layers": layers})
-    size = step.bytes_per_device + _need(whole).total - _need(spec).total
-    fits = "fits" if step.fits(size) else "does not fit"
-    needs = f"{spec.layers} of {layers} layers; the whole model needs {_gigabytes(size)} GB"
-    return f"{needs} and {fits} a device of {step.chip}"
+    size, needs = step.bytes_per_device, ""
+    if layers != spec.layers:
+        size += _need(spec.model_copy(update={"layers": layers})).total - _need(spec).total
+        needs = f"{spec.layers} of {layers} layers; the whole model needs {_gigabytes(size)} GB and "
+    return f"{needs}{'fits' if step.fits(size) else 'does not fit'} a device of {step.chip}"
 
 
 def _need(spec: RunSpec) -> MemoryNeed:

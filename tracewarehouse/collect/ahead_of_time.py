@@ -16,10 +16,11 @@ from pathlib import Path
 
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
 from tracewarehouse.collect.harness.backend import BACKENDS
-from tracewarehouse.collect.memory import chip_memory, known_chips, require_host_memory
+from tracewarehouse.collect.memory import chip_memory, require_host_memory
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import Topology
+from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.errors import shown
 
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
@@ -114,10 +115,8 @@ def _compile_torch_xla(spec: RunSpec, topology: str, folder: Path, python: str) 
 
 def _chip(kind: str) -> str:
     """Return the kind of a chip in the table of hardware, given libtpu's name of it."""
-    for name, entry in known_chips().items():
-        if kind.lower() in (match.lower() for match in entry["match"]):
-            return name
-    return kind
+    entry = chip_named(kind)
+    return str(entry["kind"]) if entry else kind
 
 
 def _require_compiler(python: str, packages: tuple[str, ...]) -> None:

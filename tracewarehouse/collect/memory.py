@@ -6,11 +6,8 @@ Nothing here allocates anything or imports torch. Weights follow the partition r
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from tracewarehouse.collect.models.pretrained import PretrainedModel, pretrained
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BY_KV_HEAD, MODES, Partition, places, weight_partition
 from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
+from tracewarehouse.ingest.capture.hardware import chips
 from tracewarehouse.ingest.capture.manifest import Mesh
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -163,11 +161,9 @@ def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:
     return memory_need(model, whole).total
 
 
-@cache
 def known_chips() -> dict[str, dict[str, Any]]:
-    """Return the entries of the table by kind, such as `TPU v5e`."""
-    text = files("tracewarehouse").joinpath("hardware.json").read_text(encoding="utf-8")
-    return {entry["kind"]: entry for entry in json.loads(text)["devices"]}
+    """Return the entries of the table of hardware by kind, such as `TPU v5e`."""
+    return {entry["kind"]: entry for entry in chips()}
 
 
 def chip_memory(kind: str) -> int:

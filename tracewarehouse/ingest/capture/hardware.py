@@ -19,7 +19,7 @@ def known_kind(text: str) -> tuple[str, str]:
     """
     known = chip_named(text.replace("_", " ").strip()) or chip_named(f"TPU {text}")
     if known is None:
-        kinds = ", ".join(entry["kind"] for entry in _table())
+        kinds = ", ".join(entry["kind"] for entry in chips())
         raise CaptureError(f"the peaks of a {shown(text)!r} are not known; known are {kinds}")
     return "tpu" if known["link"] == "ici" else "gpu", known["kind"]
 
@@ -31,7 +31,7 @@ def chip_stated(vendor: str | None, stats: Mapping[str, float | None]) -> dict[s
         stats.get("core_count"),
         (stats.get("memory_size") or 0) / 1e9,
     )
-    for entry in _table():
+    for entry in chips():
         states = entry.get("states")
         if (
             states
@@ -47,21 +47,22 @@ def chip_stated(vendor: str | None, stats: Mapping[str, float | None]) -> dict[s
 
 def vendors() -> set[str]:
     """Return the vendors of GPUs, in lower case."""
-    return {entry["states"]["vendor"].lower() for entry in _table() if "states" in entry}
+    return {entry["states"]["vendor"].lower() for entry in chips() if "states" in entry}
 
 
 def chip_named(kind: str | None) -> dict[str, Any] | None:
     """Return the entry of the table that has this name; None without one."""
     if kind is None:
         return None
-    for entry in _table():
+    for entry in chips():
         if any(kind.lower() == m.lower() for m in entry["match"]):
             return entry
     return None
 
 
 @cache
-def _table() -> list[dict[str, Any]]:
+def chips() -> list[dict[str, Any]]:
+    """Return the entries of the table."""
     content = json.loads((files("tracewarehouse") / "hardware.json").read_text(encoding="utf-8"))
     table: list[dict[str, Any]] = content["devices"]
     return table

@@ -80,10 +80,10 @@ def find_captures(path: Path, *, max_gzip_ratio: float | None = None) -> list[Ca
     start a second apart each create such a folder; these folders are one capture if their profile windows overlap, or
     if the manifest names the hosts of all of them. Loose files in one folder are hosts of one run if their profile
     windows overlap, and separate runs otherwise. Other `.json` files are taken if they begin as a Chrome trace does. A
-    `.trace.json` beside the `.xplane.pb` of the same host is the
-    profiler's lossy export and is ignored, unless the `.xplane.pb` is empty, as it may be after a long profile. Entries
-    whose names begin with a dot are left out. Links that lead out of the folder, or to nothing, are not followed; they
-    files of other profilers, cards of CCL-Bench and folders that cannot be read are named in a `SkippedEntryWarning`.
+    `.trace.json` beside the `.xplane.pb` of the same host is the profiler's lossy export and is ignored, unless the
+    `.xplane.pb` is empty, as it may be after a long profile. Entries whose names begin with a dot are left out. A
+    `SkippedEntryWarning` names what else is: links that lead out of the folder or to nothing, files of other profilers,
+    cards of CCL-Bench, and folders that cannot be read.
 
     Raises:
         NoCaptureError: the path does not exist, or there is no capture under it.

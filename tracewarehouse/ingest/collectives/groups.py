@@ -109,15 +109,16 @@ class CollectiveGroups:
             found = [self._overlap(copies, rows, times) for copies in orders.possible]
             best = max(range(len(found)), key=lambda i: found[i].overlapping / max(1, found[i].tried))
             fitting = [i for i, overlap in enumerate(found) if overlap.tried == overlap.overlapping > 0]
-            members = [self._members(copies, rows) for copies in orders.possible]
-            if rivals := [i for i in fitting if best in fitting and members[i] != members[best]]:
-                closest = min([best, *rivals], key=lambda i: found[i].spread_ps)
-                others = [i for i in [best, *rivals] if members[i] != members[closest]]
+            rivals: list[int] = []
+            if len(fitting) > 1:
+                members = {i: self._members(orders.possible[i], rows) for i in fitting}
+                closest = min(fitting, key=lambda i: found[i].spread_ps)
+                others = [i for i in fitting if members[i] != members[closest]]
                 if any(found[i].spread_ps <= CLEARLY * found[closest].spread_ps for i in others):
-                    self._leave_open(orders, best, len(others), rows[0])
-                    continue
-                best = closest
-            self._tell(key, orders, best, found[best], rows[0])
+                    rivals = others
+                else:
+                    best = closest
+            self._tell(key, orders, best, found[best], rows[0], len(rivals))
         self._participants.clear()
 
     def _overlap(self, copies: Sequence[Numbering], rows: Iterable[int], times: RankTimes) -> Overlap:
@@ -132,16 +133,24 @@ class CollectiveGroups:
         """Return the devices of each group of these instructions, in whatever order."""
         return [{frozenset(g) for g in _devices(self._instructions[n].members or (), copies)} for n in rows]
 
-    def _leave_open(self, orders: Orders, best: int, count: int, number: int) -> None:
-        module = shown(self._instructions[number].module or self._instructions[number].name)
-        order = ",".join(str(d) for d in orders.possible[best][0])
-        self.unverified.append(f"{module}: the ranks' times fit the order {order}, which is taken, and {count} more")
-
-    def _tell(self, key: tuple[tuple[int, ...], int], orders: Orders, best: int, overlap: Overlap, number: int) -> None:
+    def _tell(
+        self,
+        key: tuple[tuple[int, ...], int],
+        orders: Orders,
+        best: int,
+        overlap: Overlap,
+        number: int,
+        rivals: int,
+    ) -> None:
+        """Take an order and say how it is known; `rivals` are the orders with other members that fit as well."""
         module = shown(self._instructions[number].module or self._instructions[number].name)
         pairs = f"{overlap.overlapping} of {overlap.tried} pairs of ranks overlap in time"
         order = ",".join(str(d) for d in orders.possible[best][0])
-        if overlap.is_verified:
+        if rivals:
+            self.unverified.append(
+                f"{module}: the ranks' times fit the order {order}, which is taken, and {rivals} more"
+            )
+        elif overlap.is_verified:
             self._chosen[key] = best
             order_of_mesh = orders.possible[best][0] if len(orders.possible[best]) == 1 else []
             if self._is_mesh_assumed and len(order_of_mesh) == len(self._by_number):

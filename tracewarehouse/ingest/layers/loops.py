@@ -6,8 +6,8 @@ once in each iteration. Any other op, as in a branch, belongs to the iteration o
 
 Of nested loops one is counted. It is the outermost with at least three products of its own, without those of the
 embedding and the output head: a loop over layers has them, a loop over the blocks of an attention, over the tokens of
-an answer or over the parts of a batch has not. Without such a loop it is the
-innermost. A loop that has no work of its own but a loop counts as one with that loop.
+an answer or over the parts of a batch has not. Without such a loop it is the innermost. A loop that has no work of its
+own but a loop counts as one with that loop.
 """
 
 from __future__ import annotations

@@ -257,9 +257,7 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
 
 def kernel_communication(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[np.float64]]) -> Iterator[Flag]:
     """Yield a flag if kernels send data to other devices themselves; `time_ps` is as in `unsized_time`."""
-    total = np.zeros(len(rows))
-    for part in time_ps:
-        total[: len(part)] += part
+    total = _summed(time_ps, len(rows))
     compute_ps = sum(ps for row, ps in zip(rows, total.tolist(), strict=True) if row.op_class == "compute")
     kernels: dict[str, float] = {}
     for row, ps in zip(rows, total.tolist(), strict=True):

@@ -18,18 +18,7 @@ notes: >
   ici_bandwidth_utility asks the same of the links within a slice.
 changed: First version.
 ---*/
-WITH factors AS (
-  SELECT run_id, '2' AS factor, 2 AS quarters
-  FROM main.runs
-  UNION ALL
-  SELECT run_id, '4' AS factor, 3 AS quarters
-  FROM main.runs
-  UNION ALL
-  SELECT run_id, 'infinite' AS factor, 4 AS quarters
-  FROM main.runs
-),
-
-exposed AS (
+WITH exposed AS (
   SELECT run_id, phase, COUNT(*) AS executions, SUM(exposed_added_ps) AS exposed_ps
   FROM models.timed_collectives
   WHERE link = 'dcn'
@@ -45,11 +34,11 @@ timed AS (
 SELECT
   run_id, e.phase,
   f.factor, -- How many times faster the network is - 2, 4 or infinite.
-  e.exposed_ps * f.quarters * 25 / t.span_ps AS saved_percent, -- Share of the time saved.
+  e.exposed_ps * f.saved_quarters * 25 / t.span_ps AS saved_percent, -- Share of the time saved.
   'upper' AS bound,
-  e.exposed_ps * f.quarters / 4e9 AS saved_ms, -- Time saved on all devices.
+  e.exposed_ps * f.saved_quarters / 4e9 AS saved_ms, -- Time saved on all devices.
   t.span_ps / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   e.executions -- Executions of collectives between slices, on all devices.
 FROM exposed AS e
-INNER JOIN factors AS f USING (run_id)
+INNER JOIN models.faster_links AS f USING (run_id)
 INNER JOIN timed AS t ON e.run_id = t.run_id AND e.phase IS NOT DISTINCT FROM t.phase

@@ -22,18 +22,7 @@ notes: >
 changed: First version.
 ccl_bench: scale_up_bw_utility
 ---*/
-WITH factors AS (
-  SELECT run_id, '2' AS factor, 0.5e0 AS saved_share
-  FROM main.runs
-  UNION ALL
-  SELECT run_id, '4' AS factor, 0.75e0 AS saved_share
-  FROM main.runs
-  UNION ALL
-  SELECT run_id, 'infinite' AS factor, 1e0 AS saved_share
-  FROM main.runs
-),
-
-fits AS (
+WITH fits AS (
   SELECT run_id, kind, axis, link, slope_ps_per_byte, intercept_ps
   FROM models.transfer_fit
   WHERE NOT COALESCE(is_above_peak, FALSE)
@@ -58,11 +47,11 @@ saved AS (
   SELECT
     run_id, t.device_id, t.phase, a.factor, t.is_fitted, t.link, CASE
       WHEN t.is_fitted = 1
-        THEN CAST(FLOOR(1000 * LEAST(t.exposed_ps, a.saved_share * t.byte_ps, t.beyond_latency_ps) + 5e-1) AS BIGINT)
+        THEN CAST(FLOOR(1000 * LEAST(t.exposed_ps, a.saved_quarters / 4e0 * t.byte_ps, t.beyond_latency_ps) + 5e-1) AS BIGINT)
       ELSE 0
     END AS saved_fs
   FROM timed AS t
-  INNER JOIN factors AS a USING (run_id)
+  INNER JOIN models.faster_links AS a USING (run_id)
 ),
 
 summed AS (

@@ -1,0 +1,16 @@
+/*---
+model: faster_links
+description: >
+  The factors by which links may be faster, for what-ifs, and the share of a time that each saves.
+---*/
+SELECT
+  run_id,
+  '2' AS factor, -- How many times faster the links are - 2, 4 or infinite.
+  2 AS saved_quarters -- 1 - 1 / factor, in quarters.
+FROM main.runs
+UNION ALL
+SELECT run_id, '4' AS factor, 3 AS saved_quarters
+FROM main.runs
+UNION ALL
+SELECT run_id, 'infinite' AS factor, 4 AS saved_quarters
+FROM main.runs
