@@ -77,16 +77,16 @@ peaks AS (
 
 SELECT
   'measured' AS what, -- measured, fit, or peak of the links.
-  kind, -- Kind of collective; NULL for the peak.
-  axis, -- Mesh axes of its groups; NULL for the peak.
-  CAST(bus_bytes AS DOUBLE) AS bus_bytes, -- Bytes that a device sends.
-  gbps, -- Bandwidth of the median execution, of the fit, or of the links.
-  slow_gbps, -- Bandwidth of the 90th percentile of the times; NULL unless measured.
-  fast_gbps, -- Bandwidth of the 10th percentile of the times; NULL unless measured.
-  executions, -- Executions; NULL unless measured.
-  link -- Class of the links that carry them: die, ici, nvlink or fabric, or mixed; NULL where not known.
-FROM measured
-LEFT JOIN links USING (kind, axis)
+  m.kind, -- Kind of collective; NULL for the peak.
+  m.axis, -- Mesh axes of its groups; NULL for the peak.
+  CAST(m.bus_bytes AS DOUBLE) AS bus_bytes, -- Bytes that a device sends.
+  m.gbps, -- Bandwidth of the median execution, of the fit, or of the links.
+  m.slow_gbps, -- Bandwidth of the 90th percentile of the times; NULL unless measured.
+  m.fast_gbps, -- Bandwidth of the 10th percentile of the times; NULL unless measured.
+  m.executions, -- Executions; NULL unless measured.
+  l.link -- Class of the links that carry them: die, ici, nvlink or fabric, or mixed; NULL where not known.
+FROM measured AS m
+LEFT JOIN links AS l ON m.kind = l.kind AND m.axis = l.axis
 UNION ALL
 SELECT
   'fit' AS what, kind, axis, bus_bytes, bus_bytes / (1e3 * transfer_us) AS gbps,

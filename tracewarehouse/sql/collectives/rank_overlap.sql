@@ -13,7 +13,10 @@ WITH clocks AS (
     h.run_id, h.host,
     COALESCE(h.clock_residual_ps, 0) AS slack_ps,
     CASE
-      WHEN f.flag IS NULL AND (h.clock_source IN ('first_host', 'collective_ends') OR h.clock_instances IS NOT NULL) THEN ''
+      WHEN
+        f.flag IS NULL
+        AND (h.clock_source IN ('first_host', 'collective_ends') OR h.clock_instances IS NOT NULL)
+        THEN ''
       ELSE h.host
     END AS clock
   FROM main.hosts AS h

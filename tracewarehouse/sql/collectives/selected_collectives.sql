@@ -36,6 +36,12 @@ medians AS (
   SELECT instruction_id, MEDIAN(execution_ps) AS median_ps
   FROM executions
   GROUP BY instruction_id
+),
+
+layers AS (
+  SELECT event_id, layer
+  FROM models.op_layers
+  WHERE run_id = run
 )
 
 SELECT
@@ -62,4 +68,4 @@ SELECT
 FROM ranks AS r
 LEFT JOIN executions AS e USING (instance)
 LEFT JOIN medians AS m ON e.instruction_id = m.instruction_id
-LEFT JOIN models.op_layers AS l ON r.event_id = l.event_id AND l.run_id = run
+LEFT JOIN layers AS l ON r.event_id = l.event_id

@@ -134,7 +134,11 @@ known_layers AS (
   GROUP BY phase
   HAVING
     MIN(value) >= 0.9
-    AND COUNT(DISTINCT run_id) = (SELECT COUNT(DISTINCT m.run_id) FROM members AS m WHERE m.is_named)
+    AND COUNT(DISTINCT run_id) = (
+      SELECT COUNT(DISTINCT m.run_id)
+      FROM members AS m
+      WHERE m.is_named
+    )
 ),
 
 judged AS (

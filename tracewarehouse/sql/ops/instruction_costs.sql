@@ -8,7 +8,8 @@ description: >
 ---*/
 WITH stated AS (
   SELECT
-    run_id, instruction_id, operand_dtype, given_flops, given_bytes_accessed, hbm_bytes_accessed, on_chip_bytes_accessed,
+    run_id, instruction_id, operand_dtype, given_flops, given_bytes_accessed, hbm_bytes_accessed,
+    on_chip_bytes_accessed,
     NULLIF(COALESCE(flops, event_flops), CASE WHEN opcode = 'custom-call' THEN 0 END) AS stated_flops,
     NULLIF(COALESCE(model_flops, event_model_flops), CASE WHEN opcode = 'custom-call' THEN 0 END) AS stated_model_flops,
     NULLIF(COALESCE(bytes_accessed, event_bytes_accessed), CASE WHEN opcode = 'custom-call' THEN 0 END) AS stated_bytes

@@ -16,13 +16,13 @@ changed: First version.
 ---*/
 WITH executed AS (
   SELECT
-    run_id, t.phase, t.category, instruction_id,
-    MIN(t.layer) AS first_layer,
-    MAX(t.layer) AS last_layer,
-    SUM(t.self_ps) AS self_ps,
-    SUM(t.ops) AS ops
-  FROM models.instruction_time AS t
-  GROUP BY run_id, t.phase, t.category, instruction_id
+    run_id, phase, category, instruction_id,
+    MIN(layer) AS first_layer,
+    MAX(layer) AS last_layer,
+    SUM(self_ps) AS self_ps,
+    SUM(ops) AS ops
+  FROM models.instruction_time
+  GROUP BY run_id, phase, category, instruction_id
 ),
 
 named AS (

@@ -29,8 +29,9 @@ contexts AS (
     SUM(requests) AS requests,
     SUM(decode_tokens) AS decode_tokens,
     SUM(requests * min_kv_length) AS context_tokens,
-    CASE WHEN COUNT(continued_step) = COUNT(*) AND MIN(continued_step) = MAX(continued_step) THEN MIN(continued_step) END
-      AS continued_step
+    CASE
+      WHEN COUNT(continued_step) = COUNT(*) AND MIN(continued_step) = MAX(continued_step) THEN MIN(continued_step)
+    END AS continued_step
   FROM followed
   WHERE step IS NOT NULL
   GROUP BY run_id, step

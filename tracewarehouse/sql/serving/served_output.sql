@@ -26,7 +26,9 @@ SELECT
   CAST(SUM(prefill_tokens) AS BIGINT) AS prefill_tokens, -- Tokens of prompts.
   CAST(SUM(decode_tokens) AS BIGINT) AS decode_tokens, -- Tokens of requests that generate.
   CAST(
-    SUM(CASE WHEN prefill_tokens > 0 THEN GREATEST(COALESCE(next_decode_tokens, 0) - decode_tokens, 0) ELSE 0 END) AS BIGINT
+    SUM(
+      CASE WHEN prefill_tokens > 0 THEN GREATEST(COALESCE(next_decode_tokens, 0) - decode_tokens, 0) ELSE 0 END
+    ) AS BIGINT
   ) AS first_tokens -- First tokens of prompts, at least.
 FROM told
 GROUP BY run_id

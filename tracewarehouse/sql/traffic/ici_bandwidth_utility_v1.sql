@@ -47,7 +47,9 @@ saved AS (
   SELECT
     run_id, t.device_id, t.phase, a.factor, t.is_fitted, t.link, CASE
       WHEN t.is_fitted = 1
-        THEN CAST(FLOOR(1000 * LEAST(t.exposed_ps, a.saved_quarters / 4e0 * t.byte_ps, t.beyond_latency_ps) + 5e-1) AS BIGINT)
+        THEN CAST(
+          FLOOR(1000 * LEAST(t.exposed_ps, a.saved_quarters / 4e0 * t.byte_ps, t.beyond_latency_ps) + 5e-1) AS BIGINT
+        )
       ELSE 0
     END AS saved_fs
   FROM timed AS t

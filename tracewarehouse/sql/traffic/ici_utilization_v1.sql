@@ -42,7 +42,10 @@ SELECT
   SUM(wire_bytes) * 1000 / SUM(transfer_ps) AS sent_gbps, -- Bytes sent over transfer time.
   MIN(peak_gbps) AS peak_gbps, -- Peak of a device; the smallest if devices differ.
   -- Class of the links: ici, or die for devices of one chip, with the peak of the die; mixed for both.
-  CASE WHEN COUNT(*) = COUNT(link) AND MIN(link) = MAX(link) THEN MIN(link) WHEN COUNT(link) > 0 THEN 'mixed' END AS link,
+  CASE
+    WHEN COUNT(*) = COUNT(link) AND MIN(link) = MAX(link) THEN MIN(link)
+    WHEN COUNT(link) > 0 THEN 'mixed'
+  END AS link,
   CAST(SUM(wire_bytes) AS BIGINT) AS wire_bytes, -- Bytes that all devices send.
   COUNT(*) AS executions, -- Executions covered, counted on every device that sends.
   COUNT(*) FILTER (WHERE is_async) AS async_executions -- Asynchronous ones among them.
