@@ -26,9 +26,8 @@ def loop(cycles: int) -> str:
 
 
 def _estimate(cycles: int, model: str) -> str:
-    return (
-        f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}","cost_model_type":"COST_MODEL_TYPE_{model}"}}}}'
-    )
+    window = f'"estimated_cycles":"{cycles}","cost_model_type":"COST_MODEL_TYPE_{model}"'
+    return f'backend_config={{"window_config":{{{window}}}}}'
 
 
 def program(devices: int = 1, **computations: str) -> HloModule:

@@ -101,5 +101,5 @@ def test_scalar_arithmetic_takes_nothing() -> None:
 
 
 def test_a_generation_without_rates_is_refused() -> None:
-    with pytest.raises(CaptureError, match="v3 for predictions"):
+    with pytest.raises(CaptureError, match="rates of v3 are not known"):
         Machine.named("v3:2x2")

@@ -81,7 +81,9 @@ def test_transfers_go_one_after_the_other() -> None:
     )
     assert core["copy-done.1"].duration_ps == pytest.approx(2 * BYTES / RATE, rel=1e-3)
     assert core["copy-done"].duration_ps == 2_400
-    assert dma["copy-start.1"].start_ps == pytest.approx(dma["copy-start"].start_ps + dma["copy-start"].duration_ps, abs=2)
+    assert dma["copy-start.1"].start_ps == pytest.approx(
+        dma["copy-start"].start_ps + dma["copy-start"].duration_ps, abs=2
+    )
 
 
 def test_a_slice_moves_its_part() -> None:
@@ -104,7 +106,9 @@ def test_a_slice_moves_its_part() -> None:
 
 def test_a_copy_within_hbm_moves_its_bytes_twice_and_one_to_the_host_not_through_hbm() -> None:
     within = predict_program(
-        program(main=f"%w = {MB_16} parameter(0)\n%s = ({MB_16}, {MB_16}, u32[]) copy-start(%w)\n%d = {MB_16} copy-done(%s)"),
+        program(
+            main=f"%w = {MB_16} parameter(0)\n%s = ({MB_16}, {MB_16}, u32[]) copy-start(%w)\n%d = {MB_16} copy-done(%s)"
+        ),
         V6E,
     )
     assert by_name(within)["d"].duration_ps == pytest.approx(2 * BYTES / RATE, abs=2)
@@ -115,8 +119,8 @@ def test_a_loop_runs_its_body_as_often_as_the_compiler_says() -> None:
         program(
             main="""
             %a = bf16[8,8]{1,0:S(1)} parameter(0)
-            %w = bf16[8,8]{1,0:S(1)} while(%a), condition=%test, body=%body, backend_config={"known_trip_count":{"n":"3"}}
-            """,
+            %w = bf16[8,8]{1,0:S(1)} while(%a), condition=%test, body=%body, TRIPS
+            """.replace("TRIPS", 'backend_config={"known_trip_count":{"n":"3"}}'),
             body=f"""
             %b = bf16[8,8]{{1,0:S(1)}} parameter(0)
             {work("c", 2, "b")}
@@ -129,7 +133,11 @@ def test_a_loop_runs_its_body_as_often_as_the_compiler_says() -> None:
     assert [op.iterations for op in ops if op.instruction == "c"] == [(0,), (1,), (2,)]
     [container] = [op for op in ops if op.instruction == "w"]
     one = next(op for op in ops if op.instruction == "c")
-    assert (container.basis, container.duration_ps, container.low_ps) == ("container", 3 * one.duration_ps, 3 * one.low_ps)
+    assert (container.basis, container.duration_ps, container.low_ps) == (
+        "container",
+        3 * one.duration_ps,
+        3 * one.low_ps,
+    )
     assert program_end(ops) == 3 * one.duration_ps
 
 
@@ -152,7 +160,7 @@ def test_of_a_conditional_the_longest_branch_counts() -> None:
 
 ALL_REDUCE = """
             %x = bf16[4096,1024]{1,0:S(1)} parameter(0)
-            %r = bf16[4096,1024]{1,0:S(1)} all-reduce(%x), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=%sum
+            %r = bf16[4096,1024]{1,0:S(1)} all-reduce(%x), replica_groups={{0,1}}, to_apply=%sum
 """
 
 
@@ -177,20 +185,21 @@ def test_a_collective_on_the_core_lets_transfers_go_on() -> None:
 
 
 def test_a_collective_of_the_sparse_cores_runs_beside_the_core() -> None:
+    on_sparsecore = 'async_execution_thread="sparsecore", calls=%there'
     ops = predict_program(
         program(
             2,
             main=f"""
             %a = bf16[8,8]{{1,0:S(1)}} parameter(0)
             %x = bf16[4096,1024] parameter(1)
-            %start = ((bf16[4096,1024]), bf16[4096,1024], u32[]) async-start(%x), async_execution_thread="sparsecore", calls=%there
+            %start = ((bf16[4096,1024]), bf16[4096,1024], u32[]) async-start(%x), {on_sparsecore}
             {work("c", 10)}
-            %done = bf16[4096,1024] async-done(%start), async_execution_thread="sparsecore", calls=%there
+            %done = bf16[4096,1024] async-done(%start), {on_sparsecore}
             """,
             there="%t = bf16[4096,1024] parameter(0)\n%n = bf16[4096,1024] call(%t), to_apply=%reduce",
             reduce="""
             %p = bf16[4096,1024] parameter(0)
-            %r = bf16[4096,1024] all-reduce(%p), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=%sum
+            %r = bf16[4096,1024] all-reduce(%p), replica_groups={{0,1}}, to_apply=%sum
             """,
             sum="%s = bf16[] parameter(0)",
             inside=INSIDE,

@@ -8,14 +8,9 @@ from collections.abc import Mapping
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
 from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
 from tracewarehouse.predict.machine import Machine
-from tracewarehouse.predict.rules import Cost, cost, hbm_bytes
+from tracewarehouse.predict.rules import NS, Cost, cost, hbm_bytes, rated
 
 _FLOATS = ("bf16", "f16", "f32")
-_SEQUENCE_PS = 100_000
-"""What a sequence costs a paged kernel beside its bytes (a judgement)."""
-_PAGED_SHARE = 0.85
-_OTHER_SHARE = 0.5
-"""Shares of a rate that a paged kernel, and one that is not known here, reach (judgements)."""
 
 
 def kernel_cost(
@@ -37,26 +32,26 @@ def kernel_cost(
     if "paged" in name or "RPA" in name:
         return _paged(op, machine, context_tokens)
     moved = op.bytes_accessed or hbm_bytes(op.buffers)
-    time = max(
-        (op.flops or 0) / (_OTHER_SHARE * machine.chip.flops_per_s) * 1e12, moved / machine.hbm_bytes_per_ps
-    )
-    return cost(time, "kernel_model", 0.4, 4.0, moved)
+    share = machine.rates["other_kernel", "share"]
+    time = max((op.flops or 0) / (share.value * machine.flops_per_s) * 1e12, moved / machine.hbm_bytes_per_ps)
+    return rated(time, "kernel_model", share, moved)
 
 
 def _flash(op: ScheduledOp, machine: Machine) -> Cost:
     """Return the cost of causal attention over whole prompts, by its FLOPs.
 
     A query sees the keys up to its own, so s queries at the end of t keys make s (t - s / 2) products of a row of
-    queries and of values. The share of the peak that such kernels reach is a judgement.
+    queries and of values.
     """
     arrays = [b for operand in op.operands for b in operand if len(b.dimensions) >= 3 and b.element in _FLOATS]
     if len(arrays) < 3:
-        return cost(0, "unknown", 0.0, 1.0)
+        return cost(0, "unknown", 1.0, 1.0)
     query, key, value = (array.dimensions for array in arrays[:3])
     seen = query[-2] * max(key[-2] - query[-2] / 2, 0)
     flops = 2 * math.prod(query[:-2]) * seen * (query[-1] + value[-1])
-    time = flops / (machine.chip.flash_share * machine.chip.flops_per_s) * 1e12
-    return cost(time, "kernel_model", 0.4, 4.0, hbm_bytes(op.buffers))
+    share = machine.rates["flash_attention", "share"]
+    time = flops / (share.value * machine.flops_per_s) * 1e12
+    return rated(time, "kernel_model", share, hbm_bytes(op.buffers))
 
 
 def _paged(op: ScheduledOp, machine: Machine, context_tokens: float | None) -> Cost:
@@ -70,8 +65,10 @@ def _paged(op: ScheduledOp, machine: Machine, context_tokens: float | None) -> C
     if context_tokens is not None and caches:
         room = caches[0].dimensions[-2] * caches[0].dimensions[-3] / max(sequences, 1)
         moved *= min(1.0, context_tokens / room)
-    time = moved / (_PAGED_SHARE * machine.hbm_bytes_per_ps) + sequences * _SEQUENCE_PS
-    return cost(time, "kernel_model", 0.4, 4.0, round(moved))
+    share = machine.rates["paged_attention", "share"]
+    time = moved / (share.value * machine.hbm_bytes_per_ps)
+    time += sequences * machine.rate("paged_attention", "sequence_ns") * NS
+    return rated(time, "kernel_model", share, round(moved))
 
 
 def _sequences(op: ScheduledOp) -> int:

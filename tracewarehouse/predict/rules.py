@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
+from tracewarehouse.predict.calibrations import Calibration
 from tracewarehouse.predict.machine import Machine
 
 RULES_VERSION = 1
@@ -34,19 +35,15 @@ Basis = Literal[
 bytes through HBM, rows that a gather reads, what an op without work takes, the wait for another queue, the ops inside,
 or nothing that is known."""
 
-US = 1_000_000
-"""Picoseconds of a microsecond."""
+NS, US = 1_000, 1_000_000
+"""Picoseconds of a nanosecond and of a microsecond."""
 
-SMALL_HBM_PS = 650_000
-"""A small op with an operand or a result in HBM: 0.68 us measured on TPU7x, of which 0.03 us are work."""
-SMALL_VMEM_PS = 12_000
-"""A small op whose buffers all lie in VMEM: 8 to 25 ns measured on TPU7x."""
 SMALL_BYTES = 64
 """A buffer of so many bytes is a scalar or an index, which the core holds itself."""
 HBM_BOUND = 0.7
-"""From this share of its time on, moving its bytes is what a product waits for (a judgement)."""
-
-_GATHER_ROW_PS, _GATHER_SEGMENT_PS, _GATHER_SEGMENT_BYTES = 7_700, 2_040, 256
+"""From this share of its time on, moving its bytes is what an op waits for (a judgement)."""
+SEGMENT_BYTES = 256
+"""A gather reads rows in segments of this size."""
 
 
 class Cost(NamedTuple):
@@ -62,16 +59,15 @@ class Cost(NamedTuple):
     hbm_bytes: int = 0
 
 
-START = Cost(0, 7_200, 9_600, "small_op")
-"""The start of an asynchronous op: 0 to 9.6 ns measured on TPU7x (787 starts, median 7.2)."""
-_DONE_PS = 2_400
-"""A done that waits for nothing: 1.2 to 2.4 ns measured on TPU7x."""
-
-
 def cost(mid_ps: float, basis: Basis, low: float, high: float, hbm_bytes: int = 0) -> Cost:
     """Return a cost whose range is the time times `low` and `high`."""
     mid = round(mid_ps)
     return Cost(min(round(mid_ps * low), mid), mid, max(round(mid_ps * high), mid), basis, hbm_bytes)
+
+
+def rated(mid_ps: float, basis: Basis, rate: Calibration, hbm_bytes: int = 0) -> Cost:
+    """Return a cost that is inverse to a rate, and whose range is that of the rate."""
+    return cost(mid_ps, basis, rate.value / rate.high, rate.value / rate.low, hbm_bytes)
 
 
 def hbm_bytes(buffers: Iterable[Buffer]) -> int:
@@ -92,17 +88,21 @@ def stated_cost(op: ScheduledOp, machine: Machine) -> Cost | None:
 def product_cost(cycles: int, moved: int, machine: Machine) -> Cost:
     """Return the cost of a product, whose estimate is that of the compiler's model of the matrix units.
 
-    Where computing bounds it, the chip's product factor applies: v6e 0.78, from a product of 8,192 by 8,192 by 8,192 of
-    bf16 (1,329 us published in google/accelerator-microbenchmarks, 1,702 us estimated); TPU7x 1.0 (0.96 to 1.28 by
-    size, same source). Where HBM bounds it, HBM that is faster by a factor makes it faster by that factor.
+    Where computing bounds it, the chip's product factor applies, whose source stands beside it in calibrations.csv.
+    Where HBM bounds it, HBM that is faster by a factor makes it faster by that factor.
     """
-    time = cycles / machine.chip.clock_hz * 1e12
-    real_rate = machine.hbm_bytes_per_ps / machine.hbm_factor
-    if moved >= HBM_BOUND * real_rate * time:
-        return cost(time / machine.hbm_factor, "compiler_cycles", 0.9, 1.1, moved)
-    time = max(time * machine.chip.product_factor, moved / machine.hbm_bytes_per_ps)
-    low, high = (0.9, 1.1) if machine.chip.has_product_factor else (0.75, 1.15)
-    return cost(time, "compiler_cycles", low, high, moved)
+    time = cycles / machine.rate("clock", "hz") * 1e12
+    stream = machine.rates["hbm", "stream_share"]
+    if is_hbm_bound(moved, time, machine):
+        return rated(time / machine.hbm_factor, "compiler_cycles", stream, moved)
+    factor = machine.rates["product", "factor"]
+    time = max(time * factor.value, moved / machine.hbm_bytes_per_ps)
+    return cost(time, "compiler_cycles", factor.low / factor.value, factor.high / factor.value, moved)
+
+
+def is_hbm_bound(moved: int, time_ps: float, machine: Machine) -> bool:
+    """Return whether an op that takes some time and moves some bytes waits for the real HBM."""
+    return moved >= HBM_BOUND * machine.hbm_bytes_per_ps / machine.hbm_factor * time_ps
 
 
 def loop_cost(cycles: int, moved: int, machine: Machine) -> Cost:
@@ -112,23 +112,26 @@ def loop_cost(cycles: int, moved: int, machine: Machine) -> Cost:
     where the estimate says 1,044; that other generations behave alike is a judgement). A copy within VMEM may state
     less than the constant, and then holds none.
     """
-    floor = machine.chip.floor_cycles
-    work = (cycles - floor if cycles >= floor else cycles) / machine.chip.clock_hz * 1e12
-    if moved:
-        return cost(work / machine.hbm_factor + SMALL_HBM_PS, "compiler_cycles", 0.9, 1.1, moved)
-    return cost(work + SMALL_VMEM_PS, "compiler_cycles", 0.2, 1.0)
+    constant = round(machine.rate("loop_fusion", "constant_cycles"))
+    work = (cycles - constant if cycles >= constant else cycles) / machine.rate("clock", "hz") * 1e12
+    if not moved:
+        return cost(work + machine.rate("small_op", "vmem_ns") * NS, "compiler_cycles", 0.2, 1.0)
+    if is_hbm_bound(moved, work, machine):
+        work /= machine.hbm_factor
+    return cost(work + machine.rate("small_op", "hbm_us") * US, "compiler_cycles", 0.9, 1.1, moved)
 
 
-def gather_cost(op: ScheduledOp) -> Cost:
+def gather_cost(op: ScheduledOp, machine: Machine) -> Cost:
     """Return the cost of a gather of rows, for which the compiler states no cycles.
 
-    Each row costs at least its descriptor, and else its segments of 256 bytes. Both constants come from two gathers
-    measured on TPU7x: 1,024 rows of 10,240 bytes in 83.7 us, of 256 bytes in 7.9 us. They are fitted to these two.
+    Each row costs at least a constant, and else its segments of 256 bytes. The two constants are fitted to two gathers
+    that were measured.
     """
     out = op.results[0]
     rows = out.dimensions[0] if out.dimensions else 1
-    segments = math.ceil(out.byte_size / max(rows, 1) / _GATHER_SEGMENT_BYTES)
-    time = rows * max(_GATHER_ROW_PS, segments * _GATHER_SEGMENT_PS) + SMALL_HBM_PS
+    segments = math.ceil(out.byte_size / max(rows, 1) / SEGMENT_BYTES)
+    row = max(machine.rate("gather", "row_ns"), segments * machine.rate("gather", "segment_ns"))
+    time = rows * row * NS + machine.rate("small_op", "hbm_us") * US
     return cost(time, "gather", 0.7, 1.5, out.byte_size)
 
 
@@ -138,7 +141,8 @@ def update_cost(op: ScheduledOp, machine: Machine) -> Cost:
     The update is read and written; the buffer itself never moves.
     """
     moved = 2 * sum(b.byte_size for b in op.operands[1]) if len(op.operands) > 1 else 0
-    return cost(moved / machine.hbm_bytes_per_ps + SMALL_HBM_PS, "hbm_bytes", 0.5, 1.5, moved)
+    time = moved / machine.hbm_bytes_per_ps + machine.rate("small_op", "hbm_us") * US
+    return cost(time, "hbm_bytes", 0.5, 1.5, moved)
 
 
 def moving_cost(op: ScheduledOp, machine: Machine) -> Cost:
@@ -149,19 +153,27 @@ def moving_cost(op: ScheduledOp, machine: Machine) -> Cost:
     """
     moved = hbm_bytes(op.buffers)
     if moved:
-        return cost(moved / machine.hbm_bytes_per_ps + SMALL_HBM_PS, "hbm_bytes", 0.7, 1.5, moved)
+        time = moved / machine.hbm_bytes_per_ps + machine.rate("small_op", "hbm_us") * US
+        return cost(time, "hbm_bytes", 0.7, 1.5, moved)
     if all(b.byte_size <= SMALL_BYTES for b in op.buffers):
-        return Cost(0, 0, 0, "compiler_cycles")
-    return cost(SMALL_VMEM_PS, "unknown", 0.0, 100.0)
+        return Cost(0, 0, 0, "small_op")
+    return cost(machine.rate("small_op", "vmem_ns") * NS, "unknown", 0.0, 100.0)
 
 
-def wait_cost(wait_ps: int) -> Cost:
+def start_cost(machine: Machine) -> Cost:
+    """Return the cost of starting a transfer or a collective beside the core."""
+    start = machine.rates["small_op", "start_ns"]
+    return Cost(round(start.low * NS), round(start.value * NS), round(start.high * NS), "small_op")
+
+
+def wait_cost(wait_ps: int, machine: Machine) -> Cost:
     """Return the cost of the done of an asynchronous op that the core waits for.
 
     The wait is what the transfer takes longer than the ops before it, so it is uncertain by more than either.
     """
-    if not wait_ps:
-        return Cost(0, _DONE_PS, 2 * _DONE_PS, "wait")
+    done = machine.rates["small_op", "done_ns"]
+    if wait_ps <= done.value * NS:
+        return Cost(round(done.low * NS), round(done.value * NS), round(done.high * NS), "wait")
     return cost(wait_ps, "wait", 0.5, 1.5)
 
 

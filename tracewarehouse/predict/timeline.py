@@ -22,12 +22,12 @@ from tracewarehouse.predict.kernels import kernel_cost
 from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.rules import (
-    START,
     Basis,
     Cost,
     cost,
     gather_cost,
     moving_cost,
+    start_cost,
     stated_cost,
     transferred_bytes,
     update_cost,
@@ -180,8 +180,8 @@ class _Transfers:
 
 
 def _placed(op: TimedOp, transfer: _Transfer) -> TimedOp:
-    assert transfer.start is not None
-    assert transfer.end is not None
+    if transfer.start is None or transfer.end is None:
+        return op
     duration = transfer.end - transfer.start
     low, _, high = transfer.time or cost(duration, op.basis, 0.9, 1.1)[:3]
     return op._replace(start_ps=transfer.start, duration_ps=duration, low_ps=low, high_ps=high)
@@ -201,6 +201,7 @@ class _Timeline:
         self._started: dict[str, _Transfer] = {}
         self._free_from: dict[Queue, int] = {}
         self._collectives: dict[str, TimeRange | None] = {}
+        self._times: dict[SliceCollective, TimeRange] = {}
         self._costs: dict[str, Cost] = {}
 
     def timed(self) -> list[TimedOp]:
@@ -273,7 +274,7 @@ class _Timeline:
 
     def _start(self, op: ScheduledOp, iterations: tuple[int, ...]) -> None:
         """Start a transfer or a collective beside the core."""
-        self._spend(op.name, START, iterations)
+        self._spend(op.name, start_cost(self._machine), iterations)
         time = self._collective(op)
         queue: Queue = "sparsecore" if op.thread == "sparsecore" else "dma"
         if time is not None:
@@ -290,7 +291,7 @@ class _Timeline:
         """Wait on the core for what a start began."""
         transfer = self._started.get(op.operand_names[0]) if op.operand_names else None
         wait = self.transfers.wait(transfer, self.now) if transfer else 0
-        self._spend(op.name, wait_cost(wait), iterations)
+        self._spend(op.name, wait_cost(wait, self._machine), iterations)
 
     def _cost(self, op: ScheduledOp) -> Cost:
         if op.name not in self._costs:
@@ -307,7 +308,7 @@ class _Timeline:
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
             return kernel_cost(op, self._machine, self._kernels, self._context)
         if op.opcode == "fusion" and "gather" in self.schedule.opcodes(op):
-            return gather_cost(op)
+            return gather_cost(op, self._machine)
         if op.opcode == "dynamic-update-slice":
             return update_cost(op, self._machine)
         return moving_cost(op, self._machine)
@@ -329,7 +330,10 @@ class _Timeline:
             return None
         says = next((each for each in (op, *self.schedule.inside(op)) if each.emitter), op)
         on_sparsecore = op.thread == "sparsecore"
-        return collective_time(self._machine, self._on_slice(found, says, on_sparsecore=on_sparsecore))
+        placed = self._on_slice(found, says, on_sparsecore=on_sparsecore)
+        if placed not in self._times:
+            self._times[placed] = collective_time(self._machine, placed)
+        return self._times[placed]
 
     def _on_slice(self, found: Collective, says: ScheduledOp, *, on_sparsecore: bool) -> SliceCollective:
         devices = self._machine.topology.devices

@@ -201,7 +201,7 @@ class Schedule:
         )
 
     def _results(self, proto: Any, opcode: str) -> tuple[Buffer, ...]:
-        """Return the arrays of a result; that of a copy-start begins with it, that of an async-start with the operands."""
+        """Return the arrays of a result; a copy-start has it first, an async-start behind the operands."""
         parts = proto.shape.tuple_shapes
         if opcode == "copy-start" and parts:
             return tuple(_leaves(parts[0], 1))
