@@ -206,9 +206,10 @@ class _Instructions(Mapping[str, Instruction]):
         )
 
     def _spaces(self, proto: Any) -> tuple[int, ...]:
-        """Return the memory space of each array of the result and the operands."""
+        """Return the memory space of each array of the result and the operands; () if all are in HBM."""
         operands = (self._by_id[operand].shape for operand in proto.operand_ids if operand in self._by_id)
-        return tuple(islice((space for shape in (proto.shape, *operands) for space in _spaces(shape)), _MAX_SPACES))
+        spaces = tuple(islice((space for shape in (proto.shape, *operands) for space in _spaces(shape)), _MAX_SPACES))
+        return spaces if any(spaces) else ()
 
     def _started(self, proto: Any) -> list[Any]:
         """Return the computations that the start of an async-update or -done runs; the latter need not repeat them."""
