@@ -183,7 +183,9 @@ class RunSpec(BaseModel):
 
     def _check_microbenchmarks(self) -> None:
         if self.backend != "jax":
-            raise ValueError(f"backend: {MICROBENCHMARKS} are programs of jax, not of {self.backend}; write backend: jax")
+            raise ValueError(
+                f"backend: {MICROBENCHMARKS} are programs of jax, not of {self.backend}; write backend: jax"
+            )
         described = {"model", "mesh", "dtype", "repeat", "device", "reference", "backend"}
         for name, field in type(self).model_fields.items():
             if name not in described and getattr(self, name) != field.default:

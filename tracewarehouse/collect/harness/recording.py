@@ -68,10 +68,12 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
     return output / spec.name
 
 
-def write_promises(spec: RunSpec, model: ModelFacts, folder: Path) -> None:
-    """Write the manifest of a run that is only compiled, with its promises."""
-    promised = promised_collectives(spec)
-    recording = Recording(model, [], [], checks=attention_forms(spec), promised_collectives=promised)
+def write_promises(spec: RunSpec, model: ModelFacts | None, folder: Path) -> None:
+    """Write the manifest of a run that is only compiled, with its promises; microbenchmarks have no model and none."""
+    recording = Recording(None, [], [])
+    if spec.has_model:
+        promised = promised_collectives(spec)
+        recording = Recording(model, [], [], checks=attention_forms(spec), promised_collectives=promised)
     text = run_manifest(spec, spec.backend, recording).model_dump_json(indent=2)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 

@@ -1,8 +1,8 @@
 """The small programs of a calibration: each shows one rate of the devices, of their links or of the host.
 
-A program is named `micro.<kind>.<class>.<what>`, which the metric `microbenchmarks` reads. Devices are numbered along the
-dimensions of a slice, so the axes of a mesh with as many axes are these dimensions: on a slice of 2x4 chips dp=4,tp=2 has
-the first dimension as tp. Every device has arguments of its own, so a program exchanges nothing but what it is for.
+A program is named `micro.<kind>.<class>.<what>`, which the metric `microbenchmarks` reads. Devices are numbered along
+the dimensions of a slice. So the axes of a mesh are these dimensions if there are as many: on a slice of 2x4 chips
+dp=4,tp=2 has the first dimension as tp. Every device has arguments of its own; a program exchanges only what it is for.
 """
 
 from __future__ import annotations
@@ -98,7 +98,11 @@ class Microbenchmark:
 
     def arguments(self, mesh: JaxMesh) -> Any:
         """Return the program that makes the arguments on all devices."""
-        return jax.jit(jax.shard_map(self.given, mesh=mesh.mesh, in_specs=(), out_specs=_OWN, check_vma=False))
+
+        def arguments() -> tuple[Any, ...]:
+            return self.given()
+
+        return jax.jit(jax.shard_map(arguments, mesh=mesh.mesh, in_specs=(), out_specs=_OWN, check_vma=False))
 
     def lowered(self, mesh: JaxMesh) -> Any:
         """Return the program, before it is compiled."""
