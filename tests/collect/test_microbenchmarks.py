@@ -1,4 +1,4 @@
-"""The microbenchmarks of the experiment calibrate: on virtual devices, compiled for slices, and what a run of them says."""
+"""The microbenchmarks of the experiment calibrate: their runs, compiled for slices, and on virtual devices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for program in microbenchmarks(spec):
         text = program.lowered(mesh).compile().as_text()
         module, entry = text.split()[1].rstrip(","), text[text.index("ENTRY") :].splitlines()[1:-1]
         shown = [re.match(r"\\s*(?:ROOT )?%\\S+ = (\\(.*?\\)|\\S+) ([\\w-]+)\\(", line) for line in entry]
-        print(json.dumps([program.name, module, [[m[2], "S(1)" in m[1]] for m in shown if m], text.count("all-reduce(")]))
+        print(json.dumps([program.name, module, [[m[2], "S(1)" in m[1]] for m in shown if m]]))
 """
 """Prints name, module and entry of the chosen programs: opcodes, and whether each result is in VMEM."""
 
@@ -59,8 +59,8 @@ def compiled(topology: str, mesh: str, chosen: str) -> dict[str, list[tuple[str,
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert all(module == f"jit_{name}" for name, module, *_ in rows)
-    return {name: [(opcode, on_chip) for opcode, on_chip in shown] for name, _, shown, _ in rows}
+    assert all(module == f"jit_{name}" for name, module, _ in rows)
+    return {name: [(opcode, on_chip) for opcode, on_chip in shown] for name, _, shown in rows}
 
 
 def mesh_along_dimensions(topology: Topology) -> str:
@@ -170,7 +170,7 @@ def test_on_virtual_devices_every_kind_of_program_gives_rows(tmp_path: Path) -> 
         assert warehouse.query("SELECT flag FROM quality_flags").rows() == []
         (model,) = warehouse.query("SELECT model FROM runs").rows()
         rows = warehouse.query(
-            f"SELECT kind, class, axis, what, n FROM metrics.microbenchmarks WHERE run_id = '{result.run_id}'"  # noqa: S608
+            f"SELECT kind, class, axis, what, n FROM metrics.microbenchmarks WHERE run_id = '{result.run_id}'"
         ).rows()
     assert model == (None,)
     # on virtual devices a chain becomes one fusion, which has no inner one
