@@ -30,9 +30,9 @@ WITH events AS (
     device_offset_ps,
     device_duration_ps,
     COALESCE(flops, model_flops, bytes_accessed) IS NOT NULL AS is_costed,
-    iteration,
-    phase,
-    step
+    CASE WHEN is_for_viewers THEN iteration END AS iteration,
+    CASE WHEN is_for_viewers THEN phase END AS phase,
+    CASE WHEN is_for_viewers THEN step END AS step
   FROM main.ops
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
   UNION ALL
@@ -226,16 +226,10 @@ written AS (
       '"device_offset_ps":"' || e.device_offset_ps || '"',
       '"device_duration_ps":"' || e.device_duration_ps || '"',
       CASE WHEN e.is_costed THEN s.members END,
-      CASE
-        WHEN is_for_viewers
-          THEN NULLIF(CONCAT_WS(
-            ',',
-            '"layer":"' || l.layer || '"',
-            '"iteration":"' || e.iteration || '"',
-            '"phase":"' || e.phase || '"',
-            '"step":"' || e.step || '"'
-          ), '')
-      END
+      '"layer":"' || l.layer || '"',
+      '"iteration":"' || e.iteration || '"',
+      '"phase":"' || e.phase || '"',
+      '"step":"' || e.step || '"'
     ) AS members
   FROM shown AS e
   LEFT JOIN instructions AS i USING (instruction_id)

@@ -23,7 +23,7 @@ changed: First version.
 ---*/
 WITH timed AS (
   SELECT
-    run_id, instruction_id,
+    run_id, o.instruction_id,
     SUM(o.self_ps) AS self_ps,
     CAST(SUM(o.ops) AS BIGINT) AS executions,
     SUM(o.flops * o.ops) AS flops,
@@ -43,7 +43,7 @@ WITH timed AS (
       o.run_id = k.run_id
       AND o.device_id = k.device_id
       AND COALESCE(o.product_type, 'bf16') = k.product_type
-  GROUP BY run_id, instruction_id
+  GROUP BY run_id, o.instruction_id
 ),
 
 shares AS (
@@ -57,7 +57,7 @@ shares AS (
 -- what an instruction sends, over links of one class
 sent AS (
   SELECT
-    run_id, instruction_id,
+    run_id, c.instruction_id,
     CASE WHEN COUNT(c.wire_bytes) = COUNT(*) THEN CAST(SUM(c.wire_bytes) AS BIGINT) END AS wire_bytes,
     MIN(COALESCE(c.link, d.link, '')) AS first_link,
     MAX(COALESCE(c.link, d.link, '')) AS last_link,
@@ -69,7 +69,7 @@ sent AS (
     ) AS peak_gbps
   FROM main.collectives AS c
   LEFT JOIN main.devices AS d USING (run_id, device_id)
-  GROUP BY run_id, instruction_id
+  GROUP BY run_id, c.instruction_id
 ),
 
 needed AS (
