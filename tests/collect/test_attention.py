@@ -85,7 +85,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
-from tracewarehouse.collect.jax.attention import _flash, _paged, attention
+from tracewarehouse.collect.jax.attention import attention, flash, paged
 
 random = np.random.default_rng(0)
 
@@ -107,13 +107,13 @@ with pltpu.force_tpu_interpret_mode():
         (3, 4, 2, 256, 128, 128), (1, 2, 2, 1024, 128, 128), (2, 8, 1, 128, 64, 64), (1, 2, 2, 128, 192, 128)
     ]:
         given = inputs(batch, heads, kv_heads, tokens, tokens, width, value_width)
-        errors.append(error(_flash(*given, 0.1), given, 0))
+        errors.append(error(flash(*given, 0.1), given, 0))
     # Several queries for a key-value head, eight, and one; one page and several in a block; the ends of a page.
     for batch, heads, kv_heads, cached, position in [
         (2, 4, 2, 256, 0), (1, 8, 1, 384, 127), (2, 2, 2, 256, 128), (1, 5, 1, 512, 511)
     ]:
         given = inputs(batch, heads, kv_heads, 1, cached)
-        errors.append(error(_paged(*given, jnp.int32(position), 0.1), given, position))
+        errors.append(error(paged(*given, jnp.int32(position), 0.1), given, position))
 print(json.dumps(errors))
 """
 

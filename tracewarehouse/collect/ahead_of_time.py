@@ -42,6 +42,7 @@ class CompiledStep:
     """A step of a run, compiled for a TPU."""
 
     phase: str
+    """prefill or decode; of microbenchmarks the name of the program."""
     file: Path
     """The compiled program, with the run's manifest beside it."""
     chip: str
@@ -72,7 +73,7 @@ class CompiledRun:
 
 
 def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
-    """Compile prefill and decode of a run for a topology; `compile_all` says how.
+    """Compile prefill and decode of a run, or all microbenchmarks, for a topology; `compile_all` says how.
 
     Raises:
         CollectError: the run is refused.
@@ -142,7 +143,8 @@ class _Task:
 
     def compiled(self) -> CompiledRun:
         steps = []
-        for phase, _ in self.spec.step_lengths:
+        small = sorted(file.name.removesuffix(".hlo.pb.gz") for file in self.folder.glob("micro.*.hlo.pb.gz"))
+        for phase in [phase for phase, _ in self.spec.step_lengths] if self.spec.has_model else small:
             said = json.loads((self.folder / f"{phase}.json").read_text(encoding="utf-8"))
             program = self.folder / f"{phase}.hlo.pb.gz"
             steps.append(CompiledStep(phase, program, _chip(said["device_kind"]), said["memory"]))

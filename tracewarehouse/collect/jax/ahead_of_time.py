@@ -13,7 +13,7 @@ import os
 import resource
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
 from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
+from tracewarehouse.collect.jax.microbenchmarks import microbenchmarks
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import Partition
 from tracewarehouse.collect.processes import end_with_parent, exit_code
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import Topology, chips, without_folders, write_program
+from tracewarehouse.ingest.capture.manifest import ModelFacts
 
 _PROGRAM, _REFUSED = "program", "refused.txt"
 """Names of the files of a kept program, and of the compiler's reason why there is none."""
@@ -47,7 +49,7 @@ class ShapesOnly(JaxMesh):
 
 
 def compile_steps(spec: RunSpec, topology: str, folder: Path, kept: Path | None = None) -> None:
-    """Compile prefill and decode of a run on device tpu, and write the manifest with their promises.
+    """Compile prefill and decode of a run on device tpu, or all microbenchmarks; write the manifest with promises.
 
     Raises:
         CollectError: libtpu does not know the topology, or refuses a step; its reason.
@@ -62,15 +64,23 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path, kept: Path | None 
         raise CheckError(f"{topology} has {len(devices)} devices, and {spec.mesh} is a mesh of {spec.mesh.size}")
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     folder.mkdir(parents=True, exist_ok=True)
+    facts, programs = _programs(spec, devices, folder)
+    for name, program in programs:
+        if kept is None:
+            _compile(program, devices[0].device_kind, folder, name)
+        else:
+            _take(_kept(program, devices[0].device_kind, kept / _digest(program, topology)), folder, name)
+    write_promises(spec, facts, folder)
+
+
+def _programs(spec: RunSpec, devices: Any, folder: Path) -> tuple[ModelFacts | None, Iterator[tuple[str, Any]]]:
+    """Return the facts of the run's model, and its programs by name, each lowered when it is asked for."""
+    if not spec.has_model:
+        mesh = JaxMesh(spec, devices)
+        return None, ((small.name, small.lowered(mesh)) for small in microbenchmarks(spec))
     subject = traced_subject(spec, folder)
     model = JaxModel(subject, ShapesOnly(spec, devices))
-    for phase, length in spec.step_lengths:
-        program, kind = model.lowered(phase, length), devices[0].device_kind
-        if kept is None:
-            _compile(program, kind, folder, phase)
-        else:
-            _take(_kept(program, kind, kept / _digest(program, topology)), folder, phase)
-    write_promises(spec, subject.facts, folder)
+    return subject.facts, ((phase, model.lowered(phase, length)) for phase, length in spec.step_lengths)
 
 
 def _kept(program: Any, kind: str, folder: Path) -> Path:
@@ -89,11 +99,11 @@ def _kept(program: Any, kind: str, folder: Path) -> Path:
     return folder
 
 
-def _take(kept: Path, folder: Path, phase: str) -> None:
+def _take(kept: Path, folder: Path, name: str) -> None:
     if (kept / _REFUSED).exists():
         raise CollectError((kept / _REFUSED).read_text(encoding="utf-8"))
     for file in kept.iterdir():
-        shutil.copyfile(file, folder / file.name.replace(_PROGRAM, phase, 1))
+        shutil.copyfile(file, folder / file.name.replace(_PROGRAM, name, 1))
 
 
 def _digest(program: Any, topology: str) -> str:
