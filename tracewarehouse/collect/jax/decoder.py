@@ -40,7 +40,7 @@ class Decoder:
             hidden = hidden + self._joined(output, step)
         with scope("norm"):
             normed = rms_norm(module.post_attention_layernorm, weights["post_attention_layernorm.weight"], hidden)
-        if not hasattr(module.mlp, "experts"):
+        if self._experts is None or not hasattr(module.mlp, "experts"):
             with scope("mlp"):
                 return hidden + self._joined(_mlp(self._whole(normed, step), weights, "mlp"), step), cache, None
         with scope("moe"):

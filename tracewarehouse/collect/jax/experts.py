@@ -119,10 +119,7 @@ class Sorted:
 
     def product(self, values: Any, matrices: Any) -> Any:
         """Multiply the values [pairs, in] of each group by its own of the matrices [groups, out, in]."""
-        numbers = jax.lax.RaggedDotDimensionNumbers(
-            dot_dimension_numbers=(((1,), (2,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
-        )
-        return jax.lax.ragged_dot_general(values, matrices, self.sizes, numbers)
+        return jax.lax.ragged_dot(values, matrices.swapaxes(1, 2), self.sizes)
 
     def summed(self, values: Any) -> Any:
         """Add up the values of each row's pairs, [pairs, n] to [rows, n]."""
