@@ -1,1 +1,1 @@
-"""Predicts how long a TPU takes for a program that the compiler has made for it, without the TPU."""
+"""Predicts the times of compiled programs on TPU slices that need not exist."""
