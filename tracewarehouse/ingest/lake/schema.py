@@ -132,8 +132,8 @@ RUNS = _table(
     """
     name!                 VARCHAR  Short name for people: from the manifest, or else the name of the capture's file or
         folder.
-    origin!               VARCHAR  Where the times come from: recorded (a profiler measured them), predicted (computed from
-        the compiled programs; nothing ran), or compiled (a program alone, which has none).
+    origin!               VARCHAR  Where the times come from: recorded (a profiler measured them), predicted (computed
+        from the compiled programs; nothing ran), or compiled (a program alone, which has none).
     backend!              VARCHAR  Kind of the devices: tpu, gpu, cpu (virtual devices), or unknown.
     format!               VARCHAR  Format of the capture: xplane or chrome; of a compiled program, hlo_proto or
         hlo_text.
@@ -651,8 +651,9 @@ PREDICTIONS = _table(
     ici_factor!        DOUBLE   What-if: rate of the links over the real ones; 1 for the real ones. [ratio]
     kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
         microseconds; NULL without any.
-    host_ms!           DOUBLE   Time that the host was said to add to each step. [ms]
-    calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with tracewarehouse.
+    host_ps!           BIGINT   Time that the host was said to add to each step. [ps]
+    calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with
+        tracewarehouse.
     argument_bytes     BIGINT   Memory of a device for weights, caches and inputs, of the whole model. [bytes]
     output_bytes       BIGINT   Memory for results that no argument's memory holds. [bytes]
     temporary_bytes    BIGINT   Memory for intermediate values. [bytes]
@@ -678,8 +679,8 @@ TABLES: dict[str, Table] = {
     t.name: t
     for t in (
         RUNS, QUALITY_FLAGS, HOSTS, DEVICES, PLANES, LINES, INSTRUCTIONS, OPS, COLLECTIVES, COPIES, COLLECTIVE_GROUPS,
-        MESH_AXES, TRAFFIC, PHASES, PREDICTIONS, STEP_BATCHES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS, PLANE_STATS,
-        METADATA_STATS, STAT_METADATA, METRIC_VALUES,
+        MESH_AXES, TRAFFIC, PHASES, PREDICTIONS, STEP_BATCHES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS,
+        PLANE_STATS, METADATA_STATS, STAT_METADATA, METRIC_VALUES,
     )
 }  # fmt: skip
 """All tables by name, in the order in which they are documented."""
