@@ -42,6 +42,7 @@ _MESSAGES: dict[str, tuple[Field, ...]] = {
         Field(3, "shape", "Shape"),
         Field(7, "metadata", "OpMetadata"),
         Field(11, "fusion_kind", "bytes"),
+        Field(14, "dimensions", "int64", is_repeated=True),
         Field(15, "window", "Window"),
         Field(16, "convolution_dimension_numbers", "ConvolutionDimensions"),
         Field(26, "channel_id", "int64"),

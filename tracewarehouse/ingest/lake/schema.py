@@ -308,6 +308,8 @@ INSTRUCTIONS = _table(
     category              VARCHAR  The profiler's hlo_category on TPU; elsewhere the opcode, or '<kind> fusion'.
     hlo_text              VARCHAR  The instruction as HLO text, if the capture holds it.
     shape                 VARCHAR  Result shape without layout, such as 'bf16[1024,5120]'.
+    signature             VARCHAR  What the op does as far as its own line tells: result, opcode and operands, with
+        types, shapes and memory spaces, such as S(1) for the core's own memory. NULL if these are not all known.
     dtype                 VARCHAR  Element type of the result; of a tuple, that of its largest element.
     operand_dtype         VARCHAR  Element type that a matrix product multiplies: the wider one of its two operands; in
         a fusion, the narrowest type that two of its matrices have. NULL for other instructions, and if not known.
@@ -317,10 +319,6 @@ INSTRUCTIONS = _table(
     hbm_bytes_accessed    BIGINT   Part of bytes_accessed in HBM, as memory_access_breakdown splits it; a start states
         what an asynchronous op reads, its done what it writes. NULL without that stat. [bytes]
     on_chip_bytes_accessed  BIGINT  Part of bytes_accessed in memories of the chip itself, in the same way. [bytes]
-    event_flops           BIGINT   Floating-point operations of one execution, if the profiler states them on events
-        and not on the instruction; the mean where they differ, rounded. [FLOP]
-    event_model_flops     BIGINT   The same of model_flops. [FLOP]
-    event_bytes_accessed  BIGINT   The same of bytes_accessed. [bytes]
     given_flops           BIGINT   Floating-point operations of one execution that `tw ingest --costs` gave; these
         replace flops. [FLOP]
     given_bytes_accessed  BIGINT   Memory traffic of one execution that `tw ingest --costs` gave. [bytes]
@@ -387,6 +385,10 @@ OPS = _table(
     phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
         step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
+    flops               BIGINT   Floating-point operations of the op, if its event states them; NULL where at most its
+        instruction does. [FLOP]
+    model_flops         BIGINT   The same of model_flops. [FLOP]
+    bytes_accessed      BIGINT   The same of bytes_accessed. [bytes]
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
     basis               VARCHAR  Of a predicted op: what its duration follows from, such as compiler_cycles, links,
