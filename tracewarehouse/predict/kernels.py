@@ -38,13 +38,9 @@ def kernel_cost(
         return _paged(op, machine, context_tokens)
     share = machine.rates["other_kernel", "share"]
     if "ragged" in name and (expected := _ragged(op, machine, share.value, filled)):
-        most = _ragged(op, machine, share.low, 1.0) or expected
-        return Cost(
-            round(expected[0] * share.value / share.high),
-            *map(round, (expected[0], most[0])),
-            "kernel_model",
-            expected[1],
-        )
+        (mid, moved), most = expected, _ragged(op, machine, share.low, 1.0) or expected
+        low = mid * share.value / share.high
+        return Cost(round(low), round(mid), round(most[0]), "kernel_model", moved)
     moved = hbm_bytes(op.buffers)
     moved = min(op.bytes_accessed or moved, moved)
     time = max((op.flops or 0) / (share.value * machine.flops_per_s) * 1e12, moved / machine.hbm_bytes_per_ps)
