@@ -109,6 +109,10 @@ def test_what_dominates_a_step() -> None:
     step = {"kind": "step", "name": "decode", "device_id": 0}
     given = {
         "runs": [{}],
+        "instructions": [
+            {"instruction_id": 0, "opcode": "fusion"},
+            {"instruction_id": 1, "opcode": "all-reduce", "collective": "all-reduce"},
+        ],
         "phases": [
             step | {"index": 0, "start_us": 0, "end_us": 9},
             step | {"index": 1, "start_us": 10, "end_us": 19},
@@ -116,7 +120,15 @@ def test_what_dominates_a_step() -> None:
         ],
         "ops": [
             {"event_id": 0, "device_id": 0, "phase": "decode", "step": 0, "start_us": 0, "duration_us": 4},
-            {"event_id": 2, "device_id": 0, "phase": "decode", "step": 0, "start_us": 4, "duration_us": 2},
+            {
+                "event_id": 2,
+                "instruction_id": 1,
+                "device_id": 0,
+                "phase": "decode",
+                "step": 0,
+                "start_us": 4,
+                "duration_us": 2,
+            },
             {"event_id": 1, "device_id": 0, "phase": "decode", "step": 1, "start_us": 10, "duration_us": 4},
         ],
         "collectives": [
@@ -127,11 +139,11 @@ def test_what_dominates_a_step() -> None:
         shares = step_shares(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
     assert shares == [
         StepShare("decode", "idle", 0.5, 0.005, 2),
-        StepShare("decode", "compute and copies", 0.4, 0.004, 2),
+        StepShare("decode", "other compute", 0.4, 0.004, 2),
         StepShare("decode", "exposed communication", 0.1, 0.001, 2),
     ]
     assert sentences(shares) == [
-        "decode, 10 µs each, 2 steps: mostly idle 50 %; compute and copies 40 %, exposed communication 10 %"
+        "decode, 10 µs each, 2 steps: mostly idle 50 %; other compute 40 %, exposed communication 10 %"
     ]
 
 
