@@ -203,7 +203,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     section.words = [
         *words.dominating(summary),
         *words.largest_categories(warehouse, run_id),
-        *words.savings(warehouse, run_id),
+        *words.savings(summary),
     ]
     section.unknown = words.unknown(summary)
     if summary.facts["backend"] == "cpu":

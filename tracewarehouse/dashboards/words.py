@@ -108,15 +108,12 @@ def largest_categories(warehouse: Warehouse, run_id: str) -> list[str]:
     return sentences
 
 
-def savings(warehouse: Warehouse, run_id: str) -> list[str]:
+def savings(summary: RunSummary) -> list[str]:
     """Say what would make a step shorter, and by how much at most: a sentence per phase, the most helpful first."""
-    rows = warehouse.query(
-        f"""SELECT phase, change, saved FROM macros.step_savings([{literal(run_id)}])
-            WHERE saved >= {_WORTH} ORDER BY phase, saved DESC, change"""
-    ).rows()
+    worthy = [s for s in summary.savings if s.saved >= _WORTH]
     sentences = []
-    for phase, of_phase in groupby(rows, key=lambda r: r[0]):
-        named = "; ".join(f"{change}, by at most {quantity(saved, 'ratio')}" for _, change, saved in of_phase)
+    for phase, of_phase in groupby(worthy, key=lambda s: s.phase):
+        named = "; ".join(f"{s.change}, by at most {quantity(s.saved, 'ratio')}" for s in of_phase)
         sentences.append(f"What would shorten a {f'{phase} ' if phase else ''}step: {named}.")
     return sentences
 
