@@ -409,6 +409,35 @@ def test_a_moment_in_which_two_collectives_wait_is_saved_once(connection: duckdb
 
 
 def _savings(connection: duckdb.DuckDBPyConnection) -> list[Any]:
-    return connection.execute(
-        "SELECT phase, metric, saved FROM macros.step_savings(['r']) WHERE metric = 'sync_wait'"
-    ).fetchall()
+    sql = "SELECT phase, metric, saved FROM macros.step_savings(['r']) WHERE metric = 'sync_wait'"
+    return connection.execute(sql).fetchall()
+
+
+def test_links_twice_as_fast_save_half_of_what_is_exposed_unless_a_fit_says_less(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    """A step of 10 us, 4 of them in a collective over ICI and 2 in one between slices."""
+    given = {
+        "runs": [{}],
+        "instructions": [{"instruction_id": 0, "opcode": "all-reduce", "collective": "all-reduce"}],
+        "phases": [{"kind": "step", "name": "decode", "index": 1, "device_id": 0, "start_us": 0, "end_us": 10}],
+        "ops": [
+            {"event_id": e, "instruction_id": 0, "device_id": 0, "phase": "decode", "step": 1}
+            | {"start_us": s, "duration_us": d}
+            for e, s, d in ((0, 0, 4), (1, 5, 2))
+        ],
+        "collectives": [
+            {"event_id": e, "device_id": 0, "kind": "all-reduce", "phase": "decode", "step": 1, "link": link}
+            | {"start_us": s, "end_us": u}
+            for e, s, u, link in ((0, 0, 4, "ici"), (1, 5, 7, "dcn"))
+        ],
+    }
+    sql = "SELECT change, saved FROM macros.step_savings(['r']) WHERE change LIKE '%twice%'"
+    fill(connection, given)
+    assert dict(connection.execute(sql).fetchall()) == {
+        "ICI links twice as fast": pytest.approx(0.2),
+        "DCN links twice as fast": pytest.approx(0.1),
+    }
+    fitted = values("r", "ici_bandwidth_utility", [12.5], phase="decode", factor="2")
+    fill(connection, given | {"metric_values": fitted})
+    assert dict(connection.execute(sql).fetchall())["ICI links twice as fast"] == pytest.approx(0.125)

@@ -200,7 +200,7 @@ def test_the_bar_of_a_step_has_its_parts_in_proportion(
     assert run(["-w", str(warehouse.path), "show", LLAMA]) == 0
     lines = capsys.readouterr().out.splitlines()
     [at] = [i for i, line in enumerate(lines) if line.startswith("A decode step takes ")]
-    legend = " ".join(lines[at + 2 : at + 4])
+    legend = " ".join(lines[at + 2 : at + 5])
     shares = {s.part: s.share or 0 for s in warehouse.summary(LLAMA).steps if s.phase == "decode"}
     for part, share in shares.items():
         mark = legend[legend.index(part) - 2]
@@ -217,7 +217,7 @@ def test_a_run_is_meant_by_the_beginning_of_its_name_and_without_a_name_if_alone
         warehouse.run("")
     space = Space()
     space.host().line("python").event("f", 1, 2)
-    with open_warehouse(tmp_path / "w") as opened:
+    with open_warehouse(tmp_path / "w", create=True) as opened:
         opened.ingest(space.write(tmp_path / "only.xplane.pb"), name="only")
     assert run(["-w", str(tmp_path / "w"), "show"]) == 0
     assert capsys.readouterr().out.startswith("only\n")

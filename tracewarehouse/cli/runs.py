@@ -234,7 +234,7 @@ def _step_bar(phase: str, shares: Sequence[StepShare], width: int) -> Iterator[s
     yield f"A {phase} step takes {whole} (mean over devices, of {count}):".replace("  ", " ")
     yield "".join(_PART_MARKS[s.part] * round((s.share or 0) * width) for s in ordered)[:width]
     legend = [f"{_PART_MARKS[s.part]} {s.part} {quantity(s.share, 'ratio')}".replace(" ", "\u00a0") for s in ordered]
-    yield from (line.replace("\u00a0", " ") for line in _wrapped("   ".join(legend), width))
+    yield from (line.replace("\u00a0", " ") for line in textwrap.wrap("   ".join(legend), width))
 
 
 def _wrapped(text: str, width: int, indent: int = 0) -> Iterator[str]:

@@ -83,8 +83,9 @@ shares AS (
   SELECT
     s.run_id, s.phase,
     'ici_bandwidth_utility' AS metric,
-    CASE l.link WHEN 'ici' THEN 'ICI ' WHEN 'dcn' THEN 'DCN ' WHEN 'nvlink' THEN 'NVLink ' ELSE COALESCE(l.link || ' ', '') END
-    || 'links twice as fast' AS change,
+    CASE l.link
+      WHEN 'ici' THEN 'ICI ' WHEN 'dcn' THEN 'DCN ' WHEN 'nvlink' THEN 'NVLink ' ELSE COALESCE(l.link || ' ', '')
+    END || 'links twice as fast' AS change,
     COALESCE(CASE WHEN COALESCE(l.link, 'ici') = 'ici' THEN f.saved END, l.exposed_ps / (2e0 * s.time_ps)) AS saved
   FROM steps AS s
   INNER JOIN linked AS l ON s.run_id = l.run_id AND s.phase IS NOT DISTINCT FROM l.phase
