@@ -12,7 +12,7 @@ from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_mem
 from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop
+from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop, signature
 from tracewarehouse.ingest.hlo.opcodes import (
     OpClass,
     async_role,
@@ -37,6 +37,7 @@ class OpFacts(NamedTuple):
     `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
     `trips` is the number of iterations of a loop, 0 if the compiler does not tell it, None if it is no loop.
     `is_outside` says that it is named after the embedding or the output head, which no layer has.
+    The compiler does not know what an `is_custom_call` costs, so that a stated 0 is no cost there.
     """
 
     name: str
@@ -52,6 +53,7 @@ class OpFacts(NamedTuple):
     trips: int | None = None
     contracts: bool = False
     is_outside: bool = False
+    is_custom_call: bool = False
 
     @property
     def is_collective(self) -> bool:
@@ -129,8 +131,6 @@ class InstructionRow:
     """The part of bytes_accessed in HBM, if the profiler splits it by memory."""
     on_chip_bytes: int | None = None
     """The part in memories of the chip itself."""
-    event_costs: dict[str, int] = field(default_factory=dict)
-    """The costs that its events state and it does not, by stat: the mean over the events."""
     given: KernelCost | None = None
     """Its cost, if the user gave one."""
     is_communicating: bool = False
@@ -214,6 +214,7 @@ class InstructionRow:
             self._trips,
             self.contracts,
             self.contracts and op_names.layer_and_part(self.op_name)[1] in ("embed", "lm_head"),
+            self.hlo is not None and self.hlo.opcode == "custom-call",
         )
 
     @property
@@ -244,11 +245,6 @@ class InstructionRow:
         kind = base_opcode(self.hlo.opcode) if self.collective.link else self.collective.kind
         return f"{kind} {shape.text}" if shape is not None else None
 
-    def stated_cost(self, name: str) -> int | None:
-        """Return flops, model_flops or bytes_accessed as it states them, or else its events; None if neither does."""
-        stated: int | None = getattr(self, name)
-        return self.event_costs.get(name) if stated is None else stated
-
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""
         hlo, collective, members = self.hlo, self.collective, self.members
@@ -276,6 +272,7 @@ class InstructionRow:
             "category": self.category,
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
+            "signature": signature(hlo) if hlo else None,
             "dtype": hlo.shape.dtype if hlo else None,
             "operand_dtype": operand_dtype(hlo, self.category, self.op_name)
             if hlo and (not collective or self.is_fused)
@@ -285,9 +282,6 @@ class InstructionRow:
             "bytes_accessed": self.bytes_accessed,
             "hbm_bytes_accessed": self.hbm_bytes,
             "on_chip_bytes_accessed": self.on_chip_bytes,
-            "event_flops": self.event_costs.get("flops"),
-            "event_model_flops": self.event_costs.get("model_flops"),
-            "event_bytes_accessed": self.event_costs.get("bytes_accessed"),
             "given_flops": self.given.flops if self.given else None,
             "given_bytes_accessed": self.given.bytes if self.given else None,
             "op_name": self.op_name,
