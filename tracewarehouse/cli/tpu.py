@@ -23,7 +23,7 @@ ExperimentArgument = Annotated[
     Path,
     typer.Argument(metavar="EXPERIMENT", help="Experiment file, or the name of a ready-made one, such as tpu_v6e."),
 ]
-GenerationOption = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e or v6e.")]
+GenerationOption = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e, v6e or tpu7x.")]
 ZoneOption = Annotated[str | None, typer.Option(help="Zone; by default the first whose quota has the chips.")]
 SpotOption = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on demand.")]
 ProjectOption = Annotated[str | None, typer.Option(help="Google Cloud project; by default that of gcloud.")]
@@ -208,7 +208,8 @@ def fetch(
     slices = _slices(state, None, 0)
     specs = experiments.plan(experiments.load_experiment(experiment))
     require_writable(output)
-    for path in captures.fetch(slices.gcloud, slices.state.get(name), specs, output, slices.show):
+    entry = slices.state.get(name)
+    for path in captures.fetch(slices.cloud(entry), entry, specs, output, slices.show):
         lasting_echo(path)
 
 

@@ -18,7 +18,7 @@ from tracewarehouse.collect.capture import (
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
-from tracewarehouse.collect.tpu.gcloud import Gcloud
+from tracewarehouse.collect.tpu.gcloud import Provider
 from tracewarehouse.collect.tpu.slices import InterruptionError
 from tracewarehouse.collect.tpu.state import Slice
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
@@ -29,7 +29,7 @@ def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
     return [s for s in specs if not is_recorded(output, s)]
 
 
-def fetch(gcloud: Gcloud, entry: Slice, specs: list[RunSpec], output: Path, show: Callable[[str], None]) -> list[Path]:
+def fetch(cloud: Provider, entry: Slice, specs: list[RunSpec], output: Path, show: Callable[[str], None]) -> list[Path]:
     """Copy the captures that every host finished in the same round and that `output` lacks.
 
     Raises:
@@ -40,22 +40,22 @@ def fetch(gcloud: Gcloud, entry: Slice, specs: list[RunSpec], output: Path, show
     missing = pending(specs, output)
     if not missing:
         return []
-    listed = gcloud.ssh(entry, commands.list_command())
+    listed = cloud.ssh(entry, commands.list_command())
     if listed.returncode:
         raise InterruptionError(f"{entry.name}: a host does not answer: {' '.join(listed.stderr.split())[-300:]}")
     whole = {n: token for (token, n), hosts in commands.captures(listed.stdout).items() if len(hosts) == entry.hosts}
-    return [_fetch_one(gcloud, entry, whole[s.name], s, output, show) for s in missing if s.name in whole]
+    return [_fetch_one(cloud, entry, whole[s.name], s, output, show) for s in missing if s.name in whole]
 
 
 def _fetch_one(
-    gcloud: Gcloud, entry: Slice, token: str, spec: RunSpec, output: Path, show: Callable[[str], None]
+    cloud: Provider, entry: Slice, token: str, spec: RunSpec, output: Path, show: Callable[[str], None]
 ) -> Path:
     with partial_directory(output, f"fetch-{spec.name}") as folder:
         parts = []
         for worker in range(entry.hosts):
             target = folder / str(worker)
             target.mkdir()
-            done = gcloud.download(entry, f"{commands.CAPTURES}/{token}/{spec.name}", target, worker)
+            done = cloud.download(entry, f"{commands.CAPTURES}/{token}/{spec.name}", target, worker)
             if done.returncode:
                 said = " ".join(done.stderr.split())[-300:]
                 if "No space left on device" in done.stderr:

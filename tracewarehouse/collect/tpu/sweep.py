@@ -21,7 +21,7 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import fetch, pending
 from tracewarehouse.collect.tpu.commands import SharedRuns
-from tracewarehouse.collect.tpu.gcloud import ADD_KEY, READY, KeyAgentError, failed_on_host
+from tracewarehouse.collect.tpu.gcloud import ADD_KEY, READY, KeyAgentError, Running, failed_on_host
 from tracewarehouse.collect.tpu.installation import Installation, install, remove_token
 from tracewarehouse.collect.tpu.plan import slice_runs, tpu_runs
 from tracewarehouse.collect.tpu.slices import InterruptionError, Slices
@@ -72,6 +72,7 @@ def run_sweep(
     refused = {} if has_room else {s.name: why for s in specs if (why := too_large(s))}
     sweep = _Sweep(slices, entry, experiment, specs, output, poll_s, refused)
     references = kept_files(spec.model for spec in specs if spec.reference_mode == "kept")
+    with_torch = any(spec.backend != "jax" for spec in tpu_runs(experiment))
     try:
         while sweep.left():
             before = len(sweep.left())
@@ -79,7 +80,7 @@ def run_sweep(
                 for attempt in slices.attempts(attempts):
                     with attempt:
                         slices.ensure(entry)
-                        install(slices, entry, installation, references)
+                        install(slices, entry, installation, references, with_torch=with_torch)
                         sweep.record()
             except InterruptionError:
                 if len(sweep.left()) == before:
@@ -89,7 +90,7 @@ def run_sweep(
             remove_token(slices, entry)
     left = [s.name for s in pending(specs, output)]
     recorded = [output / s.name for s in specs if s.name not in left]
-    other_sizes = [s.name for s in tpu_runs(experiment) if s.mesh.size != entry.chips]
+    other_sizes = [s.name for s in tpu_runs(experiment) if s.mesh.size != entry.devices]
     return SweepResult(recorded, {n: sweep.failed.get(n, "it was not tried") for n in left}, other_sizes)
 
 
@@ -122,7 +123,7 @@ class _Sweep:
             file = Path(folder) / commands.RUNS
             shared = SharedRuns.from_specs(specs, self.experiment.timeout_s)
             file.write_text(shared.model_dump_json(indent=1), encoding="utf-8")
-            done = self.slices.gcloud.upload(self.entry, file, commands.RUNS)
+            done = self.slices.cloud(self.entry).upload(self.entry, file, commands.RUNS)
         self.slices.require(self.entry, done, "the list of runs could not be copied")
 
     def _rejoin(self) -> None:
@@ -132,7 +133,7 @@ class _Sweep:
             return
         spec = next((s for s in self.left() if s.name == begun.run), None)
         if spec is None:
-            done = self.slices.gcloud.ssh(self.entry, commands.stop_command(begun))
+            done = self.slices.cloud(self.entry).ssh(self.entry, commands.stop_command(begun))
             self.slices.require(self.entry, done, "the hosts could not be stopped")
             self._set_round(None)
         else:
@@ -163,7 +164,7 @@ class _Sweep:
                     written.seek(start)
                     return written.read().decode(errors="replace")
 
-            process = self.slices.gcloud.start_ssh(self.entry, command, file)
+            process = self.slices.cloud(self.entry).start_ssh(self.entry, command, file)
             try:
                 self._follow(process, said)
             finally:
@@ -183,7 +184,7 @@ class _Sweep:
             raise self.slices.interruption(self.entry, f"{len(codes)} of {self.entry.hosts} hosts ended; see {log}")
         return _reason(text, codes)
 
-    def _follow(self, process: subprocess.Popen[str], said: Callable[[], str]) -> None:
+    def _follow(self, process: Running, said: Callable[[], str]) -> None:
         """Wait for the end of a round, even if the connection hangs or breaks."""
         patience = PATIENCE
         while True:
@@ -199,7 +200,7 @@ class _Sweep:
             try:
                 if patience == 0 and self.entry.round is not None:
                     self.slices.show("# a host failed and others go on: all are stopped")
-                    self.slices.gcloud.ssh(self.entry, commands.stop_command(self.entry.round))
+                    self.slices.cloud(self.entry).ssh(self.entry, commands.stop_command(self.entry.round))
                 # A connection may hang although the hosts are done.
                 if self._fetch():
                     return
@@ -210,7 +211,7 @@ class _Sweep:
                     return
 
     def _fetch(self) -> list[Path]:
-        return fetch(self.slices.gcloud, self.entry, self.specs, self.output, self.slices.show)
+        return fetch(self.slices.cloud(self.entry), self.entry, self.specs, self.output, self.slices.show)
 
     def _set_round(self, round_: Round | None) -> None:
         self.entry.round = round_
