@@ -59,8 +59,8 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
     """Compile prefill and decode of a run for a topology.
 
     The run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4, v4:2x2x1 (a device a chip)
-    or tpu7x:2x2x1 (two devices a chip). `python` is an interpreter that has jax and libtpu; for backend jax also torch,
-    transformers and tracewarehouse.
+    or tpu7x:2x2x1 (two devices a chip). `python` is an interpreter that has jax and libtpu; for backend jax also
+    tracewarehouse.
 
     Raises:
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
@@ -93,7 +93,7 @@ def _require_topology(spec: RunSpec, name: str) -> None:
 
 
 def _compile_jax(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
-    _require_compiler(python, ("jax", "libtpu", "torch", "transformers", "tracewarehouse"))
+    _require_compiler(python, ("jax", "libtpu", "tracewarehouse"))
     folder.mkdir(parents=True)
     _run(
         [python, "-m", _PROCESS.format("jax"), spec.model_dump_json(), topology, str(folder)],

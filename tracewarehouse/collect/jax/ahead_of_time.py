@@ -13,7 +13,7 @@ from typing import Any
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
-from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
+from tracewarehouse.collect.jax.mesh import JaxMesh
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import Partition
 from tracewarehouse.collect.processes import end_with_parent, exit_code
@@ -28,7 +28,7 @@ class ShapesOnly(JaxMesh):
         """Return the shape of an array with its dtype, which comes from an empty slice of it."""
         import jax
 
-        dtype = as_numpy(read(tuple(slice(0, min(1, n)) for n in shape))).dtype
+        dtype = read(tuple(slice(0, min(1, n)) for n in shape)).dtype
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.split(partition))
 
 
@@ -43,7 +43,7 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
     if len(devices) != spec.mesh.size:
         raise CheckError(f"{topology} has {len(devices)} devices, and {spec.mesh} is a mesh of {spec.mesh.size}")
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
-    subject = traced_subject(spec, folder)
+    subject = traced_subject(spec)
     model = JaxModel(subject, ShapesOnly(spec, devices))
     for phase, length in spec.step_lengths:
         program = model.lowered(phase, length).compile()
