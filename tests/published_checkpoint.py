@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from tracewarehouse.collect.experiment import run_spec
-from tracewarehouse.collect.harness.subject import config_values
 from tracewarehouse.collect.models.architectures import ARCHITECTURES
 
 SHARDS = 3
@@ -25,10 +23,10 @@ def write_checkpoint(
     import transformers
 
     folder.mkdir(parents=True)
-    spec = run_spec(model=architecture, layers=numbers.pop("layers", 2), mesh="tp=1")
     known = ARCHITECTURES[architecture]
+    fields = {"num_hidden_layers": numbers.pop("layers", 2), "max_position_embeddings": 256, **numbers}
     torch.manual_seed(0)
-    config = getattr(transformers, known.config_class)(**{**config_values(spec), **numbers})
+    config = getattr(transformers, known.config_class)(**{**known.config, **fields})
     model = getattr(transformers, known.model_class)(config).to(getattr(torch, dtype))
     with torch.no_grad():
         for name, buffer in model.named_buffers():

@@ -82,6 +82,7 @@ from safetensors.torch import load_file
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.transformers_model import on_devices, on_host
 from tracewarehouse.collect.parallel.partition import weight_partition
 import torch_xla
 
@@ -112,7 +113,7 @@ for folder, mesh_text in json.loads(sys.argv[1]):
     spec = run_spec(model=str(folder), mesh=mesh_text, dtype="bfloat16")
     files, mesh = published(folder), DeviceMesh(spec)
     weights = PublishedWeights(spec, folder)
-    model = weights.on_devices(spec, mesh)
+    model = on_devices(spec, weights, mesh)
     wrong, splits = [], {}
     state = {**dict(model.named_parameters()), **{n: b for n, b in model.named_buffers() if n.endswith("bias")}}
     for name, value in state.items():
@@ -126,13 +127,13 @@ for folder, mesh_text in json.loads(sys.argv[1]):
         prefix = f"model.layers.{next(n for n in numbers if n is not None)}."
         for part in (name.removeprefix(prefix) for name in state if name.startswith(prefix)):
             names = [None if n is None else f"model.layers.{n}.{part}" for n in numbers]
-            value = weights.stacked(names, mesh, torch.bfloat16)
+            value = weights.stacked(names, mesh, "bfloat16")
             empty = torch.zeros_like(expected(files, prefix + part, torch.bfloat16))
             stages = [empty if n is None else expected(files, n, torch.bfloat16) for n in names]
             if not torch.equal(value.cpu(), torch.stack(stages)):
                 wrong.append(prefix + part)
             splits[prefix + part] = torch_xla._XLAC._get_xla_sharding_spec(value)
-    host = weights.on_host(spec)
+    host = on_host(spec, weights)
     found[f"{folder.name} {mesh_text}"] = {
         "wrong": wrong,
         "weights": len(splits),
@@ -173,6 +174,7 @@ import torch_xla, torch_xla.runtime as xr
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.transformers_model import on_devices, on_host
 
 xr.use_spmd()
 found = {}
@@ -185,13 +187,13 @@ for mesh_text in ("tp=4", "pp=2,tp=2", "dp=2,tp=2"):
     whole_read = weights.read
     def counted(name, slices, dtype):
         value = whole_read(name, slices, dtype)
-        read[name] = read.get(name, 0) + value.numel()
+        read[name] = read.get(name, 0) + value.size
         return value
     weights.read = counted
     torch_xla._XLAC._global_tensor_from_cpu_shards = lambda shards, sharding, shape: torch.empty(shape)
-    weights.on_devices(spec, mesh)
+    on_devices(spec, weights, mesh)
     if spec.axis("pp") > 1:
-        weights.stacked([f"model.layers.{n}.mlp.up_proj.weight" for n in (0, 2)], mesh, torch.float32)
+        weights.stacked([f"model.layers.{n}.mlp.up_proj.weight" for n in (0, 2)], mesh, "float32")
     shown = ("up_proj.weight", "lm_head.weight")
     found[mesh_text] = {n.removeprefix("model."): c for n, c in read.items() if n.endswith(shown)}
 print(json.dumps(found))
@@ -218,6 +220,7 @@ import torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.transformers_model import on_devices, on_host
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -232,7 +235,7 @@ weights = PublishedWeights(spec, folder)
 gc.collect()
 before = status("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-model = weights.on_devices(spec, mesh)
+model = on_devices(spec, weights, mesh)
 xm.wait_device_ops()
 shards = [f.stat().st_size for f in folder.glob("*.safetensors")]
 print(json.dumps({"peak": status("VmHWM") - before, "whole": sum(shards), "shard": max(shards)}))

@@ -71,7 +71,9 @@ class PlainModel:
         given = self._normed(layer.post_attention_layernorm, f"{name}.post_attention_layernorm", hidden)
         if not isinstance(layer.mlp, RoutedMlp):
             return hidden + self._gated(f"{name}.mlp", given)
-        hidden = hidden + self._routed(f"{name}.mlp", layer.mlp, given.reshape(-1, given.shape[-1])).reshape(given.shape)
+        hidden = hidden + self._routed(f"{name}.mlp", layer.mlp, given.reshape(-1, given.shape[-1])).reshape(
+            given.shape
+        )
         return hidden + self._gated(f"{name}.mlp.shared_experts", given) if isinstance(layer.mlp, SharedMlp) else hidden
 
     def _by_head(self, number: int, form: Any, given: Any, turn: tuple[Any, Any]) -> tuple[Any, Any, Any]:

@@ -125,7 +125,8 @@ def weight_files(folder: Path) -> list[Any]:
 def kept(file: Path) -> Any:
     """Return logits [batch, steps, vocabulary] that were computed before; None if there are none to be read."""
     try:
-        return np.load(file, allow_pickle=False)
+        with file.open("rb") as opened:
+            return np.lib.format.read_array(opened, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
 

@@ -49,13 +49,14 @@ class TensorFile:
             size = file.stat().st_size - 8 - length
             if size < 0:
                 raise ValueError("it ends within its header")
-            header = json.loads(opened.read(length))
+            text = opened.read(length)
         try:
-            self._entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-            end = max((entry["data_offsets"][1] for entry in self._entries.values()), default=0)
-        except (AttributeError, KeyError, TypeError, IndexError):
+            self._entries = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
+            offsets = [(int(begin), int(end)) for begin, end in (e["data_offsets"] for e in self._entries.values())]
+        except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
             raise ValueError("its header is not that of a safetensors file") from None
-        if size != end:
+        end = max((end for _, end in offsets), default=0)
+        if size != end or any(not 0 <= begin <= stop for begin, stop in offsets):
             raise ValueError(f"it has {size} bytes of values, and its header tells of {end}")
         self._bytes = np.memmap(file, np.uint8, "r") if end else np.empty(0, np.uint8)
         self._start = 8 + length

@@ -19,7 +19,10 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"norm_topk_prob": False},
     "deepseek_v2": {"n_group": None, "topk_group": None, "topk_method": "greedy", "routed_scaling_factor": 1.0},
     "deepseek_v3": {
-        **{"n_group": 8, "topk_group": 4, "norm_topk_prob": True, "routed_scaling_factor": 2.5},
+        "n_group": 8,
+        "topk_group": 4,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
         "rope_interleave": True,
     },
 }

@@ -87,7 +87,9 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None =
     if own.capacity_factor is not None:
         here = dropped_on_host(stack, timed.profiled)
         shape = (spec.batch, spec.output_length)
-        dropped = _summed(torch.zeros(shape, dtype=torch.int64) if here is None else torch.from_numpy(here).long()).numpy()
+        dropped = _summed(
+            torch.zeros(shape, dtype=torch.int64) if here is None else torch.from_numpy(here).long()
+        ).numpy()
     dist.barrier()  # All captures are written.
     if staging is None:
         return None
