@@ -1,0 +1,105 @@
+"""Each rule against a time computed by hand, from the constants of the chip: v6e 1.75 GHz, 1,638 GB/s x 0.85."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.predict.programs import loop, product, program
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.predict.machine import Machine
+from tracewarehouse.predict.timeline import TimedOp, predict_program
+
+V6E = Machine.named("v6e:1x1")
+RATE = 1638 * 0.85  # bytes per ns
+
+
+def only(main: str, machine: Machine = V6E, **computations: str) -> TimedOp:
+    """The last op of a program."""
+    return predict_program(program(main=main, **computations), machine)[-1]
+
+
+def test_a_product_takes_its_cycles_times_the_chips_factor() -> None:
+    op = only(
+        f"""
+        %a = bf16[128,128]{{1,0:S(1)}} parameter(0)
+        %c = bf16[128,128]{{1,0:S(1)}} fusion(%a), kind=kOutput, calls=%f, {product(17500)}
+        """,
+        f="%p = bf16[128,128] parameter(0)",
+    )
+    # 17,500 cycles at 1.75 GHz are 10 us, of which a v6e takes 78 %
+    assert (op.duration_ps, op.basis) == (7_800_000, "compiler_cycles")
+    assert op.low_ps <= 0.9 * 7_800_000 + 1
+    assert op.high_ps >= 1.1 * 7_800_000 - 1
+
+
+def test_a_product_that_hbm_bounds_is_as_fast_as_its_bytes() -> None:
+    text = f"""
+        %w = bf16[8192,1024] parameter(0)
+        %c = bf16[8,1024]{{1,0:S(1)}} fusion(%w), kind=kOutput, calls=%f, {product(21000)}
+        """
+    inside = "%p = bf16[8192,1024] parameter(0)"
+    # 16.8 MB take 12.05 us at the rate reached, and the estimate is 12 us: the factor of products has no part in it
+    assert only(text, f=inside).duration_ps == 12_000_000
+    assert only(text, replace(V6E, hbm_factor=2.0), f=inside).duration_ps == 6_000_000
+
+
+def test_an_estimate_of_a_loop_in_vmem_loses_its_constant() -> None:
+    in_vmem = f"""
+        %a = f32[1024]{{0:S(1)}} parameter(0)
+        %c = f32[1024]{{0:S(1)}} fusion(%a), kind=kLoop, calls=%f, {loop(2116 + 35)}
+        """
+    # 35 cycles are 20 ns; a small op takes 12
+    assert only(in_vmem, f="%p = f32[1024] parameter(0)").duration_ps == 32_000
+    in_hbm = in_vmem.replace("%a = f32[1024]{0:S(1)}", "%a = f32[1024]{0}")
+    assert only(in_hbm, f="%p = f32[1024] parameter(0)").duration_ps == 670_000
+
+
+def test_a_copy_in_vmem_that_states_less_than_the_constant_holds_none() -> None:
+    op = only(
+        f"""
+        %a = f32[1024]{{0:S(1)}} parameter(0)
+        %c = f32[1024]{{0:S(1)}} copy(%a), {loop(35)}
+        """
+    )
+    assert op.duration_ps == 32_000
+
+
+def test_a_gather_takes_its_rows() -> None:
+    # rows of 10,240 bytes are 40 segments of 2.04 ns; 1,024 of them 83.6 us, and 0.65 us
+    op = only(
+        """
+        %table = bf16[152064,5120] parameter(0)
+        %ids = s32[1024]{0:S(1)} parameter(1)
+        %c = bf16[1024,5120]{1,0:S(1)} fusion(%table, %ids), kind=kCustom, calls=%f
+        """,
+        f="""
+        %p = bf16[152064,5120] parameter(0)
+        %i = s32[1024] parameter(1)
+        %g = bf16[1024,5120] gather(%p, %i)
+        """,
+    )
+    assert (op.duration_ps, op.basis) == (1024 * 40 * 2040 + 650_000, "gather")
+
+
+def test_an_update_in_place_moves_the_update_and_not_the_buffer() -> None:
+    op = only(
+        """
+        %cache = bf16[8,8,65536,128] parameter(0)
+        %new = bf16[8,8,1,128]{3,2,1,0:S(1)} parameter(1)
+        %i = s32[] parameter(2)
+        %c = bf16[8,8,65536,128] dynamic-update-slice(%cache, %new, %i, %i, %i, %i)
+        """
+    )
+    assert op.duration_ps == round(2 * 16384 / RATE * 1e3) + 650_000
+
+
+def test_scalar_arithmetic_takes_nothing() -> None:
+    op = only("%a = s32[] parameter(0)\n%c = s32[] add(%a, %a)")
+    assert op.duration_ps == 0
+
+
+def test_a_generation_without_rates_is_refused() -> None:
+    with pytest.raises(CaptureError, match="rates of v3 are not known"):
+        Machine.named("v3:2x2")

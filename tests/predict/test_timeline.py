@@ -1,0 +1,218 @@
+"""Timelines computed by hand; v6e moves 1.3923 bytes a ps between HBM and VMEM."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.predict.programs import product, program
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.predict.machine import Machine
+from tracewarehouse.predict.timeline import TimedOp, predict_program, program_end
+
+V6E = Machine.named("v6e:1x1")
+PAIR = Machine.named("v6e:1x2")
+RATE = 1.638 * 0.85
+INSIDE = "%p = bf16[8,8] parameter(0)"
+MB_16 = "bf16[8192,1024]"
+BYTES = 8192 * 1024 * 2
+
+
+def work(name: str, us: float, operand: str = "a") -> str:
+    """A product within VMEM that takes some us on a v6e."""
+    cycles = round(us * 1750 / 0.78)
+    return f"%{name} = bf16[8,8]{{1,0:S(1)}} fusion(%{operand}), kind=kOutput, calls=%inside, {product(cycles)}"
+
+
+def by_name(ops: list[TimedOp], queue: str = "core") -> dict[str, TimedOp]:
+    return {op.instruction: op for op in ops if op.queue == queue}
+
+
+def prefetch(between: str) -> tuple[dict[str, TimedOp], dict[str, TimedOp]]:
+    ops = predict_program(
+        program(
+            main=f"""
+            %a = bf16[8,8]{{1,0:S(1)}} parameter(0)
+            %w = {MB_16} parameter(1)
+            %copy-start = ({MB_16}{{1,0:S(1)}}, {MB_16}, u32[]{{:S(2)}}) copy-start(%w)
+            {between}
+            %copy-done = {MB_16}{{1,0:S(1)}} copy-done(%copy-start)
+            """,
+            inside=INSIDE,
+        ),
+        V6E,
+    )
+    return by_name(ops), by_name(ops, "dma")
+
+
+def test_a_transfer_hides_behind_an_op_that_leaves_hbm_alone() -> None:
+    #  core  |-- product, 20 us --|done
+    #  dma   |--- 12.05 us ---|
+    core, dma = prefetch(work("c", 20))
+    assert dma["copy-start"].duration_ps == pytest.approx(BYTES / RATE, abs=2)
+    assert dma["copy-start"].start_ps == core["copy-start"].start_ps + core["copy-start"].duration_ps
+    assert core["copy-done"].duration_ps == 2_400
+
+
+def test_the_core_waits_for_what_a_transfer_has_left() -> None:
+    core, dma = prefetch(work("c", 5))
+    took = core["c"].duration_ps
+    assert core["copy-done"].duration_ps == pytest.approx(BYTES / RATE - took, abs=2)
+    assert core["copy-done"].basis == "wait"
+    assert dma["copy-start"].duration_ps == pytest.approx(BYTES / RATE, abs=4)
+
+
+def test_an_op_that_takes_all_of_hbm_leaves_nothing_to_a_transfer() -> None:
+    busy = f"""
+        %v = {MB_16} parameter(2)
+        %c = bf16[8,8]{{1,0:S(1)}} fusion(%v), kind=kOutput, calls=%inside, {product(21000)}
+        """
+    core, _ = prefetch(busy)
+    # the product moves 16.8 MB itself in its 12 us
+    assert core["copy-done"].duration_ps == pytest.approx(BYTES / RATE, abs=2)
+
+
+def test_transfers_go_one_after_the_other() -> None:
+    core, dma = prefetch(
+        f"""
+        %v = {MB_16} parameter(2)
+        %copy-start.1 = ({MB_16}{{1,0:S(1)}}, {MB_16}, u32[]{{:S(2)}}) copy-start(%v)
+        %copy-done.1 = {MB_16}{{1,0:S(1)}} copy-done(%copy-start.1)
+        """
+    )
+    assert core["copy-done.1"].duration_ps == pytest.approx(2 * BYTES / RATE, rel=1e-3)
+    assert core["copy-done"].duration_ps == 2_400
+    assert dma["copy-start.1"].start_ps == pytest.approx(
+        dma["copy-start"].start_ps + dma["copy-start"].duration_ps, abs=2
+    )
+
+
+def test_a_slice_moves_its_part() -> None:
+    ops = predict_program(
+        program(
+            main="""
+            %w = s8[14680064] parameter(0)
+            %slice-start = ((s8[14680064]), s8[2097152]{0:S(1)}, s32[]{:S(2)}) async-start(%w), calls=%part
+            %slice-done = s8[2097152]{0:S(1)} async-done(%slice-start), calls=%part
+            """,
+            part="""
+            %p = s8[14680064] parameter(0)
+            %s = s8[2097152]{0:S(1)} slice(%p), slice={[0:2097152]}
+            """,
+        ),
+        V6E,
+    )
+    assert by_name(ops)["slice-done"].duration_ps == pytest.approx(2097152 / RATE, abs=2)
+
+
+def test_a_copy_within_hbm_moves_its_bytes_twice_and_one_to_the_host_not_through_hbm() -> None:
+    within = predict_program(
+        program(
+            main=f"%w = {MB_16} parameter(0)\n%s = ({MB_16}, {MB_16}, u32[]) copy-start(%w)\n%d = {MB_16} copy-done(%s)"
+        ),
+        V6E,
+    )
+    assert by_name(within)["d"].duration_ps == pytest.approx(2 * BYTES / RATE, abs=2)
+
+
+def test_a_loop_runs_its_body_as_often_as_the_compiler_says() -> None:
+    ops = predict_program(
+        program(
+            main="""
+            %a = bf16[8,8]{1,0:S(1)} parameter(0)
+            %w = bf16[8,8]{1,0:S(1)} while(%a), condition=%test, body=%body, TRIPS
+            """.replace("TRIPS", 'backend_config={"known_trip_count":{"n":"3"}}'),
+            body=f"""
+            %b = bf16[8,8]{{1,0:S(1)}} parameter(0)
+            {work("c", 2, "b")}
+            """,
+            test="%t = bf16[8,8] parameter(0)\n%go = pred[] constant(true)",
+            inside=INSIDE,
+        ),
+        V6E,
+    )
+    assert [op.iterations for op in ops if op.instruction == "c"] == [(0,), (1,), (2,)]
+    [container] = [op for op in ops if op.instruction == "w"]
+    one = next(op for op in ops if op.instruction == "c")
+    assert (container.basis, container.duration_ps, container.low_ps) == (
+        "container",
+        3 * one.duration_ps,
+        3 * one.low_ps,
+    )
+    assert program_end(ops) == 3 * one.duration_ps
+
+
+def test_of_a_conditional_the_longest_branch_counts() -> None:
+    ops = predict_program(
+        program(
+            main="""
+            %i = s32[] parameter(0)
+            %a = bf16[8,8]{1,0:S(1)} parameter(1)
+            %c = bf16[8,8] conditional(%i, %a, %a), branch_computations={%short, %long}
+            """,
+            short=f"%x = bf16[8,8]{{1,0:S(1)}} parameter(0)\n{work('brief', 1, 'x')}",
+            long=f"%y = bf16[8,8]{{1,0:S(1)}} parameter(0)\n{work('lasting', 2, 'y')}",
+            inside=INSIDE,
+        ),
+        V6E,
+    )
+    assert [op.instruction for op in ops] == ["c", "lasting"]
+
+
+ALL_REDUCE = """
+            %x = bf16[4096,1024]{1,0:S(1)} parameter(0)
+            %r = bf16[4096,1024]{1,0:S(1)} all-reduce(%x), replica_groups={{0,1}}, to_apply=%sum
+"""
+
+
+def test_a_collective_on_the_core_lets_transfers_go_on() -> None:
+    ops = predict_program(
+        program(
+            2,
+            main=f"""
+            %w = {MB_16} parameter(1)
+            %copy-start = ({MB_16}{{1,0:S(1)}}, {MB_16}, u32[]{{:S(2)}}) copy-start(%w)
+            {ALL_REDUCE}
+            %copy-done = {MB_16}{{1,0:S(1)}} copy-done(%copy-start)
+            """,
+            sum="%s = bf16[] parameter(0)",
+        ),
+        PAIR,
+    )
+    core = by_name(ops)
+    assert core["r"].basis == "links"
+    assert core["r"].duration_ps > 90_000_000  # 8.4 MB over one link of 90 GB/s
+    assert core["copy-done"].duration_ps == 2_400
+
+
+def test_a_collective_of_the_sparse_cores_runs_beside_the_core() -> None:
+    on_sparsecore = 'async_execution_thread="sparsecore", calls=%there'
+    ops = predict_program(
+        program(
+            2,
+            main=f"""
+            %a = bf16[8,8]{{1,0:S(1)}} parameter(0)
+            %x = bf16[4096,1024] parameter(1)
+            %start = ((bf16[4096,1024]), bf16[4096,1024], u32[]) async-start(%x), {on_sparsecore}
+            {work("c", 10)}
+            %done = bf16[4096,1024] async-done(%start), {on_sparsecore}
+            """,
+            there="%t = bf16[4096,1024] parameter(0)\n%n = bf16[4096,1024] call(%t), to_apply=%reduce",
+            reduce="""
+            %p = bf16[4096,1024] parameter(0)
+            %r = bf16[4096,1024] all-reduce(%p), replica_groups={{0,1}}, to_apply=%sum
+            """,
+            sum="%s = bf16[] parameter(0)",
+            inside=INSIDE,
+        ),
+        PAIR,
+    )
+    core, [beside] = by_name(ops), [op for op in ops if op.queue == "sparsecore"]
+    assert (beside.instruction, beside.basis) == ("start", "links")
+    assert core["done"].duration_ps == beside.start_ps + beside.duration_ps - core["done"].start_ps
+    assert core["done"].duration_ps == beside.duration_ps - core["c"].duration_ps
+
+
+def test_computations_in_a_circle_are_refused() -> None:
+    circle = program(main="%a = s32[] parameter(0)\n%c = s32[] call(%a), to_apply=%main")
+    with pytest.raises(MalformedError, match="call each other"):
+        predict_program(circle, V6E)

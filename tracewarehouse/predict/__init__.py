@@ -1,0 +1,1 @@
+"""Predicts the times of compiled programs on TPU slices that need not exist."""

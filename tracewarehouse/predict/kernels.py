@@ -1,0 +1,77 @@
+"""Times of kernels that somebody wrote for the core (Pallas), for which the compiler estimates nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tracewarehouse.ingest.hlo.opcodes import kernel_name
+from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
+from tracewarehouse.predict.machine import Machine
+from tracewarehouse.predict.rules import NS, Cost, cost, hbm_bytes, rated
+
+_FLOATS = ("bf16", "f16", "f32")
+
+
+def kernel_cost(
+    op: ScheduledOp, machine: Machine, measured: Mapping[str, int], context_tokens: float | None = None
+) -> Cost:
+    """Return the cost of a Pallas kernel.
+
+    Args:
+        op: the custom call.
+        machine: what it runs on.
+        measured: median time in ps of one execution of kernels that a recorded run holds, by name.
+        context_tokens: tokens of each sequence that paged attention reads; None for all that its cache has room for.
+    """
+    name = kernel_name(op.name)
+    if name in measured:
+        return cost(measured[name], "kernel_measured", 0.9, 1.1, hbm_bytes(op.buffers))
+    if "flash" in name or "splash" in name:
+        return _flash(op, machine)
+    if "paged" in name or "RPA" in name:
+        return _paged(op, machine, context_tokens)
+    moved = op.bytes_accessed or hbm_bytes(op.buffers)
+    share = machine.rates["other_kernel", "share"]
+    time = max((op.flops or 0) / (share.value * machine.flops_per_s) * 1e12, moved / machine.hbm_bytes_per_ps)
+    return rated(time, "kernel_model", share, moved)
+
+
+def _flash(op: ScheduledOp, machine: Machine) -> Cost:
+    """Return the cost of causal attention over whole prompts, by its FLOPs.
+
+    A query sees the keys up to its own, so s queries at the end of t keys make s (t - s / 2) products of a row of
+    queries and of values.
+    """
+    arrays = [b for operand in op.operands for b in operand if len(b.dimensions) >= 3 and b.element in _FLOATS]
+    if len(arrays) < 3:
+        return cost(0, "unknown", 1.0, 1.0)
+    query, key, value = (array.dimensions for array in arrays[:3])
+    seen = query[-2] * max(key[-2] - query[-2] / 2, 0)
+    flops = 2 * math.prod(query[:-2]) * seen * (query[-1] + value[-1])
+    share = machine.rates["flash_attention", "share"]
+    time = flops / (share.value * machine.flops_per_s) * 1e12
+    return rated(time, "kernel_model", share, hbm_bytes(op.buffers))
+
+
+def _paged(op: ScheduledOp, machine: Machine, context_tokens: float | None) -> Cost:
+    """Attention over pages: the keys and values of the contexts in use, once through HBM, and something a sequence."""
+    caches = sorted(
+        (b for operand in op.operands for b in operand if b.space == "hbm" and len(b.dimensions) >= 4),
+        key=lambda b: -b.byte_size,
+    )[:2]
+    moved: float = sum(b.byte_size for b in caches)
+    sequences = _sequences(op)
+    if context_tokens is not None and caches:
+        room = caches[0].dimensions[-2] * caches[0].dimensions[-3] / max(sequences, 1)
+        moved *= min(1.0, context_tokens / room)
+    share = machine.rates["paged_attention", "share"]
+    time = moved / (share.value * machine.hbm_bytes_per_ps)
+    time += sequences * machine.rate("paged_attention", "sequence_ns") * NS
+    return rated(time, "kernel_model", share, round(moved))
+
+
+def _sequences(op: ScheduledOp) -> int:
+    """Return the number of sequences: the first operand with one dimension has their lengths."""
+    vectors: list[Buffer] = [b for operand in op.operands for b in operand if len(b.dimensions) == 1]
+    return vectors[0].dimensions[0] if vectors else 1

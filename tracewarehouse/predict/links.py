@@ -1,0 +1,297 @@
+"""Predicts how long a collective takes on the links of a TPU slice, from the algorithm that libtpu wrote for it.
+
+A collective takes a constant, a latency for each hop, and the bytes on its busiest link by what that link reaches
+(Hockney's model; jax-ml.github.io/scaling-book/sharding). Which link is the busiest follows from the algorithm, the
+places of the groups in the slice, and what other groups of the same collective send over it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple, Protocol
+
+from tracewarehouse.collect.tpu.compile_ahead import Topology, wraps
+from tracewarehouse.ingest.capture.hardware import chip_named, known_kind
+from tracewarehouse.predict.calibrations import Calibration, rates
+
+Groups = tuple[tuple[int, ...], ...]
+Place = tuple[int, ...]
+"""Coordinates of a device: x, y, z and the core on its chip."""
+Link = tuple[Place, int, int]
+"""A chip that a link leaves, the dimension, and the direction; dimension 3 leads to the other core of the chip."""
+Form = Literal["die", "pair", "line", "ring", "cycle", "grid", "torus"]
+
+_DIE = 3
+
+
+class TimeRange(NamedTuple):
+    """A predicted time and the range in which the true one is believed to lie, in picoseconds."""
+
+    low_ps: int
+    mid_ps: int
+    high_ps: int
+
+
+class SliceCollective(NamedTuple):
+    """One execution of a collective on all devices of a slice.
+
+    Attributes:
+        kind: HLO opcode without -start.
+        message_bytes: the full buffer: the result of an all-gather, otherwise the operand of one device.
+        groups: devices by their numbers in the topology, or pairs of source and target.
+        emitter, strategy: the algorithm that libtpu names in the instruction's configuration, if it does.
+        on_sparsecore: libtpu hands the collective to the SparseCores.
+    """
+
+    kind: str
+    message_bytes: int
+    groups: Groups
+    is_pairs: bool = False
+    emitter: str | None = None
+    strategy: str | None = None
+    debug: str | None = None
+    on_sparsecore: bool = False
+
+
+class LinkedMachine(Protocol):
+    """What the time of a collective depends on beside the collective."""
+
+    @property
+    def topology(self) -> Topology: ...  # noqa: D102
+    @property
+    def ici_factor(self) -> float: ...  # noqa: D102
+    @property
+    def hbm_factor(self) -> float: ...  # noqa: D102
+
+
+class Shape(NamedTuple):
+    """How the groups of a collective lie in the slice.
+
+    Attributes:
+        sides: chips in each dimension in which a group extends, longest first.
+        shared: groups on the busiest link.
+        stride: chips from one member to the next.
+    """
+
+    form: Form
+    size: int
+    sides: tuple[int, ...]
+    shared: float = 1
+    stride: int = 1
+
+
+def collective_time(machine: LinkedMachine, collective: SliceCollective) -> TimeRange:
+    """Return how long a collective takes on the slice.
+
+    The range takes every rate of the table at its low or at its high end.
+    """
+    if not collective.groups or all(len(set(group)) < 2 for group in collective.groups):
+        return TimeRange(0, 0, 0)
+    table: Mapping[tuple[str, str], Calibration] = getattr(machine, "rates", None) or rates(machine.topology.generation)
+    low, mid, high = (
+        round(_seconds(machine, collective, _Rates(table, end, machine.ici_factor, machine.hbm_factor)) * 1e12)
+        for end in ("low", "value", "high")
+    )
+    return TimeRange(low, mid, high)
+
+
+class _Rates:
+    """The rates of links at one end of their ranges: `low` gives the shortest times."""
+
+    def __init__(
+        self, table: Mapping[tuple[str, str], Calibration], end: str, ici_factor: float, hbm_factor: float
+    ) -> None:
+        opposite = {"low": "high", "high": "low"}.get(end, end)
+        self.share = {name: float(getattr(row, opposite)) for (name, what), row in table.items() if what == "share"}
+        self.bytes_per_s = {
+            name: float(getattr(row, opposite)) * 1e9 * ici_factor
+            for (name, what), row in table.items()
+            if what == "gbps"
+        }
+        self.seconds = {name: float(getattr(row, end)) / 1e6 for (name, what), row in table.items() if what == "us"}
+        self.hbm_factor = hbm_factor
+
+    def link(self, form: str) -> float:
+        """Return what a link reaches in one direction, in bytes per second."""
+        if form == "die" and "die" in self.bytes_per_s:
+            return self.bytes_per_s["die"]
+        return self.bytes_per_s["ici"] * self.share.get(form, 1.0)
+
+
+def _seconds(machine: LinkedMachine, collective: SliceCollective, known: _Rates) -> float:
+    topology, size = machine.topology, collective.message_bytes
+    if collective.is_pairs or collective.kind in ("all-to-all", "ragged-all-to-all"):
+        return _routed(topology, collective, known)
+    shape = shape_of(topology, collective.groups)
+    form, count = _form(shape, collective), shape.size
+    load, hops = _ring_load(form, shape)
+    emitter = collective.emitter or ""
+    is_whole = collective.kind == "all-reduce" and "ReduceScatter" not in emitter
+    if "SinglePhase" in emitter:
+        load, hops, phases = (count - 1) / 2, count / 2, 1.0
+    else:
+        phases = 2.0 if is_whole else 1.0
+    seconds = known.seconds["start"] + _latency(form, hops * shape.stride, phases, collective, known)
+    seconds += size * load * (1.0 if is_whole else 0.5) * shape.shared / known.link(form)
+    if collective.kind in ("all-reduce", "reduce-scatter"):  # the first and the last shard overlap with no other
+        seconds += size / count / (known.share["fill"] * _hbm_bytes_per_s(topology.generation) * known.hbm_factor)
+    return seconds
+
+
+def _latency(form: Form, hops: float, phases: float, collective: SliceCollective, known: _Rates) -> float:
+    hops *= phases
+    if collective.on_sparsecore and "sparsecore_hop" in known.seconds:
+        return hops * known.seconds["sparsecore_hop"]
+    emitter = collective.emitter or ""
+    if "Short" in emitter or "SinglePhase" in emitter:
+        return hops * known.seconds["hop"]
+    if form in ("die", "pair"):
+        return hops / phases * known.seconds["hop"]
+    return hops * known.seconds["hop"] / 2  # large emitters begin a hop before the one before it ends
+
+
+def _form(shape: Shape, collective: SliceCollective) -> Form:
+    """Return the form of the algorithm: one ring through a grid, such as 2x4, is a cycle."""
+    if shape.form != "grid":
+        return shape.form
+    strategy, emitter = collective.strategy or "", collective.emitter or ""
+    is_ring = "1DRing" in strategy or "StrategyRing" in strategy or "1DAllGather" in emitter
+    is_narrow = "ND" not in strategy and collective.kind != "all-reduce" and shape.sides[-1] == 2
+    return "cycle" if is_ring or is_narrow else "grid"
+
+
+def _ring_load(form: Form, shape: Shape) -> tuple[float, float]:
+    """Return what an all-reduce puts on its busiest link, in messages, and its hops in one phase."""
+    count, longest = shape.size, shape.sides[0]
+    if form in ("die", "pair"):
+        return 1.0, 1.0
+    if form == "line":
+        return 2 * (count - 1) / count, longest - 1.0
+    if form == "ring":
+        return (count - 1) / count, longest / 2
+    if form == "cycle":
+        return (count - 1) / count, count / 2
+    # parts of the message go through the dimensions in different orders; each phase leaves a part for the next
+    rest, left = 0.0, 1.0
+    for side in reversed(shape.sides):
+        rest, left = rest + left, left / side
+    load = 2 / len(shape.sides) * (longest - 1) / longest * rest
+    hops = sum(side - 1.0 for side in shape.sides)
+    return (load / 2, sum(shape.sides) / 2) if form == "torus" else (load, hops)
+
+
+def _routed(topology: Topology, collective: SliceCollective, known: _Rates) -> float:
+    """Return the time of pairs, which send the whole message, or of all-to-alls, which send a part to each member."""
+    if collective.is_pairs:
+        pairs, start = collective.groups, known.seconds["start"]
+        part = float(collective.message_bytes)
+    else:
+        pairs = tuple(pair for group in collective.groups for pair in itertools.permutations(group, 2))
+        start, part = known.seconds["all_to_all"], collective.message_bytes / max(map(len, collective.groups))
+    routed = _busiest(topology, pairs)
+    slowest = max(part * routed.on_ici / known.link("ici"), part * routed.on_die / known.link("die"))
+    if routed.hops > 1:
+        slowest /= known.share["routes"]
+    return start + routed.hops * known.seconds["hop"] + slowest
+
+
+class _Routed(NamedTuple):
+    on_ici: float
+    on_die: float
+    hops: int
+
+
+@lru_cache(maxsize=64)
+def _busiest(topology: Topology, pairs: Groups) -> _Routed:
+    """Return the messages on the busiest link of each class, and the longest route."""
+    load: defaultdict[Link, float] = defaultdict(float)
+    hops = 1
+    for source, target in pairs:
+        if source == target:
+            continue
+        route = list(_route(topology, place(topology, source), place(topology, target)))
+        for link, share in route:
+            load[link] += share
+        hops = max(hops, round(sum(share for link, share in route if link[1] != _DIE)))
+    on_die = max((count for link, count in load.items() if link[1] == _DIE), default=0.0)
+    on_ici = max((count for link, count in load.items() if link[1] != _DIE), default=0.0)
+    return _Routed(on_ici, on_die, hops)
+
+
+def _route(topology: Topology, source: Place, target: Place) -> Iterator[tuple[Link, float]]:
+    """Yield the links between two devices, one dimension after the other, and the share of a message on each.
+
+    A message takes the shorter way around a ring, or both halfway.
+    """
+    at = list(source)
+    for dimension, (side, closed) in enumerate(zip(topology.sides, wraps(topology.sides), strict=True)):
+        distance = target[dimension] - source[dimension]
+        ways = [(1 if distance > 0 else -1, abs(distance), 1.0)]
+        if closed and abs(distance) * 2 > side:
+            ways = [(-ways[0][0], side - abs(distance), 1.0)]
+        elif closed and abs(distance) * 2 == side:
+            ways = [(1, side // 2, 0.5), (-1, side // 2, 0.5)]
+        for direction, length, share in ways:
+            for step in range(length):
+                chip = (*at[:dimension], (source[dimension] + direction * step) % side, *at[dimension + 1 : 3], 0)
+                yield (chip, dimension, direction), share
+        at[dimension] = target[dimension]
+    if source[3] != target[3] and source[:3] == target[:3]:
+        yield (source, _DIE, 1), 1.0
+
+
+@lru_cache(maxsize=1024)
+def shape_of(topology: Topology, groups: Groups) -> Shape:
+    """Return how groups lie in the slice; all have the shape of the first, which SPMD programs give them."""
+    places = [place(topology, device) for device in groups[0]]
+    along = [d for d in range(3) if len({p[d] for p in places}) > 1]
+    size, chips = len(places), len({p[:3] for p in places})
+    if not along:
+        return Shape("die", size, (size,))
+    sides = tuple(sorted((len({p[d] for p in places}) for d in along), reverse=True))
+    if math.prod(sides) != chips:  # no box: it goes from one member to the next
+        steps = tuple(pair for group in groups for pair in itertools.pairwise(group))
+        routed = _busiest(topology, steps + tuple((b, a) for a, b in steps))
+        return Shape("line" if chips > 2 else "pair", size, (chips,), routed.on_ici, routed.hops)
+    stride = max(b - a for d in along for a, b in itertools.pairwise(sorted({p[d] for p in places})))
+    shared = _shared(topology, groups)
+    closed = all(wraps(topology.sides)[d] and len({p[d] for p in places}) == topology.sides[d] for d in along)
+    if len(along) == 1:
+        form: Form = "pair" if sides[0] == 2 else "ring" if closed else "line"
+    else:
+        form = "torus" if closed else "grid"
+    return Shape(form, size, sides, shared, stride)
+
+
+def _shared(topology: Topology, groups: Groups) -> float:
+    """Return how many groups use the busiest link, if each uses those between its neighbours in every dimension."""
+    load: Counter[Link] = Counter()
+    for group in groups:
+        used: set[Link] = set()
+        places = [place(topology, device) for device in group]
+        for dimension in range(3):
+            lines: dict[Place, set[int]] = {}
+            for p in places:
+                lines.setdefault((*p[:dimension], 0, *p[dimension + 1 : 3], 0), set()).add(p[dimension])
+            for line, at in lines.items():
+                for step in range(min(at), max(at)):
+                    used.add(((*line[:dimension], step, *line[dimension + 1 : 3], 0), dimension, 1))
+        load.update(used)
+    return max(load.values(), default=1)
+
+
+def place(topology: Topology, device: int) -> Place:
+    """Return where a device is: x counts fastest, and the cores of a chip count first."""
+    chip, core = divmod(device, topology.devices // topology.chips)
+    x, y, z = (*topology.sides, 1)[:3]
+    return chip % x, chip // x % y, chip // (x * y) % z, core
+
+
+@lru_cache
+def _hbm_bytes_per_s(generation: str) -> float:
+    chip = chip_named(known_kind(generation)[1])
+    return float(chip["hbm_gbps"]) * 1e9 if chip else math.nan
