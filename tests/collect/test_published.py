@@ -110,7 +110,7 @@ xr.use_spmd()
 found = {}
 for folder, mesh_text in json.loads(sys.argv[1]):
     folder = Path(folder)
-    spec = run_spec(model=str(folder), mesh=mesh_text, dtype="bfloat16")
+    spec = run_spec(model=str(folder), mesh=mesh_text, dtype="bfloat16", backend="torch_xla")
     files, mesh = published(folder), DeviceMesh(spec)
     weights = PublishedWeights(spec, folder)
     model = on_devices(spec, weights, mesh)
@@ -179,7 +179,7 @@ from tracewarehouse.collect.torch_xla.transformers_model import on_devices, on_h
 xr.use_spmd()
 found = {}
 for mesh_text in ("tp=4", "pp=2,tp=2", "dp=2,tp=2"):
-    spec = run_spec(model=sys.argv[1], mesh=mesh_text)
+    spec = run_spec(model=sys.argv[1], mesh=mesh_text, backend="torch_xla")
     mesh = DeviceMesh(spec)
     torch_xla._XLAC._xla_get_runtime_devices = lambda: ["CPU:2", "CPU:3"]  # of the second of two hosts
     weights = PublishedWeights(spec, Path(sys.argv[1]))
@@ -228,7 +228,7 @@ def status(field):
 
 xr.use_spmd()
 folder = Path(sys.argv[1])
-spec = run_spec(model=str(folder), mesh=f"tp={sys.argv[2]}")
+spec = run_spec(model=str(folder), mesh=f"tp={sys.argv[2]}", backend="torch_xla")
 mesh = DeviceMesh(spec)
 mesh.place(torch.zeros(8, 4), ("tp", None))  # the client's own memory is there
 weights = PublishedWeights(spec, folder)
@@ -284,6 +284,7 @@ def test_recording_eight_bit_weights_of_deepseek_v3(
         batch=2,
         input_length=8,
         output_length=3,
+        backend="torch_xla",
     )
 
     capture = torch_processes.record(spec, tmp_path / "captures")
@@ -315,7 +316,8 @@ def test_recording_eight_bit_weights_of_deepseek_v3(
 def test_families_are_recorded_from_their_checkpoints(
     torch_processes: TorchProcesses, folder: Path, tmp_path: Path, model: str, fields: dict[str, Any]
 ) -> None:
-    spec = run_spec(model=str(folder / model), batch=4, input_length=8, output_length=3, **fields)
+    size = {"batch": 4, "input_length": 8, "output_length": 3}
+    spec = run_spec(model=str(folder / model), backend="torch_xla", **size, **fields)
 
     capture = torch_processes.record(spec, tmp_path / "captures")
 
@@ -329,7 +331,8 @@ def test_families_are_recorded_from_their_checkpoints(
 def test_a_model_larger_than_the_host_is_compared_by_its_first_layers(
     torch_processes: TorchProcesses, folder: Path, tmp_path: Path
 ) -> None:
-    spec = run_spec(model=str(folder / "llama"), mesh="pp=2,tp=2", batch=4, input_length=8, output_length=3)
+    size = {"batch": 4, "input_length": 8, "output_length": 3}
+    spec = run_spec(model=str(folder / "llama"), mesh="pp=2,tp=2", backend="torch_xla", **size)
     assert spec.layers == 4
 
     capture = torch_processes.record(spec, tmp_path, host_memory=2_300_000)

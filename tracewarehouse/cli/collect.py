@@ -30,7 +30,7 @@ CapacityFactorOption = Annotated[
     typer.Option(help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none."),
 ]
 BackendOption = Annotated[
-    str | None, typer.Option(help="The backend that runs the model: torch_xla, jax, or module:Class of another.")
+    str | None, typer.Option(help="The backend that runs the model: jax, torch_xla, or module:Class of another.")
 ]
 # also of `tw tpu`
 CapturesOption = Annotated[
@@ -68,7 +68,7 @@ def collect(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Results of plain torch to compare with: compute (once, and keep them), kept (only if they are "
+            help="Results of the unsplit model to compare with: compute (once, and keep them), kept (only if they are "
             "there), off. Default: compute; on tpu kept."
         ),
     ] = None,
@@ -93,8 +93,8 @@ def collect(
     """Run the inference harness and save the profiler's captures.
 
     Prints the capture directory of each run. A capture that ingest cannot read, or that lacks the collectives that the
-    mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra
-    `collect` (torch and torch_xla), or `jax` for the backend of that name.
+    mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra `jax`,
+    or `collect` (torch and torch_xla) for backend torch_xla.
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner

@@ -48,15 +48,21 @@ LAYERS, LENGTH, STEPS = 3, 24, 4
 PROGRAM = """
 import json, sys
 import torch
+import transformers
 from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.models.architectures import ARCHITECTURES
+from tracewarehouse.collect.models.form import complete_config
 from tracewarehouse.collect.models.pretrained import PretrainedModel
 from tracewarehouse.collect.parallel.weights import RandomWeights
 from tracewarehouse.collect.torch_xla.transformers_model import as_tensor, on_host
 
-found = {}
+found, defaults = {}, {}
 for name, (model, tokens, steps) in json.loads(sys.argv[1]).items():
     model = PretrainedModel.model_validate(model)
     layers = model.num_layers
+    given = getattr(transformers, ARCHITECTURES[model.architecture].config_class)(**model.config)
+    left_out = {f: v for f, v in complete_config(model).items() if getattr(given, f) != v}
+    defaults[name] = [f for f in left_out if f != "rope_parameters"]
     plain = on_host(run_spec(layers=layers), RandomWeights(model, layers, 0))
     for module in plain.modules():
         if isinstance(getattr(module, "gate_proj", None), torch.nn.Parameter):  # of experts, which are fused there
@@ -69,7 +75,7 @@ for name, (model, tokens, steps) in json.loads(sys.argv[1]).items():
         logits.append(out.logits[:, -1])
         tokens = logits[-1].argmax(-1, keepdim=True)
     found[name] = torch.stack(logits, 1).tolist()
-print(json.dumps(found))
+print(json.dumps([found, defaults]))
 """
 
 
@@ -85,8 +91,9 @@ def test_logits_are_those_of_transformers(torch_processes: TorchProcesses) -> No
     tokens = run_prompt(spec, 512).tokens
     asked = {name: (variant(name).model_dump(), tokens.tolist(), STEPS) for name in VARIANTS}
 
-    theirs = torch_processes.answer(PROGRAM, json.dumps(asked))
+    theirs, other_defaults = torch_processes.answer(PROGRAM, json.dumps(asked))
 
+    assert not any(other_defaults.values())
     for name in VARIANTS:
         ours = reference_logits(spec, RandomWeights(variant(name), LAYERS, 0), tokens)
         assert ours.dtype == np.float32

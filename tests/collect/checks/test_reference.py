@@ -33,9 +33,9 @@ def test_a_difference_is_an_error_unless_rounding_explains_it() -> None:
     assert outcome(EXPECTED) == [True, 0.0, 1.0]
     # Another token from a tie is another text: what follows is not compared, but the tokens are not called equal.
     assert outcome(changed((1, [0.5, 0.50001, 0.1]), (2, [9.0, 0.0, 0.0]))) == [False, 0.00001, 1.0]
-    with pytest.raises(CheckError, match="by 0.7 at sequence 0, step 2"):
+    with pytest.raises(CheckError, match=r"by 0\.7 at sequence 0, step 2"):
         outcome(WRONG)
-    with pytest.raises(CheckError, match="by nan"):
+    with pytest.raises(CheckError, match=r"by nan"):
         outcome(changed((0, [np.nan, 0.1, 0.9])))
 
 
@@ -43,11 +43,11 @@ def test_steps_from_the_first_drop_on_prove_nothing() -> None:
     assert outcome(WRONG, [0, 0, 3]) == [True, 0.0, 0.667]
     assert outcome(WRONG, [0, 1, 0]) == [True, 0.0, 0.333]
     assert outcome(WRONG, [2, 0, 0]) == [None, 0.0, 0.0]
-    with pytest.raises(CheckError, match="by 0.7"):
+    with pytest.raises(CheckError, match=r"by 0\.7"):
         outcome(WRONG, [0, 0, 0])
 
 
 def test_logits_that_are_not_finite_are_placed() -> None:
     require_finite(EXPECTED)
-    with pytest.raises(CheckError, match="2 of 3 steps gave .* the first at sequence 0, step 1"):
+    with pytest.raises(CheckError, match=r"2 of 3 steps gave .* the first at sequence 0, step 1"):
         require_finite(changed((1, [np.inf, 0.0, 0.0]), (2, [np.nan, 0.0, 0.0])))

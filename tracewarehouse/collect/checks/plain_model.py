@@ -194,7 +194,7 @@ def _turned_halves(given: Any, turn: tuple[Any, Any]) -> Any:
 
 
 def _turned_pairs(given: Any, turn: tuple[Any, Any]) -> Any:
-    """Rotate neighbouring elements; scores do not depend on where the elements then stand, if it is the same for all."""
+    """Rotate neighbouring elements; the first of all pairs then stand before the second, which changes no score."""
     cosines, sines = turn
     first, second = given[..., 0::2], given[..., 1::2]
     return np.concatenate([first * cosines - second * sines, second * cosines + first * sines], -1)

@@ -39,10 +39,10 @@ FIRST_ORDINARY = 3
 class Reference:
     """The result with which the generation on the devices is compared.
 
-    `full`: the same generation by the unsplit model in numpy. `first_layers`: the whole model does not fit into the host;
-    its first layers generate on the devices and in numpy, and the whole must give finite logits. `finite_logits`: not even
-    the first layers fit, or the run may not compute a reference and none is kept; finite logits are all that is
-    required.
+    `full`: the same generation by the unsplit model in numpy. `first_layers`: the whole model does not fit into the
+    host; its first layers generate on the devices and in numpy, and the whole must give finite logits. `finite_logits`:
+    not even the first layers fit, or the run may not compute a reference and none is kept; finite logits are all that
+    is required.
     """
 
     kind: Kind

@@ -53,7 +53,7 @@ class TensorFile:
         try:
             self._entries = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
             offsets = [(int(begin), int(end)) for begin, end in (e["data_offsets"] for e in self._entries.values())]
-        except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError):
             raise ValueError("its header is not that of a safetensors file") from None
         end = max((end for _, end in offsets), default=0)
         if size != end or any(not 0 <= begin <= stop for begin, stop in offsets):

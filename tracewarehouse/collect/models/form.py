@@ -1,7 +1,7 @@
 """Gives what the steps of a model need besides its weights: widths, constants, routing, and angles of the positions.
 
-Fields have the names of the modules of transformers, so that formulas can be compared with theirs. A field that a kind of
-layer lacks, such as the norm of its queries, is absent.
+Fields have the names of the modules of transformers, so that formulas can be compared with theirs. A field that a kind
+of layer lacks, such as the norm of its queries, is absent.
 """
 
 from __future__ import annotations

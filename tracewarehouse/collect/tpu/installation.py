@@ -42,7 +42,7 @@ class Installation:
 def install(slices: Slices, entry: Slice, installation: Installation, references: Sequence[Path] = ()) -> None:
     """Install the collector and copy references to all hosts, unless that is done, and give them the token.
 
-    `references` are files of results in plain torch, so that the hosts need not compute them.
+    `references` are files of what the unsplit model gives, so that the hosts need not compute them.
     """
     if not entry.is_set_up:
         with tempfile.TemporaryDirectory() as folder:
