@@ -212,6 +212,10 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         {"plane_stats": [_COUNTER]},
         [{"plane_stats": [_COUNTER | {"name": "x"}]}, {"plane_stats": [_COUNTER | {"double_value": None}]}],
     ),
+    "microbenchmark_programs": (
+        {"instructions": [{"module": "jit_micro.copy.hbm.4096"}]},
+        [{"instructions": [{"module": "jit_micros"}]}, {"instructions": [{"module": None}]}],
+    ),
     "layers": ({"instructions": [{"stage_layer": 0}]}, [{"instructions": [{}]}]),
     "experts": ({"instructions": [{"part": "moe"}]}, [{"instructions": [{"part": "mlp", "layer": 0}]}]),
     "pipeline": ({"runs": [{"pp": 2}]}, [{"runs": [{"pp": 1}]}, {"runs": [{}]}]),
@@ -367,6 +371,7 @@ _OF_TPUS = {
     "padding_waste": "padded_batches",
     "decode_cost_per_context_token": "decode_batches",
     "kv_cache_traffic": "known_caches",
+    "microbenchmarks": "microbenchmark_programs",
 }
 """What the captures of virtual CPU devices do not have."""
 _NO_PIPELINE = {"pipeline_bubble": "pipeline"}

@@ -93,8 +93,8 @@ def collect(
     """Run the inference harness and save the profiler's captures.
 
     Prints the capture directory of each run. A capture that ingest cannot read, or that lacks the collectives that the
-    mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra `jax`,
-    or `collect` (torch and torch_xla) for backend torch_xla.
+    mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra
+    `jax`, or `collect` (torch and torch_xla) for backend torch_xla.
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
@@ -135,7 +135,8 @@ def collect(
         return
     if references:
         for run in experiments.plan(plan):
-            typer.echo(runner.keep_reference(run))
+            if run.has_model:
+                typer.echo(runner.keep_reference(run))
         return
     faults: dict[str, list[str]] = {}
     pythons = _interpreters(python or [], {run.backend for run in experiments.plan(plan)})
@@ -259,7 +260,8 @@ def capture_faults(capture: Path) -> list[str]:
         try:
             notes = ingest_one(capture, warehouse).notes
             manifest = load_manifest(capture / "manifest.json")
-            unmarked = _unmarked(warehouse) if (manifest.model_extra or {}).get("device") == "cpu" else []
+            is_marked = manifest.model is not None and (manifest.model_extra or {}).get("device") == "cpu"
+            unmarked = _unmarked(warehouse) if is_marked else []
         except TracewarehouseError as error:
             return [f"the capture cannot be ingested: {error}"]
     return [note for note in notes if note.startswith(NOTE)] + unmarked

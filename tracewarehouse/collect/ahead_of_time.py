@@ -36,6 +36,7 @@ class CompiledStep:
     """A step of a run, compiled for a TPU."""
 
     phase: str
+    """prefill or decode; of microbenchmarks the name of the program."""
     file: Path
     """The compiled program, with the run's manifest beside it."""
     chip: str
@@ -56,7 +57,7 @@ class CompiledStep:
 
 
 def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
-    """Compile prefill and decode of a run for a topology.
+    """Compile prefill and decode of a run, or all microbenchmarks, for a topology.
 
     The run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4, v4:2x2x1 (a device a chip)
     or tpu7x:2x2x1 (two devices a chip). `python` is an interpreter that has jax and libtpu; for backend jax also
@@ -74,7 +75,8 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
     compile_with = _compile_jax if spec.backend == "jax" else _compile_torch_xla
     compile_with(spec.model_copy(update={"device": "tpu"}), topology, folder, python)
     steps = []
-    for phase, _ in spec.step_lengths:
+    small = sorted(file.name.removesuffix(".hlo.pb.gz") for file in folder.glob("micro.*.hlo.pb.gz"))
+    for phase in [phase for phase, _ in spec.step_lengths] if spec.has_model else small:
         said = json.loads((folder / f"{phase}.json").read_text(encoding="utf-8"))
         steps.append(CompiledStep(phase, folder / f"{phase}.hlo.pb.gz", _chip(said["device_kind"]), said["memory"]))
     return steps

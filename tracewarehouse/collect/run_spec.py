@@ -25,6 +25,9 @@ DTYPE_OF_DEVICE = {"cpu": "float32", "tpu": "bfloat16"}
 UNMARKED = "torch_xla"
 """The backend that names and digests of runs leave out: it recorded the captures of data/."""
 
+MICROBENCHMARKS = "microbenchmarks"
+"""What a run names in place of a model to run the small programs of `collect.jax.microbenchmarks`."""
+
 CAPACITY_FACTOR = 1.25
 """Room at a device or an expert, in mean shares of the tokens: the middle one of three that the Switch Transformers
 paper compares (1, 1.25 and 2; Fedus et al. 2021, arXiv 2101.03961, table 1)."""
@@ -67,7 +70,8 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(
-        default="llama", description="architecture of a tiny model, a published Hugging Face id, or a local folder"
+        default="llama",
+        description="architecture of a tiny model, a published Hugging Face id, or a local folder; or microbenchmarks",
     )
     mesh: MeshField = Field(default=Mesh(axes={"tp": 4}), description="axes of (pp, dp, ep, tp), such as 'dp=2,tp=2'")
     sequence_parallelism: Literal["megatron", "ulysses", "ring"] | None = Field(
@@ -130,6 +134,9 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> RunSpec:
+        if not self.has_model:
+            self._check_microbenchmarks()
+            return self
         try:
             architecture = model_architecture(self.model)
         except ExperimentError as error:
@@ -178,6 +185,18 @@ class RunSpec(BaseModel):
             _require_divisor("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
         return self
 
+    def _check_microbenchmarks(self) -> None:
+        if self.backend != "jax":
+            raise ValueError(
+                f"backend: {MICROBENCHMARKS} are programs of jax, not of {self.backend}; write backend: jax"
+            )
+        described = {"model", "mesh", "dtype", "repeat", "device", "reference", "backend"}
+        for name, field in type(self).model_fields.items():
+            if name not in described and getattr(self, name) != field.default:
+                raise ValueError(f"{name}: {MICROBENCHMARKS} have none; remove the field")
+        if self.mesh.device_ids is not None:
+            raise ValueError("mesh: with jax the devices are in the order of their ids; remove device_ids")
+
     def _check_kv_heads(self, architecture: Architecture) -> None:
         tp, heads = self.axis("tp"), architecture.num_kv_heads
         if self.backend == "torch_xla" and tp > heads and tp % heads == 0:
@@ -221,9 +240,14 @@ class RunSpec(BaseModel):
         return 1 if architecture.has_latent_cache else max(1, self.axis("tp") // architecture.num_kv_heads)
 
     @property
+    def has_model(self) -> bool:
+        """Whether a model generates tokens; without one, microbenchmarks run."""
+        return self.model != MICROBENCHMARKS
+
+    @property
     def is_published(self) -> bool:
         """Whether the weights are published ones, not the random ones of a tiny model."""
-        return self.model not in ARCHITECTURES
+        return self.has_model and self.model not in ARCHITECTURES
 
     @property
     def precision(self) -> Literal["float32", "bfloat16"]:
@@ -257,7 +281,7 @@ class RunSpec(BaseModel):
         parts = [re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII), mesh]
         parts += ["sp" if mode == "megatron" else mode] if (mode := self.sequence_parallelism) else []
         parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
-        parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"]
+        parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"] if self.has_model else []
         for tag, value, default in (
             ("l", self.layers, 2),
             ("", self.dtype, DTYPE_OF_DEVICE[self.device]),

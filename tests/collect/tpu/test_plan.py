@@ -85,7 +85,7 @@ def test_jax_is_refused_on_slices_of_several_hosts() -> None:
     quota = load_quota()
     few, many = (run_spec(device="tpu", backend="jax", batch=16, mesh=mesh) for mesh in ("tp=4", "dp=4,tp=4"))
     assert [s.accelerator_type for s in plan_slices(Experiment.from_runs(few), "v6e", quota)] == ["v6e-4"]
-    with pytest.raises(TpuError, match=r"tpu-jax: the jax backend records on one host, and v6e-16 has 4; use"):
+    with pytest.raises(TpuError, match=r"tpu-jax: the jax backend runs a model on one host, and v6e-16 has 4; use"):
         plan_slices(Experiment.from_runs(few, many), "v6e", quota)
 
 

@@ -10,7 +10,7 @@ from xplane_reference import read_xplane
 
 from tracewarehouse.ingest.collectives.participants import traffic_edges
 from tracewarehouse.ingest.hlo.collectives import Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction, signature
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
 from tracewarehouse.ingest.hlo.proto import Module, read_module
 from tracewarehouse.ingest.hlo.text import parse_instruction
@@ -45,11 +45,11 @@ def collectives(instructions: list[Instruction]) -> Counter[tuple[object, ...]]:
 
 
 def facts(instruction: Instruction) -> dict[str, object]:
-    """What both text and proto state; profilers print no metadata into the text."""
+    """What both text and proto state; profilers print no metadata into the text, and signatures find its memories."""
     return {
         key: value
         for key, value in instruction._asdict().items()
-        if key not in ("op_name", "op_name_source", "op_type", "source_file", "source_line", "text", "inner")
+        if key not in ("op_name", "op_name_source", "op_type", "source_file", "source_line", "text", "inner", "spaces")
     }
 
 
@@ -81,6 +81,7 @@ def test_v6e_text_and_proto_agree_on_every_instruction(shared_traces: Path) -> N
             assert len(names) == 1
             twin = embedded[names[0]].instructions[stated.name]
             assert facts(stated) == facts(twin)
+            assert signature(stated) == signature(twin)
             assert find_collective(stated) == find_collective(twin)
             compared[stated.opcode] += 1
     assert compared == {"copy-start": 30, "copy-done": 24, "fusion": 12, "all-reduce": 4, "broadcast": 1}

@@ -30,7 +30,8 @@ BACKENDS = {
 class Recording:
     """A backend's knowledge of a run that it recorded."""
 
-    model: ModelFacts
+    model: ModelFacts | None
+    """None for microbenchmarks."""
     phases: list[PhaseMark]
     """Every step of the recorded generation, on the host's clock."""
     hosts: list[str]

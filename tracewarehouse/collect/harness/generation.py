@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.backend import DeviceModel, Profiler, Stack
 from tracewarehouse.ingest.capture.manifest import PhaseMark
 from tracewarehouse.ingest.capture_names import xplane_files
+
+_Result = TypeVar("_Result")
 
 MAX_WARMUPS = 4
 PROFILED_PAIRS = 5
@@ -158,16 +160,22 @@ def generate_timed(
 
 
 def _profiled(profiler: Profiler, generate: Callable[[], Generation], logdir: Path) -> tuple[Generation, list[Path]]:
+    generation, files = profiled(profiler, generate, logdir)
+    if generation.compiles:
+        raise CheckError(f"{generation.compiles} programs were compiled inside the capture")
+    return generation, files
+
+
+def profiled(profiler: Profiler, work: Callable[[], _Result], logdir: Path) -> tuple[_Result, list[Path]]:
+    """Do some work with the profiler on; return its result and the files of the profile, one per host."""
     profiler.start_profiler(logdir)
-    generation = generate()
+    result = work()
     time.sleep(0.05)  # the worker threads are still handing over events of the last step
     profiler.stop_profiler()
     files = xplane_files(logdir)
     if not files or any(not f.stat().st_size for f in files):
         raise CheckError(f"the profiler wrote {len(files)} xplane files, some empty or none; nothing was recorded")
-    if generation.compiles:
-        raise CheckError(f"{generation.compiles} programs were compiled inside the capture")
-    return generation, files
+    return result, files
 
 
 def timing_checks(warmups: int, timed: Timed) -> dict[str, Any]:

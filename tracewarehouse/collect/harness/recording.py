@@ -61,53 +61,60 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
                 f"{', '.join(h for h, size in written.items() if size) or 'of none'}"
             )
         manifest = run_manifest(spec, backend.name, recording)
-        card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
-        dump_card(card, staging / CARD)
+        if spec.has_model:
+            card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
+            dump_card(card, staging / CARD)
         write_manifest(staging, manifest)
     return output / spec.name
 
 
-def write_promises(spec: RunSpec, model: ModelFacts, folder: Path) -> None:
-    """Write the manifest of a run that is only compiled, with its promises."""
-    promised = promised_collectives(spec)
-    recording = Recording(model, [], [], checks=attention_forms(spec), promised_collectives=promised)
+def write_promises(spec: RunSpec, model: ModelFacts | None, folder: Path) -> None:
+    """Write the manifest of a run that is only compiled, with its promises; microbenchmarks have no model and none."""
+    recording = Recording(None, [], [])
+    if spec.has_model:
+        promised = promised_collectives(spec)
+        recording = Recording(model, [], [], checks=attention_forms(spec), promised_collectives=promised)
     text = run_manifest(spec, spec.backend, recording).model_dump_json(indent=2)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def run_manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
     """Return the manifest that the collector writes beside the capture of a run."""
-    extra: dict[str, Any] = {
-        "spec": spec.model_dump(mode="json"),
-        "spec_digest": spec.digest,
-        "device": spec.device,
-        "weights": "published" if spec.is_published else "random",
-        "prompt_source": recording.prompt_source,
-    }
-    if spec.capacity_factor is not None:
-        extra["expert_places"] = {phase: asdict(places) for phase, places in expert_places(spec).items()}
+    extra: dict[str, Any] = {"spec": spec.model_dump(mode="json"), "spec_digest": spec.digest, "device": spec.device}
     return Manifest(
         name=spec.name,
         model=recording.model,
         backend=backend,
         dtype=spec.dtype,
-        batch_size=spec.batch,
-        input_length=spec.input_length,
-        output_length=spec.output_length,
         mesh=Mesh(axes=spec.mesh.axes, device_ids=spec.mesh.device_ids or list(range(spec.mesh.size))),
-        sequence_parallelism=spec.sequence_parallelism,
-        capacity_factor=spec.capacity_factor,
-        microbatches=spec.microbatch_count if spec.axis("pp") > 1 else None,
-        stages=list(spec.stage_layout.stages) if spec.axis("pp") > 1 else None,
         hosts=recording.hosts,
         phases=recording.phases,
         promised_collectives=recording.promised_collectives,
         versions=versions(),
-        seed=spec.seed,
         checks=recording.checks,
         git_commit=git_commit(),
         **extra,
+        **(_generation_facts(spec, recording) if spec.has_model else {}),
     )
+
+
+def _generation_facts(spec: RunSpec, recording: Recording) -> dict[str, Any]:
+    """Return what a manifest says of a run that generates tokens."""
+    facts: dict[str, Any] = {
+        "batch_size": spec.batch,
+        "input_length": spec.input_length,
+        "output_length": spec.output_length,
+        "sequence_parallelism": spec.sequence_parallelism,
+        "capacity_factor": spec.capacity_factor,
+        "microbatches": spec.microbatch_count if spec.axis("pp") > 1 else None,
+        "stages": list(spec.stage_layout.stages) if spec.axis("pp") > 1 else None,
+        "seed": spec.seed,
+        "weights": "published" if spec.is_published else "random",
+        "prompt_source": recording.prompt_source,
+    }
+    if spec.capacity_factor is not None:
+        facts["expert_places"] = {phase: asdict(places) for phase, places in expert_places(spec).items()}
+    return facts
 
 
 def versions() -> dict[str, str]:

@@ -32,6 +32,7 @@ def workload_card(
     Of the process's `environment` the card gets the variables that change what XLA does.
     """
     architecture, facts = model_architecture(spec.model), recording.model
+    assert facts is not None  # noqa: S101  microbenchmarks get no card
     count = spec.mesh.size
     # With Ulysses and ring, every device of tp holds whole layers: tp splits the context.
     context = spec.axis("tp") if spec.sequence_parallelism in MODES else 1

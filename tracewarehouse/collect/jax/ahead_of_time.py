@@ -14,6 +14,7 @@ from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
 from tracewarehouse.collect.jax.mesh import JaxMesh
+from tracewarehouse.collect.jax.microbenchmarks import microbenchmarks
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import Partition
 from tracewarehouse.collect.processes import end_with_parent, exit_code
@@ -33,7 +34,7 @@ class ShapesOnly(JaxMesh):
 
 
 def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
-    """Compile prefill and decode of a run on device tpu, and write the manifest with their promises."""
+    """Compile prefill and decode of a run on device tpu, or all microbenchmarks; write the manifest with promises."""
     import jax
 
     try:
@@ -43,6 +44,13 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
     if len(devices) != spec.mesh.size:
         raise CheckError(f"{topology} has {len(devices)} devices, and {spec.mesh} is a mesh of {spec.mesh.size}")
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
+    if not spec.has_model:
+        mesh = JaxMesh(spec, devices)
+        for small in microbenchmarks(spec):
+            executable = small.lowered(mesh).compile().runtime_executable()
+            write_program(folder, small.name, executable, devices[0].device_kind)
+        write_promises(spec, None, folder)
+        return
     subject = traced_subject(spec)
     model = JaxModel(subject, ShapesOnly(spec, devices))
     for phase, length in spec.step_lengths:

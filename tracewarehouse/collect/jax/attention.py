@@ -65,9 +65,9 @@ class Attention:
             return self._with_context(module, query, key, value, cache, step)
         cache = _stored(cache, key, value, step.start)
         if self._prefill == "flash" and step.tokens > 1:
-            return _flash(query, key, value, module.scaling), cache
+            return flash(query, key, value, module.scaling), cache
         if self._decode == "paged" and step.tokens == 1:
-            return _paged(query, *cache, step.start, module.scaling), cache
+            return paged(query, *cache, step.start, module.scaling), cache
         return attention(query, *cache, step.mask, module.scaling), cache
 
     def _with_context(
@@ -149,7 +149,7 @@ class Attention:
         key, value = jnp.concatenate([expanded[..., :plain], for_all], -1), expanded[..., plain:]
         if self._prefill == "flash" and step.tokens > 1:
             seen = step.tokens  # the cache has room after the prompt
-            return _flash(query, key[:, :, :seen], value[:, :, :seen], module.scaling), cache
+            return flash(query, key[:, :, :seen], value[:, :, :seen], module.scaling), cache
         return attention(query, key, value, step.mask, module.scaling), cache
 
 
@@ -165,7 +165,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> An
     return _ungrouped(jnp.einsum("bgrst,bgtd->bgrsd", weights, value))
 
 
-def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
+def flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
     """Compute the attention of a prefill by the kernel that torch_xla calls too, with the same padding and blocks.
 
     The prompts have no padding and begin at the first position, so a token sees the tokens up to itself.
@@ -187,7 +187,7 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
     return output[..., : value.shape[-1]]
 
 
-def _paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:
+def paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:
     """Compute the attention of a decode step by torch_xla's kernel; `paged_attention` there describes its input."""
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 

@@ -28,6 +28,10 @@ class JaxBackend:
 
     def record(self, spec: RunSpec, capture: Path) -> Recording:
         """Run one configuration."""
+        if not spec.has_model:
+            from tracewarehouse.collect.jax.microbenchmarks import record_microbenchmarks
+
+            return record_microbenchmarks(spec, capture)
         from tracewarehouse.collect.harness.recording import record_generation
         from tracewarehouse.collect.jax.stack import JaxStack
 

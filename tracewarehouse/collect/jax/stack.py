@@ -8,12 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.jax.mesh import JaxMesh
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import BATCH
 from tracewarehouse.collect.processes import wait_until_asleep
 from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.quota import hosts_of_slice
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -26,7 +28,16 @@ class JaxStack:
         jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._count)
+        if spec.device == "tpu" and not spec.has_model and hosts_of_slice() > 1:
+            jax.distributed.initialize()
         self.mesh = JaxMesh(spec)
+        if spec.has_model and jax.process_count() > 1:
+            raise CollectError("the jax backend runs a model on the devices of one host; choose a slice of one host")
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the devices are virtual ones of this machine."""
+        return bool(self.mesh.mesh.devices.flat[0].platform == "cpu")
 
     @property
     def devices_per_host(self) -> int:
@@ -50,7 +61,7 @@ class JaxStack:
     def wait(self, value: Any) -> None:
         """Wait until all devices have a value; for virtual devices also until their threads sleep."""
         jax.block_until_ready(value)
-        if value.sharding.mesh.devices.flat[0].platform == "cpu":
+        if self.is_virtual:
             wait_until_asleep()
 
     def on_host(self, value: Any) -> Any:

@@ -119,10 +119,10 @@ def slice_runs(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]
 
 def _require_one_host_for_jax(runs: list[RunSpec], accelerator_type: str, hosts: int) -> None:
     """Refuse runs that the hosts would refuse, before a slice costs money."""
-    refused = [run.name for run in runs if run.backend == "jax"]
+    refused = [run.name for run in runs if run.backend == "jax" and run.has_model]
     if refused and hosts > 1:
         raise TpuError(
-            f"{', '.join(refused)}: the jax backend records on one host, and {accelerator_type} has {hosts}; use "
+            f"{', '.join(refused)}: the jax backend runs a model on one host, and {accelerator_type} has {hosts}; use "
             "backend torch_xla, or a smaller mesh"
         )
 

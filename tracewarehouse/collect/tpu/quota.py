@@ -173,6 +173,18 @@ def host_chip() -> str | None:
     return load_quota().kind(accelerator_type())
 
 
+def hosts_of_slice() -> int:
+    """Return how many hosts the TPU slice of this host has; 1 if its type is not known."""
+    if names := os.environ.get("TPU_WORKER_HOSTNAMES"):
+        return len(names.split(","))
+    try:
+        quota = load_quota()
+        generation, chips = quota.generation_and_chips(accelerator_type())
+    except TpuError:
+        return 1
+    return quota.generation(generation).hosts[chips]
+
+
 def accelerator_type() -> str:
     """Return the type of the TPU slice that this host is in, such as `v6e-8`; empty if it is in none."""
     if told := os.environ.get("TPU_ACCELERATOR_TYPE"):

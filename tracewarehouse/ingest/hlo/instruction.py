@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs, flattened
@@ -92,6 +93,8 @@ class Instruction(NamedTuple):
         custom_call_target: target of a custom-call.
         is_communicating: a custom call whose kernel sends data to other devices itself.
         async_opcode: the opcode that an async-start, -update or -done runs.
+        spaces: memory space of each array of the result and of the operands, in order: 0 is HBM, 1 the core's own
+            memory; () if all are in HBM, and if the text has them.
         inner: collectives in the computation of a fusion or an async op, in order; only a proto can tell.
         text: the HLO text, if it was read from text.
         is_truncated: the text breaks off, so operands or attributes are missing.
@@ -118,9 +121,50 @@ class Instruction(NamedTuple):
     custom_call_target: str | None = None
     is_communicating: bool = False
     async_opcode: str | None = None
+    spaces: tuple[int, ...] = ()
     inner: tuple[Instruction, ...] = ()
     text: str | None = None
     is_truncated: bool = False
+
+
+_ARRAY = re.compile(r"[a-z][a-z0-9]{0,31}\[[0-9,<=? ]*+\](?:\{[^{}]*+\})?")
+_SPACE = re.compile(r"S\((\d{1,3})\)\}$")
+_NUMBERS = re.compile(r"(?:\.\d+)+$")
+_LONGEST_SIGNATURE = 4000
+
+
+def signature(instruction: Instruction) -> str | None:
+    """Return what an op does as far as its own line tells: opcode, and types, shapes and memory spaces.
+
+    Ops with the same signature take about the same time, whatever they are called. It is None if an operand's shape or
+    a memory space is not known, or if it gets very long.
+    """
+    shapes = (instruction.shape, *instruction.operand_shapes)
+    if instruction.is_truncated or None in shapes:
+        return None
+    counts = [len(shape.leaves) for shape in shapes if shape is not None]
+    if sum(counts) > _LONGEST_SIGNATURE // 8:
+        return None
+    spaces = instruction.spaces or (0,) * sum(counts)
+    if instruction.text and not instruction.spaces:
+        arrays_in_text = islice(_ARRAY.finditer(instruction.text, instruction.text.find(" = ") + 3), sum(counts))
+        spaces = tuple(
+            int(stated[1]) if array[0].endswith(")}") and (stated := _SPACE.search(array[0])) else 0
+            for array in arrays_in_text
+        )
+    if len(spaces) != sum(counts):
+        return None
+    each = iter(spaces)
+    arrays = [
+        ",".join(leaf.text + (f"S({space})" if (space := next(each)) else "") for leaf in shape.leaves)
+        for shape in shapes
+        if shape is not None
+    ]
+    kind = instruction.fusion_kind
+    if instruction.opcode == "custom-call":  # kernels of one target differ in their names alone
+        kind = f"{instruction.custom_call_target} {_NUMBERS.sub('', instruction.name[:200])}"
+    said = f"{arrays[0]} {instruction.opcode}{f':{kind}' if kind else ''}({','.join(arrays[1:])})"
+    return said if len(said) <= _LONGEST_SIGNATURE else None
 
 
 def without_groups(instruction: Instruction) -> Instruction:

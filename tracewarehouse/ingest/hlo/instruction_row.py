@@ -12,7 +12,7 @@ from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_mem
 from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop
+from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop, signature
 from tracewarehouse.ingest.hlo.opcodes import (
     OpClass,
     async_role,
@@ -276,6 +276,7 @@ class InstructionRow:
             "category": self.category,
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
+            "signature": signature(hlo) if hlo else None,
             "dtype": hlo.shape.dtype if hlo else None,
             "operand_dtype": operand_dtype(hlo, self.category, self.op_name)
             if hlo and (not collective or self.is_fused)

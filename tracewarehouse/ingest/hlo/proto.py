@@ -39,6 +39,8 @@ _UNBOUNDED = -(1 << 63)
 _MAX_INNER = 1000
 _MAX_COMPUTATIONS = 64
 """Most collectives and computations that are read inside one fusion or async op; real ones have a few."""
+_MAX_SPACES = 1000
+"""Most arrays of an instruction whose memory spaces are kept."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +201,15 @@ class _Instructions(Mapping[str, Instruction]):
             custom_call_target=decoded(proto.custom_call_target) or None,
             is_communicating=opcode == "custom-call" and is_communicating(decoded(proto.backend_config)),
             async_opcode=self._async_opcode(started) if opcode.startswith("async-") else None,
+            spaces=self._spaces(proto),
             inner=inner,
         )
+
+    def _spaces(self, proto: Any) -> tuple[int, ...]:
+        """Return the memory space of each array of the result and the operands; () if all are in HBM."""
+        operands = (self._by_id[operand].shape for operand in proto.operand_ids if operand in self._by_id)
+        spaces = tuple(islice((space for shape in (proto.shape, *operands) for space in _spaces(shape)), _MAX_SPACES))
+        return spaces if any(spaces) else ()
 
     def _started(self, proto: Any) -> list[Any]:
         """Return the computations that the start of an async-update or -done runs; the latter need not repeat them."""
@@ -292,6 +301,15 @@ def _shape(proto: Any, depth: int = 0) -> Shape:
     dimensions = tuple(None if size == _UNBOUNDED else size for size in proto.dimensions)
     dynamic = tuple(proto.is_dynamic_dimension)
     return array_shape(element, dimensions, dynamic if len(dynamic) == len(dimensions) else ())
+
+
+def _spaces(shape: Any) -> Iterator[int]:
+    """Yield the memory space of each array of a shape, whose depth is known to be small."""
+    if shape.element_type in (TUPLE_TYPE, BUFFER_TYPE) and (shape.tuple_shapes or shape.element_type == TUPLE_TYPE):
+        for element in shape.tuple_shapes:
+            yield from _spaces(element)
+    else:
+        yield shape.layout.memory_space
 
 
 def _groups(proto: Any, opcode: str) -> Groups | None:

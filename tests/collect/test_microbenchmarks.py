@@ -1,0 +1,186 @@
+"""The microbenchmarks of the experiment calibrate: their runs, compiled for slices, and on virtual devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from tracewarehouse.collect.errors import ExperimentError
+from tracewarehouse.collect.experiment import load_experiment, plan, run_spec
+from tracewarehouse.collect.run_spec import MICROBENCHMARKS
+from tracewarehouse.collect.tpu.compile_ahead import Topology
+from tracewarehouse.collect.tpu.plan import plan_slices, tpu_runs
+from tracewarehouse.collect.tpu.quota import load_quota
+from tracewarehouse.ingest.capture.manifest import load_manifest
+from tracewarehouse.warehouse import Warehouse
+
+CALIBRATE = load_experiment(Path("calibrate"))
+TPU7X = ("tpu7x:2x2x1", "tpu7x:2x2x2", "tpu7x:2x2x4", "tpu7x:2x4x4")
+SLICES = [
+    f"{name}:{generation.topology[chips]}"
+    for name, generation in load_quota().generations.items()
+    for chips in generation.topology
+    if chips <= 64 and name != "tpu7x"
+] + list(TPU7X)
+
+COMPILE = """
+import json, re, sys
+from tracewarehouse.collect.tpu.compile_ahead import chips
+devices = chips(sys.argv[1])
+from tracewarehouse.collect.jax.mesh import JaxMesh
+from tracewarehouse.collect.jax.microbenchmarks import microbenchmarks
+from tracewarehouse.collect.run_spec import RunSpec
+spec = RunSpec.model_validate_json(sys.argv[2])
+mesh = JaxMesh(spec, devices)
+for program in microbenchmarks(spec):
+    if re.search(sys.argv[3], program.name):
+        text = program.lowered(mesh).compile().as_text()
+        module, entry = text.split()[1].rstrip(","), text[text.index("ENTRY") :].splitlines()[1:-1]
+        shown = [re.match(r"\\s*(?:ROOT )?%\\S+ = (\\(.*?\\)|\\S+) ([\\w-]+)\\(", line) for line in entry]
+        print(json.dumps([program.name, module, [[m[2], "S(1)" in m[1]] for m in shown if m]]))
+"""
+"""Prints name, module and entry of the chosen programs: opcodes, and whether each result is in VMEM."""
+
+
+def compiled(topology: str, mesh: str, chosen: str) -> dict[str, list[tuple[str, bool]]]:
+    """The opcodes of the chosen programs, compiled for a slice, and whether their results are in VMEM."""
+    check = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('jax', 'libtpu'))))"
+    python = os.environ.get("TRACEWAREHOUSE_TEST_LIBTPU", sys.executable)
+    if subprocess.run([python, "-c", check], check=False).returncode:
+        pytest.skip("jax and libtpu are not installed here; TRACEWAREHOUSE_TEST_LIBTPU names an interpreter with both")
+    spec = run_spec(model=MICROBENCHMARKS, backend="jax", device="tpu", mesh=mesh)
+    command = [python, "-c", COMPILE, topology, spec.model_dump_json(), chosen]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(module == f"jit_{name}" for name, module, _ in rows)
+    return {name: [(opcode, on_chip) for opcode, on_chip in shown] for name, _, shown in rows}
+
+
+def mesh_along_dimensions(topology: Topology) -> str:
+    """The mesh of the experiment whose axes are the dimensions of a slice, the first of which is innermost."""
+    sides = [side for side in topology.sides if side > 1]
+    sides = ([2] if topology.devices > topology.chips else []) + sides
+    axes = {1: ["tp"], 2: ["tp", "dp"], 3: ["tp", "ep", "dp"], 4: ["tp", "ep", "dp", "pp"]}[len(sides) or 1]
+    return ",".join(f"{axis}={side}" for axis, side in reversed(list(zip(axes, sides or [1], strict=True))))
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_every_slice_has_a_mesh_along_its_dimensions(name: str) -> None:
+    topology = Topology.parse(name)
+    wanted = mesh_along_dimensions(topology)
+
+    assert run_spec(model=MICROBENCHMARKS, backend="jax", device="tpu", mesh=wanted) in plan(CALIBRATE)
+    assert prod(int(part[3:]) for part in wanted.split(",")) == topology.devices
+
+
+def test_slices_of_several_hosts_run_it_too() -> None:
+    sizes = {s.accelerator_type: s.hosts for s in plan_slices(CALIBRATE, "v6e", load_quota())}
+
+    assert sizes == {"v6e-1": 1, "v6e-4": 1, "v6e-8": 1, "v6e-16": 4, "v6e-32": 8, "v6e-64": 16}
+    assert not [run for run in tpu_runs(CALIBRATE) if run.is_published]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"backend": "torch_xla"}, "backend: microbenchmarks are programs of jax, not of torch_xla"),
+        ({"batch": 8}, "batch: microbenchmarks have none; remove the field"),
+        ({"layers": 4}, "layers: microbenchmarks have none"),
+        ({"prompt": "once"}, "prompt: microbenchmarks have none"),
+        ({"sequence_parallelism": "megatron", "mesh": "tp=2"}, "sequence_parallelism: microbenchmarks have none"),
+        ({"mesh": {"axes": {"tp": 2}, "device_ids": [1, 0]}}, "remove device_ids"),
+    ],
+)
+def test_what_only_a_model_has_is_refused(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ExperimentError, match=said):
+        run_spec(**{"model": MICROBENCHMARKS, "backend": "jax"} | fields)
+
+
+def test_a_compiled_sample_measures_what_it_is_for() -> None:
+    chosen = (
+        r"fusion\.(vmem\.1024x|hbm\.8192x)|copy.*\.4194304|(all-reduce|all-gather)-dp-tp\.(4096|268435456)$|paged\.512"
+    )
+    programs = compiled("v6e:2x2", "dp=2,tp=2", chosen + r"|product.*\.8x4096x1792|arguments\.300")
+
+    assert len(programs) == 10
+    for name, shown in programs.items():
+        opcodes = [opcode for opcode, _ in shown]
+        if ".fusion." in name:  # the inner ones stay in the same memory
+            inner = [on_chip for opcode, on_chip in shown if opcode == "fusion"][:-1]
+            assert inner == [".vmem." in name] * 7
+        elif ".collective." in name:
+            assert opcodes.count(name.split(".")[2].removesuffix("-dp-tp")) == 1
+        elif ".host." in name:
+            assert opcodes.count("parameter") == 300
+        else:
+            wanted = {"copy": "copy", "attention": "custom-call", "product": "fusion"}[name.split(".")[1]]
+            assert opcodes.count(wanted) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLICES)
+def test_all_collectives_compile_for_every_slice(name: str) -> None:
+    if "TRACEWAREHOUSE_TEST_LIBTPU" not in os.environ:
+        pytest.skip("takes long; TRACEWAREHOUSE_TEST_LIBTPU names the interpreter to compile with")
+    topology = Topology.parse(name)
+    mesh = mesh_along_dimensions(topology)
+    programs = compiled(name, mesh, r"\.collective\.")
+
+    axes = mesh.count("=") if topology.devices > 1 else 0
+    assert len(programs) == 5 * 9 * (axes + (axes > 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"])
+def test_all_other_programs_compile_for_every_generation(name: str) -> None:
+    if "TRACEWAREHOUSE_TEST_LIBTPU" not in os.environ:
+        pytest.skip("takes long; TRACEWAREHOUSE_TEST_LIBTPU names the interpreter to compile with")
+    programs = compiled(name, mesh_along_dimensions(Topology.parse(name)), r"^micro\.(?!collective)")
+
+    chains = {
+        name: [on_chip for opcode, on_chip in shown if opcode == "fusion"][:-1] for name, shown in programs.items()
+    }
+    chains = {name: chain for name, chain in chains.items() if ".fusion." in name}
+    assert chains == {name: [".vmem." in name] * 7 for name in chains}
+    assert len(chains) == 6
+
+
+@pytest.mark.slow
+def test_on_virtual_devices_every_kind_of_program_gives_rows(tmp_path: Path) -> None:
+    from tracewarehouse.cli import run
+
+    assert (
+        run(["collect", "--model", MICROBENCHMARKS, "--mesh", "dp=2,tp=2", "--backend", "jax", "-o", str(tmp_path)])
+        == 0
+    )
+
+    (capture,) = tmp_path.iterdir()
+    manifest = load_manifest(capture / "manifest.json")
+    assert (manifest.model, manifest.batch_size, manifest.phases) == (None, None, [])
+    assert not (capture / "card.yaml").exists()
+    with Warehouse(tmp_path / "warehouse") as warehouse:
+        [result] = warehouse.ingest(capture)
+        assert warehouse.query("SELECT flag FROM quality_flags").rows() == []
+        (model,) = warehouse.query("SELECT model FROM runs").rows()
+        rows = warehouse.query(
+            f"SELECT kind, class, axis, what, n FROM metrics.microbenchmarks WHERE run_id = '{result.run_id}'"
+        ).rows()
+    assert model == (None,)
+    # on virtual devices a chain becomes one fusion, which has no inner one
+    assert {kind for kind, *_ in rows} == {"collective", "product", "copy", "attention", "host"}
+    collectives = {(kind, axis, what): n for of, kind, axis, what, n in rows if of == "collective"}
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+    groups = {"dp": 2, "tp": 2, "dp+tp": 1}
+    assert collectives == {
+        (kind, axis, str(size)): 20 * count
+        for kind in kinds
+        for axis, count in groups.items()
+        for size in (4096, 16384, 65536)
+    }

@@ -1,0 +1,63 @@
+"""The table of rates: which row wins, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.predict.calibrations import COLUMNS, Calibration, rates, read_calibrations, shipped
+
+HEAD = ",".join(COLUMNS) + "\n"
+
+
+def test_every_row_that_ships_has_a_source_and_a_range() -> None:
+    assert len(shipped()) > 40
+    for row in shipped():
+        assert row.source, row
+        assert row.low <= row.value <= row.high, row
+    assert len({(r.chip, r.class_, r.what) for r in shipped()}) == len(shipped())
+
+
+@pytest.mark.parametrize("generation", ["v4", "v5e", "v5p", "v6e", "tpu7x"])
+def test_every_generation_has_the_rates_of_a_chip_and_its_links(generation: str) -> None:
+    found = rates(generation)
+    assert {("clock", "hz"), ("hbm", "stream_share"), ("product", "factor"), ("ici", "gbps")} <= found.keys()
+
+
+def test_the_row_of_the_chip_wins_and_ones_own_row_wins_over_it() -> None:
+    every = Calibration("link", "*", "ici", "gbps", 1, 1, 1, 1, "every chip")
+    own = every._replace(chip="v6e", value=80.0, low=70.0, high=90.0)
+    other = own._replace(chip="v5e", value=7.0, low=7.0, high=7.0)
+    assert rates("v6e")["ici", "gbps"].value == 90
+    assert rates("v6e", [own, every, other])["ici", "gbps"] == own
+    assert rates("v4", [own, every, other])["ici", "gbps"] == every
+
+
+def test_a_file_is_read_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "calibrations.csv"
+    assert read_calibrations(path) == ()
+    path.write_text(HEAD + 'link,v6e,hop,us,0.8,0.7,0.9,12,"run a, of today"\n')
+    assert read_calibrations(path) == (Calibration("link", "v6e", "hop", "us", 0.8, 0.7, 0.9, 12, "run a, of today"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "first line is ''"),
+        ("kind,chip\n", "should be 'kind,chip,class,what,value,low,high,n,source'"),
+        (HEAD + "link,v6e,hop,us,fast,1,1,1,x\n", "line 2 of calibrations.csv is no calibration: value, low"),
+        (HEAD + "link,v6e,hop,us,1,1,1,1,x\nlink,v6e\n", "line 3 of calibrations.csv"),
+        (HEAD + "link,v6e,hop,us,1,2,3,1,x\n", "expected 0 < low <= value <= high"),
+        (HEAD + "link,v6e,hop,us,1,0,3,1,x\n", "expected 0 < low <= value <= high"),
+        (HEAD + "link,v6e,hop,us,nan,nan,nan,1,x\n", "expected 0 < low <= value <= high"),
+        (HEAD + "link,v6e,hop,us,1,1,inf,1,x\n", "expected 0 < low <= value <= high"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "calibrations.csv"
+    path.write_text(text)
+    with pytest.raises(CaptureError) as refused:
+        read_calibrations(path)
+    assert says in str(refused.value)

@@ -1,0 +1,72 @@
+"""docs/prediction.md says what its script finds, and the numbers of the study of prediction come out as stated."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+
+import prediction  # noqa: E402
+
+needs_programs = pytest.mark.skipif(
+    not prediction.PROGRAMS.is_dir(), reason="the compiled programs are not beside the repository"
+)
+# Predicted device steps in ms: three prefills and a decode of v6e with its product factor; on TPU7x, the collectives on
+# the SparseCores add 1.4 to the 50.8 and 66.6 ms of a first study.
+STATED = {
+    ("Llama-3.1-8B", "v6e:1x2", ""): 165.2,
+    ("Llama-3.1-8B", "v6e:2x4", ""): 83.8,
+    ("Qwen3-4B", "v6e:2x2", ""): 73.9,
+    ("Llama-3.3-70B", "v6e:2x4", ""): 20.9,
+    ("Qwen2.5-32B", "tpu7x:2x2x1", ""): 49.6,
+    ("Qwen2.5-32B", "tpu7x:2x2x1", "flash_attention=266.2"): 65.5,
+}
+
+
+def test_the_page_has_the_collectives_that_the_script_finds() -> None:
+    """These need no compiled program."""
+    found = prediction.page(Path("nowhere")).partition("## Steps")[0].partition("## Collectives")[2]
+    assert found
+    assert found in prediction.PAGE.read_text(encoding="utf-8")
+
+
+@needs_programs
+def test_the_page_is_what_the_script_writes() -> None:
+    assert prediction.page(prediction.PROGRAMS) == prediction.PAGE.read_text(encoding="utf-8")
+
+
+@needs_programs
+def test_steps_come_out_as_stated() -> None:
+    for row in prediction.measured("measured_steps"):
+        found = prediction.step(row, prediction.PROGRAMS)
+        if found:
+            stated = STATED[row["model"], row["topology"], row["kernels_us"]]
+            assert found.mid == pytest.approx(stated, rel=0.01), row
+
+
+@needs_programs
+def test_nine_in_ten_measured_steps_lie_in_their_range() -> None:
+    rows = [(row, prediction.step(row, prediction.PROGRAMS)) for row in prediction.measured("measured_steps")]
+    known = [(row, prediction.served(found, row)) for row, found in rows if found]
+    assert len(known) >= 9
+    inside = [found.low <= float(row["measured_ms"]) <= found.high for row, found in known]
+    assert sum(inside) >= 0.9 * len(inside)
+
+
+@needs_programs
+def test_the_recorded_step_of_tpu7x_with_its_own_kernel_is_within_five_percent() -> None:
+    row = next(r for r in prediction.measured("measured_steps") if r["kernels_us"])
+    found = prediction.step(row, prediction.PROGRAMS)
+    assert found
+    assert found.mid == pytest.approx(float(row["measured_ms"]), rel=0.05)
+
+
+def test_a_program_that_is_not_kept_is_a_dash() -> None:
+    steps = prediction.page(Path("nowhere")).partition("## Steps")[2]
+    rows = [line for line in steps.splitlines() if line.startswith("| ") and not line.startswith("| model")]
+    assert len(rows) == len(prediction.measured("measured_steps"))
+    assert all(line.count("| - |") == 2 for line in rows)
