@@ -84,7 +84,7 @@ class PlainModel:
             key = self._normed(form.k_norm, f"{name}.k_norm", key)
         return _turned_halves(query, turn), *self._remembered(number, _turned_halves(key, turn), value)
 
-    def _latent(self, number: int, form: LatentAttention, given: Any, turn: tuple[Any, Any]) -> tuple[Any, Any, Any]:
+    def _latent(self, number: int, form: Any, given: Any, turn: tuple[Any, Any]) -> tuple[Any, Any, Any]:
         """Expand the keys and values of all heads from one latent (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
         name = f"model.layers.{number}.self_attn"
         if form.q_lora_rank is None:
