@@ -314,10 +314,6 @@ INSTRUCTIONS = _table(
     hbm_bytes_accessed    BIGINT   Part of bytes_accessed in HBM, as memory_access_breakdown splits it; a start states
         what an asynchronous op reads, its done what it writes. NULL without that stat. [bytes]
     on_chip_bytes_accessed  BIGINT  Part of bytes_accessed in memories of the chip itself, in the same way. [bytes]
-    event_flops           BIGINT   Floating-point operations of one execution, if the profiler states them on events
-        and not on the instruction; the mean where they differ, rounded. [FLOP]
-    event_model_flops     BIGINT   The same of model_flops. [FLOP]
-    event_bytes_accessed  BIGINT   The same of bytes_accessed. [bytes]
     given_flops           BIGINT   Floating-point operations of one execution that `tw ingest --costs` gave; these
         replace flops. [FLOP]
     given_bytes_accessed  BIGINT   Memory traffic of one execution that `tw ingest --costs` gave. [bytes]
@@ -384,6 +380,10 @@ OPS = _table(
     phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
         step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
+    flops               BIGINT   Floating-point operations of the op, if its event states them; NULL where at most its
+        instruction does. [FLOP]
+    model_flops         BIGINT   The same of model_flops. [FLOP]
+    bytes_accessed      BIGINT   The same of bytes_accessed. [bytes]
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
     """,
