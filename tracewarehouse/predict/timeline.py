@@ -46,7 +46,7 @@ _FREE = frozenset({
     "partition-id", "replica-id", "tuple",
 })  # fmt: skip
 _FREE_TARGETS = frozenset({
-    "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked", "PrepareAsyncCallDone",
+    "AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked", "PrepareAsyncCallDone",
     "PrepareAsyncCallStart",
 })  # fmt: skip
 
