@@ -169,7 +169,7 @@ def test_a_wrong_field_of_a_file_is_named(tmp_path: Path, text: str, message: st
 
 
 def test_an_absent_file_names_the_ready_made_ones(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="ready-made are backends, captures, scaling, tiny"):
+    with pytest.raises(ExperimentError, match="ready-made are backends, calibrate, captures, scaling, tiny"):
         load_experiment(tmp_path / "none.yaml")
 
 

@@ -40,6 +40,10 @@ CapturesOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
 ]
 
+ByModelOption = Annotated[
+    bool, typer.Option("--by-model", help="Put each capture into <model>/<parallelism>/ of the folder.")
+]
+
 
 def collect(
     experiment: Annotated[
@@ -47,6 +51,7 @@ def collect(
         typer.Argument(metavar="[EXPERIMENT]", help="Experiment file, or the name of a ready-made one, such as tiny."),
     ] = None,
     output: CapturesOption = Path("captures"),
+    by_model: ByModelOption = False,
     model: Annotated[
         str | None,
         typer.Option(help="Architecture of a tiny model, such as llama; a Hugging Face id; or a model's local folder."),
@@ -105,7 +110,7 @@ def collect(
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
-    from tracewarehouse.collect.capture import unproved
+    from tracewarehouse.collect.capture import Output, unproved
     from tracewarehouse.collect.experiment import run_spec
 
     fields = {
@@ -139,7 +144,7 @@ def collect(
     else:
         plan = experiments.load_experiment(experiment)
     if dry_run:
-        _print_plan(runner.dry_run(plan, output))
+        _print_plan(runner.dry_run(plan, output, by_model=by_model))
         return
     if references:
         for run in experiments.plan(plan):
@@ -147,6 +152,7 @@ def collect(
                 typer.echo(runner.keep_reference(run))
         return
     faults: dict[str, list[str]] = {}
+    place = Output(output, by_model)
     pythons = _interpreters(python or [], {run.backend for run in experiments.plan(plan)})
 
     with _progress() as (report, say):
@@ -156,16 +162,17 @@ def collect(
             name = progress.spec.name
             if progress.state not in ("recorded", "skipped"):
                 return
-            if of_capture := capture_faults(output / name):
+            capture = place.capture(progress.spec)
+            if of_capture := capture_faults(capture):
                 faults[name] = of_capture
                 for fault in of_capture:
                     say(f"error: {name}: {fault}")
                 return
-            lasting_echo(output / name)
-            if note := unproved(output / name):
+            lasting_echo(capture)
+            if note := unproved(capture):
                 say(f"note: {name}: {note}")
 
-        results = runner.collect(plan, output, resume=resume, pythons=pythons, on_progress=tell)
+        results = runner.collect(plan, output, resume=resume, by_model=by_model, pythons=pythons, on_progress=tell)
     _print_summary(results, faults)
     if faults or any(r.status == "failed" for r in results):
         raise typer.Exit(1)

@@ -295,9 +295,7 @@ class RunSpec(BaseModel):
     @property
     def name(self) -> str:
         """Name of the capture directory: every value in which two runs may differ, without defaults."""
-        mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
-        parts = [re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII), mesh]
-        parts += ["sp" if mode == "megatron" else mode] if (mode := self.sequence_parallelism) else []
+        parts = [self.folder.parent.name, self.folder.name]
         parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
         parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"] if self.has_model else []
         usual = _default_capacity(self.backend)
@@ -319,6 +317,13 @@ class RunSpec(BaseModel):
         if self.mesh.device_ids is not None:
             parts.append("ids" + self.digest[:6])
         return "-".join(parts)
+
+    @property
+    def folder(self) -> Path:
+        """Model and parallelism, such as Qwen3-32B/tp8-sp: the folder of its capture, where these are sorted so."""
+        mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
+        mode = {None: "", "megatron": "-sp"}.get(self.sequence_parallelism, f"-{self.sequence_parallelism}")
+        return Path(re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII)) / f"{mesh}{mode}"
 
     @property
     def digest(self) -> str:
