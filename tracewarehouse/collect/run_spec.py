@@ -100,7 +100,13 @@ class RunSpec(BaseModel):
         description="with experts: room for this many times the mean share of tokens; inf drops none; when absent as "
         "servers run them, without places, and under torch_xla 1.25",
     )
-    seed: int = Field(default=0, ge=0, description="seed of the weights and the prompts")
+    routing_skew: float | None = Field(
+        default=None,
+        ge=0,
+        description="with experts, under jax: exponent of Zipf's law by which tokens prefer some experts, such as 1; "
+        "when absent the router alone chooses",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the weights, the prompts and the preferred experts")
     prompt: str | None = Field(
         default=None, min_length=1, description="text for a published model's tokenizer, repeated to input_length"
     )
@@ -158,6 +164,10 @@ class RunSpec(BaseModel):
             raise ValueError(f"mesh: ep={ep} needs a model with experts ({moe}), {self.model} has none")
         if self.capacity_factor is not None and not architecture.is_moe:
             raise ValueError(f"capacity_factor: {self.model} has no experts; remove the field")
+        if self.routing_skew is not None and not (architecture.is_moe and self.backend == "jax"):
+            raise ValueError(
+                f"routing_skew: needs a model with experts and the jax backend, not {self.model} with {self.backend}"
+            )
         _require_divisor("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
         _require_divisor("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
         self._check_kv_heads(architecture)
@@ -263,7 +273,12 @@ class RunSpec(BaseModel):
 
     @property
     def reference_mode(self) -> Literal["compute", "kept", "off"]:
-        """The allowed source of the reference; a TPU slice does not wait for its host to compute one."""
+        """The allowed source of the reference; a TPU slice does not wait for its host to compute one.
+
+        There is none of a skewed routing, which the model does not have.
+        """
+        if self.routing_skew is not None:
+            return "off"
         return self.reference or ("kept" if self.device == "tpu" else "compute")
 
     @property
@@ -292,6 +307,7 @@ class RunSpec(BaseModel):
             ("l", self.layers, 2),
             ("", self.dtype, DTYPE_OF_DEVICE[self.device]),
             ("cf", self.capacity_factor or usual, usual),
+            ("zipf", self.routing_skew, None),
             ("hosts", self.hosts, 1),
             ("seed", self.seed, 0),
             ("r", self.repeat, 0),
@@ -319,7 +335,7 @@ class RunSpec(BaseModel):
         # These fields are left out at their defaults: captures from before they existed keep their digest.
         defaults = {
             name
-            for name in ("hosts", "prompt", "capacity_factor")
+            for name in ("hosts", "prompt", "capacity_factor", "routing_skew")
             if getattr(self, name) == RunSpec.model_fields[name].default
         } | ({"backend"} if self.backend == UNMARKED else set())
         values = self.model_dump(mode="json", exclude=defaults | {"reference"})  # which does not change the capture
