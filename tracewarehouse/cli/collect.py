@@ -27,10 +27,13 @@ OutputLengthOption = Annotated[int | None, typer.Option(help="Tokens to generate
 LayersOption = Annotated[int | None, typer.Option(help="Decoder layers.")]
 CapacityFactorOption = Annotated[
     str | None,
-    typer.Option(help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none."),
+    typer.Option(
+        help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none. Default: as served, "
+        "without limits; under torch_xla 1.25."
+    ),
 ]
 BackendOption = Annotated[
-    str | None, typer.Option(help="The backend that runs the model: torch_xla, jax, or module:Class of another.")
+    str | None, typer.Option(help="The backend that runs the model: jax, torch_xla, or module:Class of another.")
 ]
 # also of `tw tpu`
 CapturesOption = Annotated[
@@ -65,6 +68,10 @@ def collect(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
     capacity_factor: CapacityFactorOption = None,
+    routing_skew: Annotated[
+        float | None,
+        typer.Option(help="Zipf's exponent by which tokens prefer some experts, such as 1. Default: the router alone."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and prompts.")] = None,
     prompt: Annotated[
         str | None, typer.Option(help="Text for a published model's tokenizer, repeated to the input length.")
@@ -73,7 +80,7 @@ def collect(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Results of plain torch to compare with: compute (once, and keep them), kept (only if they are "
+            help="Results of the unsplit model to compare with: compute (once, and keep them), kept (only if they are "
             "there), off. Default: compute; on tpu kept."
         ),
     ] = None,
@@ -99,7 +106,7 @@ def collect(
 
     Prints the capture directory of each run. A capture that ingest cannot read, or that lacks the collectives that the
     mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra
-    `collect` (torch and torch_xla), or `jax` for the backend of that name.
+    `jax`, or `collect` (torch and torch_xla) for backend torch_xla.
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
@@ -118,6 +125,7 @@ def collect(
         "hosts": hosts,
         "dtype": dtype,
         "capacity_factor": capacity_factor,
+        "routing_skew": routing_skew,
         "seed": seed,
         "prompt": prompt,
         "device": device,
