@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tracewarehouse.collect.capture import (
     MANIFEST,
+    Output,
     is_recorded,
     partial_directory,
-    remove_leftovers,
     staged_capture,
     write_error,
 )
@@ -24,19 +24,21 @@ from tracewarehouse.collect.tpu.state import Slice
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
 
-def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
+def pending(specs: list[RunSpec], output: Output) -> list[RunSpec]:
     """Return the runs whose finished capture is not in `output`."""
-    return [s for s in specs if not is_recorded(output, s)]
+    return [s for s in specs if not is_recorded(output.folder(s), s)]
 
 
-def fetch(cloud: Provider, entry: Slice, specs: list[RunSpec], output: Path, show: Callable[[str], None]) -> list[Path]:
+def fetch(
+    cloud: Provider, entry: Slice, specs: list[RunSpec], output: Output, show: Callable[[str], None]
+) -> list[Path]:
     """Copy the captures that every host finished in the same round and that `output` lacks.
 
     Raises:
         InterruptionError: a host does not answer, or a copy broke off.
         CollectError: something else is in the way of a capture, or the hosts recorded different things.
     """
-    remove_leftovers(output)
+    output.remove_leftovers(specs)
     missing = pending(specs, output)
     if not missing:
         return []
@@ -44,7 +46,7 @@ def fetch(cloud: Provider, entry: Slice, specs: list[RunSpec], output: Path, sho
     if listed.returncode:
         raise InterruptionError(f"{entry.name}: a host does not answer: {' '.join(listed.stderr.split())[-300:]}")
     whole = {n: token for (token, n), hosts in commands.captures(listed.stdout).items() if len(hosts) == entry.hosts}
-    return [_fetch_one(cloud, entry, whole[s.name], s, output, show) for s in missing if s.name in whole]
+    return [_fetch_one(cloud, entry, whole[s.name], s, output.folder(s), show) for s in missing if s.name in whole]
 
 
 def _fetch_one(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracewarehouse.collect.capture import require_writable
+from tracewarehouse.collect.capture import Output, require_writable
 from tracewarehouse.collect.checks.reference import kept_files
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment
@@ -53,11 +53,13 @@ def run_sweep(
     installation: Installation | None = None,
     poll_s: float = 60.0,
     attempts: int = 10,
+    by_model: bool = False,
 ) -> SweepResult:
     """Record the runs that fit the slice and copy each capture back when it is finished.
 
     A capture that is already in `output` is not recorded again. If the slice is preempted or the connection lost, the
     slice is created again if need be, and the missing runs are recorded. Every capture renews the number of attempts.
+    With `by_model` a capture is in `output/<model>/<parallelism>`.
 
     Raises:
         InterruptionError: every attempt was interrupted.
@@ -70,7 +72,8 @@ def run_sweep(
     require_writable(output)
     has_room = entry.place.data_disk or entry.place.bucket
     refused = {} if has_room else {s.name: why for s in specs if (why := too_large(s))}
-    sweep = _Sweep(slices, entry, experiment, specs, output, poll_s, refused)
+    place = Output(output, by_model)
+    sweep = _Sweep(slices, entry, experiment, specs, place, poll_s, refused)
     references = kept_files(spec.model for spec in specs if spec.reference_mode == "kept")
     with_torch = any(spec.backend != "jax" for spec in tpu_runs(experiment))
     try:
@@ -88,8 +91,8 @@ def run_sweep(
     finally:
         if installation.token:
             remove_token(slices, entry)
-    left = [s.name for s in pending(specs, output)]
-    recorded = [output / s.name for s in specs if s.name not in left]
+    left = [s.name for s in pending(specs, place)]
+    recorded = [place.capture(s) for s in specs if s.name not in left]
     other_sizes = [s.name for s in tpu_runs(experiment) if s.mesh.size != entry.devices]
     return SweepResult(recorded, {n: sweep.failed.get(n, "it was not tried") for n in left}, other_sizes)
 
@@ -102,7 +105,7 @@ class _Sweep:
     entry: Slice
     experiment: Experiment
     specs: list[RunSpec]
-    output: Path
+    output: Output
     poll_s: float
     failed: dict[str, str]
     """Names of runs that no round has recorded or will record, and the reasons."""
@@ -155,7 +158,7 @@ class _Sweep:
         """Let all hosts record a run together and copy the capture; return why there is none."""
         assert self.entry.round is not None  # noqa: S101
         command = commands.record_command(self.entry.round, self.entry.place, self.entry.hosts)
-        log = self.output / f"{self.entry.name}.log"
+        log = self.output.root / f"{self.entry.name}.log"
         with log.open("a+", encoding="utf-8", errors="replace") as file:
             start = file.seek(0, 2)
 
