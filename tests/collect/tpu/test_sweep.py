@@ -94,7 +94,8 @@ def test_hosts_that_wait_for_one_that_failed_are_stopped(big: Cloud) -> None:
 def test_all_hosts_record_the_same_run_at_a_time(big: Cloud) -> None:
     """Host 3 fails in the second run after the others recorded; each round is one run, and no capture mixes two."""
     big.experiment.write_text(
-        "defaults: {device: tpu, batch: 16, mesh: 'dp=4,tp=4'}\nmatrix: {input_length: [32, 64]}\nretries: 2\n"
+        "defaults: {device: tpu, backend: torch_xla, batch: 16, mesh: 'dp=4,tp=4'}\n"
+        "matrix: {input_length: [32, 64]}\nretries: 2\n"
     )
     big.fault("record", "", "No space left on device", worker="3")
 
@@ -497,7 +498,7 @@ def test_a_disk_of_weights_is_mounted_on_all_hosts_and_formatted_once(cloud: Clo
 def test_models_that_the_hosts_own_disks_cannot_hold_are_left_out_before_they_cost(one: Cloud) -> None:
     """32.8 billion weights of 16 bits and 5 % are 69 GB; 107 less 40 GB are 67."""
     one.experiment.write_text(
-        "defaults: {device: tpu, batch: 16, mesh: tp=4, dtype: bfloat16}\n"
+        "defaults: {device: tpu, backend: torch_xla, batch: 16, mesh: tp=4, dtype: bfloat16}\n"
         "runs: [{model: llama}, {model: Qwen/Qwen3-32B}]"
     )
 
