@@ -53,7 +53,7 @@ def test_hours_are_said_only_where_all_are_known() -> None:
 
 
 def test_a_budget_pays_first_for_what_nothing_has_shown_yet() -> None:
-    """At equal cost, a known model with a known parallelism comes after all others, though it stands before one."""
+    """At equal cost, a known model with a known parallelism comes after all others, though it stands before two."""
     runs = [("llama", "tp=4"), ("llama", "dp=4"), ("qwen3", "tp=4"), ("qwen3", "dp=4"), ("llama", "dp=2,tp=2")]
     hour = dict.fromkeys(("llama_tp4", "llama_dp4", "llama_dp2,tp2", "qwen3_tp4", "qwen3_dp4"), 3000.0)
     slices = planned(*runs, **hour)
@@ -62,7 +62,7 @@ def test_a_budget_pays_first_for_what_nothing_has_shown_yet() -> None:
 
     (kept,) = choice.slices
     assert [run.name for run in kept.runs] == [run.name for run in slices[0].runs if run not in choice.left_out]
-    assert [(run.model, run.folder.name) for run in choice.left_out] == [("qwen3", "dp4")]
+    assert [(run.model, run.folder.name) for run in choice.left_out] == [("qwen3", "tp4")]
     assert choice.chip_hours == pytest.approx(4 * 12600 / 3600)
 
 
