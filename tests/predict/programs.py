@@ -11,7 +11,8 @@ from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, TUPLE_TYPE, Shape
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 _NUMBERS = {name: number for number, name in PRIMITIVE_TYPES.items()}
-_SPACE = re.compile(r"\w+\[[^\]]*\](?:\{[^}]*?(?:S\((\d)\))?\})?")
+_LAYOUT = re.compile(r"\w+\[[^\]]*\](?:\{([\d,]*)(?::[^}]*?(?:S\((\d)\))?)?\})?")
+_AXES = re.compile(r"dimensions=\{([\d,]+)\}")
 _THREAD = re.compile(r'async_execution_thread="(\w+)"')
 
 
@@ -59,7 +60,10 @@ def _add(computation: Any, line: str, ids: dict[str, int], numbers: dict[str, in
     assert stated is not None, line
     made = computation.instructions.add(name=stated.name.encode(), opcode=stated.opcode.encode())
     made.id = numbers[stated.name] = len(numbers) + 1
-    spaces = iter(int(m[1] or 0) for m in _SPACE.finditer(line[: line.index(f" {stated.opcode}(")]))
+    stated_shape = line[: line.index(f" {stated.opcode}(")]
+    spaces = iter(
+        (int(m[2] or 0), tuple(map(int, m[1].split(","))) if m[1] else ()) for m in _LAYOUT.finditer(stated_shape)
+    )
     _write(made.shape, stated.shape, spaces)
     made.operand_ids.extend(numbers[name] for name in stated.operand_names)
     made.called_computation_ids.extend(ids[name] for name in stated.called)
@@ -72,6 +76,8 @@ def _add(computation: Any, line: str, ids: dict[str, int], numbers: dict[str, in
         made.source_target_pairs.add(source=source, target=target)
     _, has_config, config = line.partition("backend_config=")
     made.backend_config = config.encode() if has_config else b""
+    axes = _AXES.search(line)
+    made.dimensions.extend(map(int, axes[1].split(","))) if axes else None
     thread = _THREAD.search(line)
     made.async_execution_thread = thread[1].encode() if thread else b""
 
@@ -84,4 +90,5 @@ def _write(proto: Any, shape: Shape, spaces: Any) -> None:
         return
     proto.element_type = _NUMBERS[shape.element]
     proto.dimensions.extend(shape.dimensions)
-    proto.layout.memory_space = next(spaces)
+    proto.layout.memory_space, order = next(spaces)
+    proto.layout.minor_to_major.extend(order)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.predict.programs import product, program
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp, predict_program, program_end
 
@@ -114,31 +115,40 @@ def test_a_copy_within_hbm_moves_its_bytes_twice_and_one_to_the_host_not_through
     assert by_name(within)["d"].duration_ps == pytest.approx(2 * BYTES / RATE, abs=2)
 
 
-def test_a_loop_runs_its_body_as_often_as_the_compiler_says() -> None:
-    ops = predict_program(
-        program(
-            main="""
-            %a = bf16[8,8]{1,0:S(1)} parameter(0)
-            %w = bf16[8,8]{1,0:S(1)} while(%a), condition=%test, body=%body, TRIPS
-            """.replace("TRIPS", 'backend_config={"known_trip_count":{"n":"3"}}'),
-            body=f"""
-            %b = bf16[8,8]{{1,0:S(1)}} parameter(0)
-            {work("c", 2, "b")}
-            """,
-            test="%t = bf16[8,8] parameter(0)\n%go = pred[] constant(true)",
-            inside=INSIDE,
-        ),
-        V6E,
+def loop_of(trips: str) -> HloModule:
+    return program(
+        main=f"""
+        %a = bf16[8,8]{{1,0:S(1)}} parameter(0)
+        %w = bf16[8,8]{{1,0:S(1)}} while(%a), condition=%test, body=%body{trips}
+        """,
+        body=f"""
+        %b = bf16[8,8]{{1,0:S(1)}} parameter(0)
+        {work("c", 2, "b")}
+        """,
+        test="%t = bf16[8,8] parameter(0)\n%go = pred[] constant(true)",
+        inside=INSIDE,
     )
+
+
+def test_a_loop_runs_its_body_as_often_as_the_compiler_says() -> None:
+    ops = predict_program(loop_of(', backend_config={"known_trip_count":{"n":"3"}}'), V6E)
     assert [op.iterations for op in ops if op.instruction == "c"] == [(0,), (1,), (2,)]
     [container] = [op for op in ops if op.instruction == "w"]
     one = next(op for op in ops if op.instruction == "c")
-    assert (container.basis, container.duration_ps, container.low_ps) == (
-        "container",
-        3 * one.duration_ps,
-        3 * one.low_ps,
-    )
+    assert (container.basis, container.duration_ps) == ("container", 3 * one.duration_ps)
+    assert container.low_ps == 3 * one.low_ps
     assert program_end(ops) == 3 * one.duration_ps
+
+
+def test_a_loop_of_unknown_length_runs_once_and_says_so() -> None:
+    ops = predict_program(loop_of(""), V6E)
+    assert [(op.instruction, op.basis) for op in ops] == [("w", "unknown"), ("c", "compiler_cycles")]
+
+
+def test_a_loop_of_a_damaged_program_ends() -> None:
+    endless = loop_of(', backend_config={"known_trip_count":{"n":"999999999999999999"}}')
+    with pytest.raises(MalformedError, match="more than"):
+        predict_program(endless, V6E)
 
 
 def test_of_a_conditional_the_longest_branch_counts() -> None:
@@ -155,7 +165,9 @@ def test_of_a_conditional_the_longest_branch_counts() -> None:
         ),
         V6E,
     )
-    assert [op.instruction for op in ops] == ["c", "lasting"]
+    assert [(op.instruction, op.basis) for op in ops] == [("c", "unknown"), ("lasting", "compiler_cycles")]
+    # which branch runs is not known: it may be the short one
+    assert ops[0].low_ps == pytest.approx(ops[0].duration_ps / 2, rel=1e-3)
 
 
 ALL_REDUCE = """
@@ -210,6 +222,99 @@ def test_a_collective_of_the_sparse_cores_runs_beside_the_core() -> None:
     assert (beside.instruction, beside.basis) == ("start", "links")
     assert core["done"].duration_ps == beside.start_ps + beside.duration_ps - core["done"].start_ps
     assert core["done"].duration_ps == beside.duration_ps - core["c"].duration_ps
+
+
+def permute(name: str, pairs: str) -> str:
+    shape = "bf16[4096,1024]"
+    return f"""
+            %{name} = ({shape}, {shape}, u32[], u32[]) collective-permute-start(%x), source_target_pairs={pairs}
+    """
+
+
+def test_two_permutes_share_a_direction_or_pass_each_other() -> None:
+    def beside(second: str) -> list[TimedOp]:
+        ops = predict_program(
+            program(
+                2,
+                main=f"""
+                %x = bf16[4096,1024] parameter(0)
+                {permute("one-start", "{{0,1}}")}
+                {permute("two-start", second)}
+                %one-done = bf16[4096,1024] collective-permute-done(%one-start)
+                %two-done = bf16[4096,1024] collective-permute-done(%two-start)
+                """,
+            ),
+            PAIR,
+        )
+        return [op for op in ops if op.queue == "dma"]
+
+    one, two = beside("{{0,1}}")
+    assert two.start_ps == one.start_ps + one.duration_ps
+    one, two = beside("{{1,0}}")
+    assert two.start_ps < one.start_ps + one.duration_ps
+
+
+def test_a_collective_that_is_spread_over_fusions_ends_in_the_last() -> None:
+    shape = "bf16[4096,1024]"
+    ops = predict_program(
+        program(
+            2,
+            main=f"""
+            %a = bf16[8,8]{{1,0:S(1)}} parameter(0)
+            %x = {shape} parameter(1)
+            %async-collective-start.1 = ({shape}, {shape}) fusion(%x), kind=kCustom, calls=%first
+            {work("c", 10)}
+            %async-collective-done.1 = {shape} fusion(%c), kind=kCustom, calls=%last
+            """,
+            first=f"""
+            %p = {shape} parameter(0)
+            %r = {shape} all-reduce(%p), replica_groups={{{{0,1}}}}, to_apply=%sum
+            """,
+            last=f"%q = {shape} parameter(0)",
+            sum="%s = bf16[] parameter(0)",
+            inside=INSIDE,
+        ),
+        PAIR,
+    )
+    core, [beside] = by_name(ops), [op for op in ops if op.queue == "dma"]
+    assert beside.basis == "links"
+    assert core["async-collective-done.1"].duration_ps == beside.duration_ps - core["c"].duration_ps
+
+
+def test_a_done_in_the_next_iteration_ends_what_was_started_before() -> None:
+    ops = predict_program(
+        program(
+            main=f"""
+            %a = bf16[8,8]{{1,0:S(1)}} parameter(0)
+            %v = {MB_16} parameter(1)
+            %first = ({MB_16}{{1,0:S(1)}}, {MB_16}, u32[]) copy-start(%v)
+            %w = bf16[8,8]{{1,0:S(1)}} while(%a), condition=%test, body=%body
+            """,
+            body=f"""
+            %b = bf16[8,8]{{1,0:S(1)}} parameter(0)
+            %d = {MB_16}{{1,0:S(1)}} copy-done(%b)
+            """,
+            test="%t = bf16[8,8] parameter(0)",
+        ),
+        V6E,
+    )
+    assert by_name(ops)["d"].duration_ps == pytest.approx(BYTES / RATE, abs=2)
+
+
+def test_what_a_module_hides_is_an_error() -> None:
+    """Groups that name a device twice would else count as no collective."""
+    wrong = program(
+        2,
+        main="""
+        %x = bf16[4096,1024] parameter(0)
+        %r = bf16[4096,1024] all-reduce(%x), replica_groups={{0,1}}, to_apply=%sum
+        """,
+        sum="%s = bf16[] parameter(0)",
+    )
+    damaged = wrong.raw.replace(b"\x0a\x02\x00\x01", b"\x0a\x02\x01\x01")
+    assert damaged != wrong.raw
+    with pytest.raises(MalformedError, match="twice"):
+        predict_program(HloModule("jit_step", damaged, []), PAIR)
 
 
 def test_computations_in_a_circle_are_refused() -> None:

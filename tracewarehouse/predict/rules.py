@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
 from tracewarehouse.predict.calibrations import Calibration
+from tracewarehouse.predict.links import TimeRange
 from tracewarehouse.predict.machine import Machine
 
 RULES_VERSION = 1
@@ -25,6 +26,8 @@ Basis = Literal[
     "kernel_model",
     "kernel_measured",
     "hbm_bytes",
+    "vmem_bytes",
+    "host_link",
     "gather",
     "small_op",
     "wait",
@@ -32,8 +35,8 @@ Basis = Literal[
     "unknown",
 ]
 """What a time rests on: the compiler's cycles, the links of the slice, a formula of a kernel or its measured median,
-bytes through HBM, rows that a gather reads, what an op without work takes, the wait for another queue, the ops inside,
-or nothing that is known."""
+bytes through HBM or VMEM or over the host's link, rows that a gather reads, what an op without work takes, the wait
+for another queue, the ops inside, or nothing that is known: then the time is a judgement, or 0."""
 
 NS, US = 1_000, 1_000_000
 """Picoseconds of a nanosecond and of a microsecond."""
@@ -75,14 +78,21 @@ def hbm_bytes(buffers: Iterable[Buffer]) -> int:
     return sum(b.byte_size for b in buffers if b.space == "hbm" and b.byte_size > SMALL_BYTES)
 
 
-def stated_cost(op: ScheduledOp, machine: Machine) -> Cost | None:
-    """Return the cost of an op whose cycles the compiler estimates; None without an estimate."""
+def stated_cost(op: ScheduledOp, machine: Machine, inside: frozenset[str] = frozenset()) -> Cost | None:
+    """Return the cost of an op whose cycles the compiler estimates; None without an estimate.
+
+    `inside` are the opcodes of a fusion.
+    """
     if op.cycles is None:
         return None
     moved = hbm_bytes(op.buffers)
     if op.cost_model == "CLASSIC" or op.fusion_kind == "kOutput":
         return product_cost(op.cycles, moved, machine)
-    return loop_cost(op.cycles, moved, machine)
+    if op.opcode == "copy":
+        return (
+            transposing_cost(op, machine) if not moved and is_transposing(op) else copy_cost(op.cycles, moved, machine)
+        )
+    return loop_cost(op.cycles, moved, machine, is_reducing=op.opcode == "reduce" or "reduce" in inside)
 
 
 def product_cost(cycles: int, moved: int, machine: Machine) -> Cost:
@@ -105,20 +115,52 @@ def is_hbm_bound(moved: int, time_ps: float, machine: Machine) -> bool:
     return moved >= HBM_BOUND * machine.hbm_bytes_per_ps / machine.hbm_factor * time_ps
 
 
-def loop_cost(cycles: int, moved: int, machine: Machine) -> Cost:
-    """Return the cost of a loop fusion, copy, broadcast or iota.
+def loop_cost(cycles: int, moved: int, machine: Machine, *, is_reducing: bool) -> Cost:
+    """Return the cost of a loop fusion, broadcast, iota, slice, pad or reduction.
 
     The estimate holds a constant that the chip does not take (measured on TPU7x: f32[1024] add and rsqrt in VMEM 10 ns
-    where the estimate says 1,044; that other generations behave alike is a judgement). A copy within VMEM may state
-    less than the constant, and then holds none.
+    where the estimate says 1,044), and beyond it counts bytes of VMEM at a rate that the chip exceeds: the work takes a
+    share of the estimate, and as long as its bytes in HBM at least. Where the estimate is what HBM takes, it holds.
     """
     constant = round(machine.rate("loop_fusion", "constant_cycles"))
+    work = max(cycles - constant, 0) / machine.rate("clock", "hz") * 1e12
+    small, through_hbm = _small(moved, machine), moved / machine.hbm_bytes_per_ps
+    if moved and is_hbm_bound(moved, work, machine):
+        return cost(work / machine.hbm_factor + small, "compiler_cycles", 0.9, 1.1, moved)
+    factor = machine.rates["loop_fusion", "reduce_factor" if is_reducing else "elementwise_factor"]
+    low, mid, high = (max(work * share, through_hbm) + small for share in (factor.low, factor.value, factor.high))
+    return Cost(round(low * 0.9), round(mid), round(high * 1.1), "compiler_cycles", moved)
+
+
+def copy_cost(cycles: int, moved: int, machine: Machine) -> Cost:
+    """Return the cost of a copy, whose estimate holds the constant of loop fusions only if it reaches it."""
+    constant = round(machine.rate("loop_fusion", "constant_cycles"))
     work = (cycles - constant if cycles >= constant else cycles) / machine.rate("clock", "hz") * 1e12
-    if not moved:
-        return cost(work + machine.rate("small_op", "vmem_ns") * NS, "compiler_cycles", 0.2, 1.0)
-    if is_hbm_bound(moved, work, machine):
+    if moved and is_hbm_bound(moved, work, machine):
         work /= machine.hbm_factor
-    return cost(work + machine.rate("small_op", "hbm_us") * US, "compiler_cycles", 0.9, 1.1, moved)
+    low = 0.9 if moved else 0.2
+    return cost(work + _small(moved, machine), "compiler_cycles", low, 1.1, moved)
+
+
+def transposing_cost(op: ScheduledOp, machine: Machine) -> Cost:
+    """Return the cost of a copy within VMEM that transposes: its bytes, read and written, at a rate that was measured.
+
+    The compiler's estimate is up to 9 times too low in one direction and 6 times too high in the other.
+    """
+    rate = machine.rates["transposing_copy", "bytes_per_cycle"]
+    time = sum(b.byte_size for b in op.buffers) / rate.value / machine.rate("clock", "hz") * 1e12
+    return rated(time + _small(0, machine), "vmem_bytes", rate)
+
+
+def is_transposing(op: ScheduledOp) -> bool:
+    """Return whether the dimension that lies closest together is another in a copy's result than in its operand."""
+    innermost = [next((d for d in b.order if d < len(b.dimensions) and b.dimensions[d] > 1), None) for b in op.buffers]
+    return len(set(innermost)) > 1
+
+
+def _small(moved: int, machine: Machine) -> float:
+    """Return what an op takes beside its work, in ps: more if it touches HBM."""
+    return machine.rate("small_op", "hbm_us") * US if moved else machine.rate("small_op", "vmem_ns") * NS
 
 
 def gather_cost(op: ScheduledOp, machine: Machine) -> Cost:
@@ -131,7 +173,7 @@ def gather_cost(op: ScheduledOp, machine: Machine) -> Cost:
     rows = out.dimensions[0] if out.dimensions else 1
     segments = math.ceil(out.byte_size / max(rows, 1) / SEGMENT_BYTES)
     row = max(machine.rate("gather", "row_ns"), segments * machine.rate("gather", "segment_ns"))
-    time = rows * row * NS + machine.rate("small_op", "hbm_us") * US
+    time = rows * row * NS + _small(1, machine)
     return cost(time, "gather", 0.7, 1.5, out.byte_size)
 
 
@@ -141,23 +183,42 @@ def update_cost(op: ScheduledOp, machine: Machine) -> Cost:
     The update is read and written; the buffer itself never moves.
     """
     moved = 2 * sum(b.byte_size for b in op.operands[1]) if len(op.operands) > 1 else 0
-    time = moved / machine.hbm_bytes_per_ps + machine.rate("small_op", "hbm_us") * US
-    return cost(time, "hbm_bytes", 0.5, 1.5, moved)
+    return cost(moved / machine.hbm_bytes_per_ps + _small(1, machine), "hbm_bytes", 0.5, 1.5, moved)
 
 
 def moving_cost(op: ScheduledOp, machine: Machine) -> Cost:
-    """Return the cost of any other op without an estimate: that of its bytes in HBM.
+    """Return the cost of any other op without an estimate: that of its bytes in HBM. A slice reads what it returns.
 
-    Scalar arithmetic takes nothing. What an op of arrays in VMEM takes without an estimate, such as a sort, is not
-    known; it counts as a small op.
+    Scalar arithmetic takes nothing. What a sort or a window takes in VMEM is not known: the passes of an algorithm that
+    it may use, at the rate of elementwise fusions, which is a judgement.
     """
-    moved = hbm_bytes(op.buffers)
-    if moved:
-        time = moved / machine.hbm_bytes_per_ps + machine.rate("small_op", "hbm_us") * US
-        return cost(time, "hbm_bytes", 0.7, 1.5, moved)
-    if all(b.byte_size <= SMALL_BYTES for b in op.buffers):
+    parts = ("slice", "dynamic-slice", "gather")
+    buffers = [*op.results, *op.results] if op.opcode in parts else list(op.buffers)
+    is_read = op.opcode in parts and hbm_bytes(op.operands[0] if op.operands else ()) > 0
+    moved = hbm_bytes(op.buffers) if op.opcode not in parts else hbm_bytes(op.results) + is_read * _size(op.results)
+    if all(b.byte_size <= SMALL_BYTES for b in buffers):
         return Cost(0, 0, 0, "small_op")
-    return cost(machine.rate("small_op", "vmem_ns") * NS, "unknown", 0.0, 100.0)
+    if op.opcode not in ("sort", "reduce-window") and moved:
+        return cost(moved / machine.hbm_bytes_per_ps + _small(moved, machine), "hbm_bytes", 0.7, 1.5, moved)
+    rate = machine.rates["passes", "bytes_per_cycle"]
+    passed = passes(op) * _size(buffers) / rate.value / machine.rate("clock", "hz") * 1e12
+    return cost(max(passed, moved / machine.hbm_bytes_per_ps) + _small(moved, machine), "unknown", 0.1, 10.0, moved)
+
+
+def passes(op: ScheduledOp) -> int:
+    """Return how often an op goes over its arrays.
+
+    A sorting network of n values has log2 n (log2 n + 1) / 2 stages (Batcher, AFIPS 1968). A window reads each value as
+    often as it is large.
+    """
+    if op.opcode == "sort" and op.results and op.axes:
+        stages = math.ceil(math.log2(max(op.results[0].dimensions[op.axes[0]], 2)))
+        return stages * (stages + 1) // 2
+    return math.prod(op.window) if op.opcode == "reduce-window" else 1
+
+
+def _size(buffers: Iterable[Buffer]) -> int:
+    return sum(b.byte_size for b in buffers)
 
 
 def start_cost(machine: Machine) -> Cost:
@@ -180,11 +241,27 @@ def wait_cost(wait_ps: int, machine: Machine) -> Cost:
 def transferred_bytes(start: ScheduledOp, root: ScheduledOp | None) -> int:
     """Return the bytes that an asynchronous copy or slice moves through HBM: those of its result, at each end in HBM.
 
-    An update in place moves its update. Memory of the host is another path.
+    An update in place moves its update.
     """
     if root is not None and root.opcode == "dynamic-update-slice" and len(root.operands) > 1:
-        return sum(b.byte_size for b in root.operands[1])
-    size = sum(b.byte_size for b in start.results)
+        return _size(root.operands[1])
+    source, target = _ends(start)
+    return _size(start.results) * (source, target).count("hbm")
+
+
+def host_time(start: ScheduledOp, machine: Machine) -> tuple[str, TimeRange] | None:
+    """Return the direction and the time of a copy from or to the memory of the host; None for other transfers.
+
+    The two directions do not wait for each other. The rate is that of all chips of a host copying at once.
+    """
+    source, target = _ends(start)
+    if "host" not in (source, target):
+        return None
+    rate = machine.rates["host", "gbps"]
+    time = _size(start.results) / rate.value * NS
+    return f"host from {source}", TimeRange(*rated(time, "host_link", rate)[:3])
+
+
+def _ends(start: ScheduledOp) -> tuple[str, str]:
     source = start.operands[0][0].space if start.operands and start.operands[0] else "hbm"
-    target = start.results[0].space if start.results else "vmem"
-    return 0 if "host" in (source, target) else size * (source, target).count("hbm")
+    return source, start.results[0].space if start.results else "vmem"

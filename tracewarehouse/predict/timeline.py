@@ -6,16 +6,14 @@ schedule with a time for each op is the timeline, and an op costs no launch.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
+from tracewarehouse.ingest.hlo.collectives import DCN, KINDS, Collective, find_collective
 from tracewarehouse.ingest.hlo.instruction import with_logical_numbers
 from tracewarehouse.ingest.hlo.modules import HloModule
-from tracewarehouse.ingest.hlo.opcodes import is_spread_step
+from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode, is_spread_step
 from tracewarehouse.ingest.hlo.program import MOST_NESTED
 from tracewarehouse.ingest.hlo.schedule import Schedule, ScheduledOp
 from tracewarehouse.predict.kernels import kernel_cost
@@ -26,6 +24,7 @@ from tracewarehouse.predict.rules import (
     Cost,
     cost,
     gather_cost,
+    host_time,
     moving_cost,
     start_cost,
     stated_cost,
@@ -33,10 +32,11 @@ from tracewarehouse.predict.rules import (
     update_cost,
     wait_cost,
 )
+from tracewarehouse.predict.transfers import Transfer, Transfers
 
 Queue = Literal["core", "dma", "sparsecore"]
 
-MOST_OPS = 10_000_000
+MOST_OPS = 2_000_000
 """Most ops that one execution may have; a damaged program can state loops of any length."""
 
 _FREE = frozenset({
@@ -100,8 +100,11 @@ def predict_program(
         MalformedError: the program is damaged.
         CaptureError: it cannot be predicted.
     """
+    noted = len(module.notes)
     timeline = _Timeline(module, machine, kernels or {}, context_tokens)
     timeline.run(timeline.schedule.entry, (), 0)
+    if len(module.notes) > noted:
+        raise MalformedError(module.notes[noted])
     timeline.transfers.finish(timeline.now)
     return timeline.timed()
 
@@ -111,75 +114,13 @@ def program_end(ops: Iterable[TimedOp]) -> int:
     return max((op.start_ps + op.duration_ps for op in ops if op.queue == "core"), default=0)
 
 
-@dataclass
-class _Transfer:
-    """A transfer that was started; `start` and `end` are in ps, and None while they are not known."""
-
-    bytes_left: float
-    start: int | None = None
-    end: int | None = None
-    time: TimeRange | None = None
+def _lane(queue: Queue, collective: SliceCollective) -> str:
+    """Return the lane of a collective beside the core: each waits for those before it, but two ways do not meet."""
+    ahead = sum(1 if target > source else -1 for source, target in collective.groups) if collective.is_pairs else 0
+    return f"{queue} {(ahead > 0) - (ahead < 0)}"
 
 
-@dataclass
-class _Transfers:
-    """Transfers between HBM and the core's memory: one queue, which gets the bandwidth that the running op leaves.
-
-    Without this budget a decode step would get its weights for nothing: that of Llama-3.1-8B on eight v6e moves 98 % of
-    what the HBM gives in its whole time.
-    """
-
-    rate: float
-    waiting: deque[_Transfer] = field(default_factory=deque)
-
-    def add(self, issued: int, size: int) -> _Transfer:
-        """Queue a transfer of some bytes; one of none is over at once."""
-        if not size:
-            return _Transfer(0.0, issued, issued)
-        transfer = _Transfer(float(size))
-        self.waiting.append(transfer)
-        return transfer
-
-    def flow(self, begin: int, duration: int, taken: int) -> None:
-        """Move what the HBM has left while an op of some duration moves `taken` bytes itself."""
-        left = max(0.0, self.rate * duration - taken)
-        if not left or not duration:
-            return
-        rate, moment, budget = left / duration, float(begin), left
-        while self.waiting and budget > 0:
-            head = self.waiting[0]
-            if head.start is None:
-                head.start = round(moment)
-            use = min(budget, head.bytes_left)
-            head.bytes_left -= use
-            budget -= use
-            moment += use / rate
-            if head.bytes_left > 1e-6:
-                return
-            head.end = round(moment)
-            self.waiting.popleft()
-
-    def wait(self, transfer: _Transfer, now: int) -> int:
-        """Return how long the core waits until a transfer is over: all before it in the queue go first."""
-        if transfer.end is not None:
-            return max(0, transfer.end - now)
-        need = 0.0
-        for each in self.waiting:
-            need += each.bytes_left
-            if each is transfer:
-                break
-        return max(1, round(need / self.rate))
-
-    def finish(self, now: int) -> None:
-        """Let what is left flow after the program, so that each transfer has an end."""
-        for each in self.waiting:
-            each.start = now if each.start is None else each.start
-            now += round(each.bytes_left / self.rate)
-            each.end = now
-        self.waiting.clear()
-
-
-def _placed(op: TimedOp, transfer: _Transfer) -> TimedOp:
+def _placed(op: TimedOp, transfer: Transfer) -> TimedOp:
     if transfer.start is None or transfer.end is None:
         return op
     duration = transfer.end - transfer.start
@@ -195,14 +136,17 @@ class _Timeline:
     ) -> None:
         self.schedule = Schedule(module.raw)
         self.now = 0
-        self.transfers = _Transfers(machine.hbm_bytes_per_ps)
+        self.transfers = Transfers(machine.hbm_bytes_per_ps)
         self._module, self._machine, self._kernels, self._context = module, machine, kernels, context_tokens
-        self._ops: list[tuple[TimedOp, _Transfer | None]] = []
-        self._started: dict[str, _Transfer] = {}
-        self._free_from: dict[Queue, int] = {}
-        self._collectives: dict[str, TimeRange | None] = {}
+        self._ops: list[tuple[TimedOp, Transfer | None]] = []
+        self._started: dict[str, Transfer] = {}
+        self._free_from: dict[str, int] = {}
+        self._collectives: dict[str, SliceCollective | None] = {}
         self._times: dict[SliceCollective, TimeRange] = {}
         self._costs: dict[str, Cost] = {}
+        self._lengths: dict[int, int] = {}
+        self._holders: set[int] = set()
+        self._steps = 0
 
     def timed(self) -> list[TimedOp]:
         """Return the ops; those of transfers get their times, which later ops decide."""
@@ -215,55 +159,70 @@ class _Timeline:
         for op in self.schedule.ops(computation):
             if op.opcode in _FREE or op.target in _FREE_TARGETS:
                 continue
-            if len(self._ops) > MOST_OPS:
-                raise MalformedError(f"one execution of {self._module.name} has more than {MOST_OPS} ops")
+            self._count()
+            role = async_role(op)
             if op.opcode in ("while", "conditional", "call"):
                 self._hold(op, iterations, depth)
-            elif op.opcode.endswith("-start"):
+            elif role == "start":
                 self._start(op, iterations)
-            elif op.opcode.endswith("-done"):
+            elif role is not None:
                 self._end(op, iterations)
             else:
-                self._work(op, iterations)
+                self._spend(op.name, self._cost(op), iterations)
+
+    def _count(self, steps: int = 1) -> None:
+        self._steps += steps
+        if self._steps > MOST_OPS:
+            raise MalformedError(f"one execution of {self._module.name} has more than {MOST_OPS} ops")
 
     def _hold(self, op: ScheduledOp, iterations: tuple[int, ...], depth: int) -> None:
-        """Run the ops that one holds: a loop's body as often as the compiler says, else once; the longest branch."""
+        """Run the ops that one holds: a loop's body as often as the compiler says, and of branches the longest.
+
+        Without a number of iterations the body runs once; then, and where branches differ, the basis says "unknown".
+        """
         place, begin = len(self._ops), self.now
         self._ops.append((TimedOp(op.name, begin, 0, "core", "container", 0, 0, iterations), None))
-        if op.opcode == "while":
-            for number in range(op.trips if op.trips is not None else 1):
+        shortest = None
+        if op.opcode == "while" and op.called:
+            trips = 1 if op.trips is None else op.trips
+            self._count(trips)
+            for number in range(trips):
                 self.run(op.called[0], (*iterations, number), depth + 1)
-        elif op.opcode == "conditional":
-            self._branch(op, iterations, depth)
         elif op.called:
-            self.run(op.called[0], iterations, depth + 1)
-        inside = [timed for timed, _ in self._ops[place + 1 :] if timed.queue == "core" and timed.basis != "container"]
+            lengths = [self._length(called, depth + 1) for called in op.called]
+            if op.opcode == "conditional" and min(lengths) < max(lengths):
+                shortest = min(lengths)
+            self.run(op.called[lengths.index(max(lengths))], iterations, depth + 1)
+        self._holders.add(place)
+        inside = [
+            timed
+            for number, (timed, _) in enumerate(self._ops[place + 1 :], place + 1)
+            if timed.queue == "core" and number not in self._holders
+        ]
         low, high = (sum(getattr(timed, side) for timed in inside) for side in ("low_ps", "high_ps"))
-        timed = self._ops[place][0]._replace(duration_ps=self.now - begin, low_ps=low, high_ps=high)
+        is_known = shortest is None and (op.opcode != "while" or op.trips is not None)
+        timed = self._ops[place][0]._replace(
+            duration_ps=self.now - begin,
+            basis="container" if is_known else "unknown",
+            low_ps=low if shortest is None else min(low, shortest),
+            high_ps=high,
+        )
         self._ops[place] = timed, None
-
-    def _branch(self, op: ScheduledOp, iterations: tuple[int, ...], depth: int) -> None:
-        lengths = [(self._length(called, depth + 1), -number) for number, called in enumerate(op.called)]
-        if lengths:
-            self.run(op.called[-max(lengths)[1]], iterations, depth + 1)
 
     def _length(self, computation: int, depth: int) -> int:
         """Return the time of a computation's ops on the core, without waits."""
         if depth > MOST_NESTED:
             raise MalformedError(f"computations call each other more than {MOST_NESTED} deep")
-        total = 0
-        for op in self.schedule.ops(computation):
-            if op.opcode == "while":
-                total += (op.trips or 1) * self._length(op.called[0], depth + 1)
-            elif op.opcode in ("conditional", "call"):
-                total += max((self._length(called, depth + 1) for called in op.called), default=0)
-            elif op.opcode not in _FREE and not op.opcode.endswith(("-start", "-done")):
-                total += self._cost(op).mid_ps
-        return total
-
-    def _work(self, op: ScheduledOp, iterations: tuple[int, ...]) -> None:
-        spent = self._cost(op)
-        self._spend(op.name, spent, iterations)
+        if computation not in self._lengths:
+            total = 0
+            for op in self.schedule.ops(computation):
+                if op.opcode in ("while", "conditional", "call"):
+                    inside = op.called[:1] if op.opcode == "while" else op.called
+                    total += (op.trips or 1) * max((self._length(called, depth + 1) for called in inside), default=0)
+                elif op.opcode not in _FREE and op.target not in _FREE_TARGETS and async_role(op) is None:
+                    total += self._cost(op).mid_ps
+            self._lengths[computation] = total
+        return self._lengths[computation]
 
     def _spend(self, name: str, spent: Cost, iterations: tuple[int, ...]) -> None:
         taken = min(spent.hbm_bytes, int(self.transfers.rate * spent.mid_ps))
@@ -275,22 +234,39 @@ class _Timeline:
     def _start(self, op: ScheduledOp, iterations: tuple[int, ...]) -> None:
         """Start a transfer or a collective beside the core."""
         self._spend(op.name, start_cost(self._machine), iterations)
-        time = self._collective(op)
         queue: Queue = "sparsecore" if op.thread == "sparsecore" else "dma"
-        if time is not None:
-            begin = max(self.now, self._free_from.get(queue, 0))
-            self._free_from[queue] = begin + time.mid_ps
-            transfer = _Transfer(0.0, begin, begin + time.mid_ps, time)
+        collective, copied = self._collective(op), host_time(op, self._machine)
+        basis: Basis = "hbm_bytes"
+        if collective is not None:
+            basis = "links"
+            transfer = self._occupy(_lane(queue, collective), self._time(collective))
+        elif copied is not None:
+            basis = "host_link"
+            transfer = self._occupy(*copied)
+        elif op.opcode in ("send", "recv"):
+            basis = "unknown"
+            transfer = Transfer(0.0, self.now, self.now)
         else:
             transfer = self.transfers.add(self.now, transferred_bytes(op, self.schedule.root(op)))
         self._started[op.name] = transfer
-        basis: Basis = "links" if time is not None else "hbm_bytes"
         self._ops.append((TimedOp(op.name, self.now, 0, queue, basis, 0, 0, iterations), transfer))
 
+    def _occupy(self, lane: str, time: TimeRange) -> Transfer:
+        begin = max(self.now, self._free_from.get(lane, 0))
+        self._free_from[lane] = begin + time.mid_ps
+        return Transfer(0.0, begin, begin + time.mid_ps, time)
+
     def _end(self, op: ScheduledOp, iterations: tuple[int, ...]) -> None:
-        """Wait on the core for what a start began."""
-        transfer = self._started.get(op.operand_names[0]) if op.operand_names else None
-        wait = self.transfers.wait(transfer, self.now) if transfer else 0
+        """Wait on the core for what a start began.
+
+        A loop may hand what it started to its next iteration: the done then names no start, and ends the oldest.
+        """
+        start = async_start_name(op)
+        if start not in self._started:
+            start = next(iter(self._started), None)
+        if op.opcode == "async-update" or start is None:
+            return
+        wait = self.transfers.wait(self._started.pop(start), self.now)
         self._spend(op.name, wait_cost(wait, self._machine), iterations)
 
     def _cost(self, op: ScheduledOp) -> Cost:
@@ -299,10 +275,10 @@ class _Timeline:
         return self._costs[op.name]
 
     def _found_cost(self, op: ScheduledOp) -> Cost:
-        links = self._collective(op)
-        if links is not None:
-            return Cost(links.low_ps, links.mid_ps, links.high_ps, "links")
-        stated = stated_cost(op, self._machine)
+        collective = self._collective(op)
+        if collective is not None:
+            return Cost(*self._time(collective), "links")
+        stated = stated_cost(op, self._machine, self.schedule.opcodes(op))
         if stated is not None:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
@@ -313,27 +289,28 @@ class _Timeline:
             return update_cost(op, self._machine)
         return moving_cost(op, self._machine)
 
-    def _collective(self, op: ScheduledOp) -> TimeRange | None:
-        """Return the time of the collective that an op is or carries; None if it is none."""
+    def _time(self, collective: SliceCollective) -> TimeRange:
+        if collective not in self._times:
+            self._times[collective] = collective_time(self._machine, collective)
+        return self._times[collective]
+
+    def _collective(self, op: ScheduledOp) -> SliceCollective | None:
+        """Return the collective within the slice that an op is or carries; None if it is none."""
         if op.name not in self._collectives:
             self._collectives[op.name] = self._found_collective(op)
         return self._collectives[op.name]
 
-    def _found_collective(self, op: ScheduledOp) -> TimeRange | None:
-        if not (op.called or op.opcode.removesuffix("-start") in KINDS):
+    def _found_collective(self, op: ScheduledOp) -> SliceCollective | None:
+        if not (op.called or base_opcode(op.opcode) in KINDS):
             return None
         stated = self._module.instruction(op.name)
         if stated is None or is_spread_step(stated):
             return None
         found = find_collective(with_logical_numbers(stated, *self._module.device_counts))
-        if found is None:
+        if found is None or found.link == DCN:
             return None
         says = next((each for each in (op, *self.schedule.inside(op)) if each.emitter), op)
-        on_sparsecore = op.thread == "sparsecore"
-        placed = self._on_slice(found, says, on_sparsecore=on_sparsecore)
-        if placed not in self._times:
-            self._times[placed] = collective_time(self._machine, placed)
-        return self._times[placed]
+        return self._on_slice(found, says, on_sparsecore=op.thread == "sparsecore")
 
     def _on_slice(self, found: Collective, says: ScheduledOp, *, on_sparsecore: bool) -> SliceCollective:
         devices = self._machine.topology.devices

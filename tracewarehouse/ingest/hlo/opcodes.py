@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
@@ -64,7 +64,18 @@ def op_class(opcode: str | None, *, is_collective: bool) -> OpClass:
     raise AssertionError("the last rule matches every opcode")
 
 
-def async_role(instruction: Instruction) -> AsyncRole | None:
+class Named(Protocol):
+    """What tells the part of an instruction in an asynchronous op."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def opcode(self) -> str: ...  # noqa: D102
+    @property
+    def operand_names(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+def async_role(instruction: Named) -> AsyncRole | None:
     """Return the part of an asynchronous op that an instruction is, as in 'all-gather-start' or 'copy-done'.
 
     HLO always splits send and recv: the plain opcode starts the transfer, and send-done or recv-done ends it. The TPU
@@ -79,7 +90,7 @@ def async_role(instruction: Instruction) -> AsyncRole | None:
     return _ROLES[match[1]] if match else None
 
 
-def is_spread(instruction: Instruction) -> bool:
+def is_spread(instruction: Named) -> bool:
     """True if a fusion is the first or last of those over which the TPU compiler spreads a collective."""
     name = instruction.name
     return instruction.opcode == "fusion" and len(name) <= _MAX_NAME and _SPREAD.fullmatch(name) is not None
@@ -95,7 +106,7 @@ def is_spread_step(instruction: Instruction) -> bool:
     )
 
 
-def async_start_name(instruction: Instruction) -> str | None:
+def async_start_name(instruction: Named) -> str | None:
     """Return the operand that an update or done continues: the start, or an update of it.
 
     The last fusion of a spread collective has the number of the first; its operands come from the fusions between.

@@ -42,6 +42,8 @@ _MESSAGES: dict[str, tuple[Field, ...]] = {
         Field(3, "shape", "Shape"),
         Field(7, "metadata", "OpMetadata"),
         Field(11, "fusion_kind", "bytes"),
+        Field(14, "dimensions", "int64", is_repeated=True),
+        Field(15, "window", "Window"),
         Field(26, "channel_id", "int64"),
         Field(28, "custom_call_target", "bytes"),
         Field(35, "id", "int64"),
@@ -58,6 +60,8 @@ _MESSAGES: dict[str, tuple[Field, ...]] = {
         Field(92, "iota_collective_device_list", "IotaReplicaGroupList"),
         Field(93, "mesh_axes_replica_group_list", "MeshAxesReplicaGroupList"),
     ),
+    "Window": (Field(1, "dimensions", "WindowDimension", is_repeated=True),),
+    "WindowDimension": (Field(1, "size", "int64"),),
     "Shape": (
         Field(2, "element_type", "int32"),
         Field(3, "dimensions", "int64", is_repeated=True),

@@ -7,7 +7,7 @@ in which memory a buffer lies. The configuration of an instruction holds what li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -76,6 +76,8 @@ class ScheduledOp(NamedTuple):
         debug: what the compiler adds to that in words.
         flops: FLOPs of a kernel that somebody wrote, as its author states them.
         bytes_accessed: bytes that such a kernel reads and writes, as its author states them.
+        axes: numbers of the dimensions along which it sorts, reduces or joins.
+        window: sizes of the window of a reduce-window or convolution.
         thread: the thread of an asynchronous op that does not run on the core, such as 'sparsecore'; '' otherwise.
     """
 
@@ -95,6 +97,8 @@ class ScheduledOp(NamedTuple):
     debug: str | None = None
     flops: int | None = None
     bytes_accessed: int | None = None
+    axes: tuple[int, ...] = ()
+    window: tuple[int, ...] = ()
     thread: str = ""
 
     @property
@@ -131,7 +135,7 @@ class Schedule:
         self._by_id = {i.id: i for c in proto.hlo_module.computations for i in c.instructions}
         self._order = {entry.key: entry.value.instruction_ids for entry in proto.hlo_module.schedule.sequences}
         self._ops: dict[int, tuple[ScheduledOp, ...]] = {}
-        self._opcodes: dict[int, frozenset[str]] = {}
+        self._inside: dict[int, tuple[frozenset[str], set[int]]] = {}
         self._leaves: dict[int, tuple[Buffer, ...]] = {}
 
     def ops(self, computation: int) -> tuple[ScheduledOp, ...]:
@@ -141,8 +145,8 @@ class Schedule:
         return self._ops[computation]
 
     def opcodes(self, op: ScheduledOp) -> frozenset[str]:
-        """Return the opcodes in the computations that an op calls itself."""
-        return frozenset().union(*map(self._opcodes_in, op.called))
+        """Return the opcodes in the computations that an op calls, and in those that these call."""
+        return self._opcodes_in(op.called)
 
     def root(self, op: ScheduledOp) -> ScheduledOp | None:
         """Return the root of the first computation that an op calls."""
@@ -169,10 +173,20 @@ class Schedule:
             return [self._by_id[number] for number in order if number in self._by_id]
         return list(found.instructions) if found is not None else []
 
-    def _opcodes_in(self, computation: int) -> frozenset[str]:
-        if computation not in self._opcodes:
-            self._opcodes[computation] = frozenset(decoded(i.opcode) for i in self._instructions(computation))
-        return self._opcodes[computation]
+    def _opcodes_in(self, computations: Iterable[int]) -> frozenset[str]:
+        pending, found = set(computations), set[str]()
+        seen: set[int] = set()
+        while pending:
+            computation = pending.pop()
+            seen.add(computation)
+            if computation not in self._inside:
+                instructions = self._instructions(computation)
+                opcodes = frozenset(decoded(i.opcode) for i in instructions)
+                self._inside[computation] = opcodes, {c for i in instructions for c in i.called_computation_ids}
+            opcodes, called = self._inside[computation]
+            found |= opcodes
+            pending |= called - seen
+        return frozenset(found)
 
     def _op(self, proto: Any) -> ScheduledOp:
         opcode, config = decoded(proto.opcode), proto.backend_config
@@ -197,6 +211,8 @@ class Schedule:
             debug=_text(_DEBUG, config) if is_collective else None,
             flops=_number(_FLOPS, config) if is_kernel else None,
             bytes_accessed=_number(_BYTES, config) if is_kernel else None,
+            axes=tuple(proto.dimensions),
+            window=tuple(dimension.size for dimension in proto.window.dimensions),
             thread=decoded(proto.async_execution_thread),
         )
 
