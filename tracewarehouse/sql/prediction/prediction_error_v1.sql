@@ -8,38 +8,38 @@ scope: warehouse
 grain: [run_id, predicted_run_id, phase, op_kind]
 value: p50
 ranges: {matched_share: [0, 1]}
-needs: [recorded, device_ops]
+needs: [recorded, device_ops, matrix_peak]
 description: >
   Measured over predicted time of the ops that a recorded run and a predicted one have in common, by kind of op. Ops are
   the same if opcode, types, shapes and memory spaces are. Above 1 the prediction is too short.
 notes: >
   A row counts instructions of the recorded run. Its time is the mean of its executions, of a collective that of the
   shortest ranks; the predicted one is the mean over all equal ops of the predicted run. Halves of asynchronous ops are
-  left out. Runs on other kinds of chips are not compared. The metric compares runs, so it is not stored with a run.
+  left out. Only runs on chips with the same peak are compared. The metric compares runs, so it is not stored with a run.
 changed: First version.
 ---*/
-WITH kinds AS (
-  SELECT run_id, MIN(kind) AS kind
+WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
+  SELECT run_id, CAST(ROUND(MIN(peak_flops_per_s) / 1e13) AS BIGINT) AS peak
   FROM main.devices
   GROUP BY run_id
 ),
 
 times AS (
-  SELECT t.*, r.origin, k.kind
+  SELECT t.*, r.origin, c.peak
   FROM models.signed_times AS t
   INNER JOIN main.runs AS r USING (run_id)
-  INNER JOIN kinds AS k USING (run_id)
+  INNER JOIN chips AS c USING (run_id)
 ),
 
 predicted AS (
-  SELECT run_id, kind, signature, SUM(time_ps) AS time_ps, SUM(timed_ops) AS ops
+  SELECT run_id, peak, signature, SUM(time_ps) AS time_ps, SUM(timed_ops) AS ops
   FROM times
   WHERE origin = 'predicted'
-  GROUP BY run_id, kind, signature
+  GROUP BY run_id, peak, signature
 ),
 
 names AS (
-  SELECT DISTINCT run_id, kind, name, signature
+  SELECT DISTINCT run_id, name, signature
   FROM times
   WHERE origin = 'predicted'
 ),
@@ -60,9 +60,9 @@ points AS (
     CAST(p.time_ps * r.timed_ops // p.ops AS BIGINT) AS predicted_ps,
     CAST(r.time_ps AS DOUBLE) * p.ops / (CAST(r.timed_ops AS DOUBLE) * p.time_ps) AS ratio
   FROM times AS r
-  INNER JOIN predicted AS p ON r.kind = p.kind AND r.signature = p.signature
+  INNER JOIN predicted AS p ON r.peak = p.peak AND r.signature = p.signature
   LEFT JOIN names AS n
-    ON p.run_id = n.run_id AND r.kind = n.kind AND r.name = n.name AND r.signature = n.signature
+    ON p.run_id = n.run_id AND r.name = n.name AND r.signature = n.signature
   WHERE r.origin = 'recorded' AND r.time_ps > 0 AND p.time_ps > 0
 ),
 
