@@ -15,7 +15,7 @@ description: >
 notes: >
   A row counts instructions of the recorded run. Its time is the mean of its executions, of a collective that of the
   shortest ranks; the predicted one is the mean over all equal ops of the predicted run. Halves of asynchronous ops are
-  left out. Only runs on chips with the same peak are compared. The metric compares runs, so it is not stored with a run.
+  left out. Only runs on chips with the same peak are compared, and no runs of other chips than there are (what-if). The metric compares runs, so it is not stored with a run.
 changed: First version.
 ---*/
 WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
@@ -24,11 +24,19 @@ WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several 
   GROUP BY run_id
 ),
 
+what_if AS (
+  SELECT DISTINCT run_id
+  FROM main.predictions
+  WHERE ici_factor <> 1 OR hbm_factor <> 1
+),
+
 times AS (
   SELECT t.*, r.origin, c.peak
   FROM models.signed_times AS t
   INNER JOIN main.runs AS r USING (run_id)
   INNER JOIN chips AS c USING (run_id)
+  LEFT JOIN what_if AS w USING (run_id)
+  WHERE w.run_id IS NULL
 ),
 
 predicted AS (

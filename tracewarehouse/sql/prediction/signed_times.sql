@@ -7,14 +7,14 @@ notes: >
   Halves of asynchronous ops have no row: what a done takes depends on what ran before it, and not on the op.
 ---*/
 WITH shortest AS (
-  SELECT run_id, instruction_id, instance, MIN(end_ps - start_ps) AS shortest_ps
+  SELECT run_id, instruction_id, instance, MIN(link) AS link, MIN(end_ps - start_ps) AS shortest_ps
   FROM main.collectives
   WHERE NOT is_async AND instance IS NOT NULL AND end_ps IS NOT NULL
   GROUP BY run_id, instruction_id, instance
 ),
 
 collective AS (
-  SELECT run_id, instruction_id, SUM(shortest_ps) AS shortest_ps, COUNT(*) AS executions
+  SELECT run_id, instruction_id, MIN(link) AS link, SUM(shortest_ps) AS shortest_ps, COUNT(*) AS executions
   FROM shortest
   GROUP BY run_id, instruction_id
 ),
@@ -30,13 +30,16 @@ SELECT
   i.program_id, -- The compiled program.
   i.name, -- Name of the instruction.
   i.signature, -- Opcode, types, shapes and memory spaces.
-  -- The kind of collective, product, kernel, copy, or an op on vectors that is in the core's own memory or not; a
-  -- collective of less than 1 MiB is a small one.
+  -- The kind of collective, product, a kernel by its name, copy, or an op on vectors, all in the core's own memory or
+  -- not. A collective of less than 1 MiB is a small one, and one within a chip is of the die.
   CASE
-    WHEN i.op_class = 'communication' AND i.message_bytes < 1048576 THEN 'small ' || i.collective
-    WHEN i.op_class = 'communication' THEN i.collective
+    WHEN i.op_class = 'communication'
+      THEN
+        CASE WHEN i.message_bytes < 1048576 THEN 'small ' ELSE '' END
+        || CASE WHEN c.link = 'die' THEN 'die ' ELSE '' END
+        || i.collective
     WHEN i.op_class = 'copy' THEN 'copy'
-    WHEN i.opcode = 'custom-call' THEN 'kernel'
+    WHEN i.opcode = 'custom-call' THEN 'kernel ' || REGEXP_REPLACE(i.name, '([.][0-9]+)+$', '')
     WHEN i.operand_dtype IS NOT NULL OR i.category LIKE 'convolution%' THEN 'product'
     WHEN
       LENGTH(REPLACE(i.signature, '[]', '')) - LENGTH(REPLACE(REPLACE(i.signature, '[]', ''), '[', ''))
