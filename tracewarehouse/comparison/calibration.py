@@ -1,0 +1,92 @@
+"""Replaces the rates of predictions by what the ops of a recorded run took (`tw plan --calibrate`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.predict.calibrations import (
+    FILE,
+    LEAST_POINTS,
+    Calibration,
+    PredictionError,
+    calibrated,
+    described,
+    rates,
+    read_calibrations,
+    with_rows,
+    write_calibrations,
+)
+from tracewarehouse.queries.read_only import literal
+from tracewarehouse.warehouse import Warehouse
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """What a recorded run changed.
+
+    Attributes:
+        path: the file of the warehouse that holds the rates.
+        changes: each rate as it was and as it is now.
+        predicted: names of the predicted runs with which the recorded one was compared.
+        kept: kinds of ops that changed no rate, with their number of instructions.
+    """
+
+    path: Path
+    changes: tuple[tuple[Calibration, Calibration], ...]
+    predicted: tuple[str, ...]
+    kept: tuple[tuple[str, int], ...]
+
+
+def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
+    """Write what a recorded run says of the rates of its chip into the warehouse's own table of calibrations.
+
+    It is compared with the predicted runs that have ops in common with it, and that were predicted with the rates that
+    ship or with those that the warehouse has now.
+
+    Raises:
+        QueryError: no such run, or no prediction to compare it with, or too few equal ops.
+    """
+    run = warehouse.run(reference)
+    path = warehouse.path / FILE
+    own = read_calibrations(path)
+    rows = warehouse.query(
+        "SELECT e.predicted_run_id, r.name, p.topology, p.calibration, e.op_kind, e.phase, e.n, e.p10, e.p50, e.p90, "
+        "e.measured_ms "
+        "FROM metrics.prediction_error AS e JOIN main.runs AS r ON r.run_id = e.predicted_run_id "
+        "JOIN (SELECT DISTINCT run_id, topology, calibration FROM main.predictions) AS p "
+        "ON p.run_id = e.predicted_run_id "
+        f"WHERE e.run_id = {literal(run.run_id)} ORDER BY e.measured_ms DESC, e.predicted_run_id"
+    ).rows()
+    if not rows:
+        raise QueryError(
+            f"{run.name}: no predicted run has ops in common with it; "
+            "predict the same model, mesh and slice with `tw plan`"
+        )
+    usable = [row for row in rows if row[3] in (None, described(own))]
+    if not usable:
+        raise QueryError(
+            f"{run.name}: the predicted runs with ops in common have rates that the warehouse has no more; "
+            "predict again with `tw plan`"
+        )
+    found: dict[tuple[str, str], tuple[Calibration, Calibration]] = {}
+    for _, name, topology, said, *error in usable:
+        generation = topology.partition(":")[0]
+        base = rates(generation, own if said else ())
+        for new in calibrated([PredictionError(*error)], generation, base, f"{run.name} ({run.run_id}) against {name}"):
+            before = rates(generation, own)[new.class_, new.what]
+            found.setdefault((new.class_, new.what), (before, new))
+    errors = [PredictionError(*row[4:]) for row in usable]
+    changed = {error.op_kind for error in errors if error.rates and error.n >= LEAST_POINTS}
+    kept: dict[str, int] = {}
+    for error in errors:
+        if error.op_kind not in changed:
+            kept[error.op_kind] = max(error.n, kept.get(error.op_kind, 0))
+    if not found:
+        most = ", ".join(f"{n} of {kind}" for kind, n in kept.items())
+        raise QueryError(f"{run.name}: {LEAST_POINTS} ops of a kind must be those of a prediction, found {most}")
+    write_calibrations(path, with_rows(own, (new for _, new in found.values())))
+    return Recalibration(
+        path, tuple(found.values()), tuple(dict.fromkeys(row[1] for row in usable)), tuple(kept.items())
+    )
