@@ -27,6 +27,7 @@ PROGRAMS = Path(__file__).resolve().parents[4] / "shared" / "traces" / "tpu-hlo"
             "f32[4]S(1),s32[]S(2) copy-start(f32[4])",
         ),
         ('%k.3 = f32[2]{0} custom-call(f32[2]{0} %x), custom_call_target="t"', "f32[2] custom-call:t k(f32[2])"),
+        ("%t = f32[1,8,1]{2,1,0} copy(f32[8,1]{0,1:S(1)} %x)", "f32[8] copy(f32[8]S(1))"),
         ("%p = f32[2]{0} parameter(0)", "f32[2] parameter()"),
         ("%a = f32[2]{0} add(%x, %y)", None),  # the operands' shapes are not stated
         ("%a = f32[2]{0} add(f32[2]{0} %x, f32[2]", None),  # it breaks off

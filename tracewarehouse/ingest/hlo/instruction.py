@@ -136,8 +136,8 @@ _LONGEST_SIGNATURE = 4000
 def signature(instruction: Instruction) -> str | None:
     """Return what an op does as far as its own line tells: opcode, and types, shapes and memory spaces.
 
-    Ops with the same signature take about the same time, whatever they are called. It is None if an operand's shape or
-    a memory space is not known, or if it gets very long.
+    Ops with the same signature take about the same time, whatever they are called. Dimensions of size 1 do not count.
+    It is None if an operand's shape or a memory space is not known, or if it gets very long.
     """
     shapes = (instruction.shape, *instruction.operand_shapes)
     if instruction.is_truncated or None in shapes:
@@ -156,7 +156,7 @@ def signature(instruction: Instruction) -> str | None:
         return None
     each = iter(spaces)
     arrays = [
-        ",".join(leaf.text + (f"S({space})" if (space := next(each)) else "") for leaf in shape.leaves)
+        ",".join(_array_text(leaf) + (f"S({space})" if (space := next(each)) else "") for leaf in shape.leaves)
         for shape in shapes
         if shape is not None
     ]
@@ -165,6 +165,10 @@ def signature(instruction: Instruction) -> str | None:
         kind = f"{instruction.custom_call_target} {_NUMBERS.sub('', instruction.name[:200])}"
     said = f"{arrays[0]} {instruction.opcode}{f':{kind}' if kind else ''}({','.join(arrays[1:])})"
     return said if len(said) <= _LONGEST_SIGNATURE else None
+
+
+def _array_text(shape: Shape) -> str:
+    return f"{shape.element}[{','.join('?' if size is None else str(size) for size in shape.dimensions if size != 1)}]"
 
 
 def without_groups(instruction: Instruction) -> Instruction:
