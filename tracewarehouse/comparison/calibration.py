@@ -9,6 +9,7 @@ from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.predict.calibrations import (
     FILE,
     LEAST_POINTS,
+    LEAST_SHARE,
     Calibration,
     PredictionError,
     calibrated,
@@ -30,13 +31,13 @@ class Recalibration:
         path: the file of the warehouse that holds the rates.
         changes: each rate as it was and as it is now.
         predicted: names of the predicted runs with which the recorded one was compared.
-        kept: kinds of ops that changed no rate, with their number of instructions.
+        kept: kinds of ops that changed no rate, with what was compared of each.
     """
 
     path: Path
     changes: tuple[tuple[Calibration, Calibration], ...]
     predicted: tuple[str, ...]
-    kept: tuple[tuple[str, int], ...]
+    kept: tuple[str, ...]
 
 
 def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
@@ -53,7 +54,7 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
     own = read_calibrations(path)
     rows = warehouse.query(
         "SELECT e.predicted_run_id, r.name, p.topology, p.calibration, e.op_kind, e.phase, e.n, e.p10, e.p50, e.p90, "
-        "e.measured_ms "
+        "e.measured_ms, e.matched_share "
         "FROM metrics.prediction_error AS e JOIN main.runs AS r ON r.run_id = e.predicted_run_id "
         "JOIN (SELECT DISTINCT run_id, topology, calibration FROM main.predictions) AS p "
         "ON p.run_id = e.predicted_run_id "
@@ -78,15 +79,18 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
             before = rates(generation, own)[new.class_, new.what]
             found.setdefault((new.class_, new.what), (before, new))
     errors = [PredictionError(*row[4:]) for row in usable]
-    changed = {error.op_kind for error in errors if error.rates and error.n >= LEAST_POINTS}
-    kept: dict[str, int] = {}
-    for error in errors:
-        if error.op_kind not in changed:
-            kept[error.op_kind] = max(error.n, kept.get(error.op_kind, 0))
+    changed = {error.op_kind for error in errors if error.rates and error.is_enough}
+    kept = {
+        error.op_kind: f"{error.op_kind}: {error.n} ops, {error.matched_share:.0%} of their time"
+        for error in reversed(errors)
+        if error.op_kind not in changed
+    }
     if not found:
-        most = ", ".join(f"{n} of {kind}" for kind, n in kept.items())
-        raise QueryError(f"{run.name}: {LEAST_POINTS} ops of a kind must be those of a prediction, found {most}")
+        raise QueryError(
+            f"{run.name}: at least {LEAST_POINTS} ops of a kind, with {LEAST_SHARE:.0%} of its time, must be those of "
+            f"a prediction; found {'; '.join(kept.values())}"
+        )
     write_calibrations(path, with_rows(own, (new for _, new in found.values())))
     return Recalibration(
-        path, tuple(found.values()), tuple(dict.fromkeys(row[1] for row in usable)), tuple(kept.items())
+        path, tuple(found.values()), tuple(dict.fromkeys(row[1] for row in usable)), tuple(kept.values())
     )

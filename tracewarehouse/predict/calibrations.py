@@ -22,6 +22,10 @@ FILE = "calibrations.csv"
 """Name of the file in a warehouse that holds its owner's rows."""
 LEAST_POINTS = 20
 """Instructions that a kind of op must have in common with a prediction before they change a rate."""
+LEAST_SHARE = 0.5
+"""Share of the measured time of that kind that these must take: a few ops do not speak for all."""
+LEAST_SPREAD = 0.05
+"""Half of the narrowest range: ops of one run repeat a few shapes, and others may differ more."""
 EVERY_CHIP = "*"
 """The chip of a row that holds for all chips without a row of their own."""
 
@@ -113,6 +117,7 @@ class PredictionError(NamedTuple):
         n: instructions that were compared.
         p10, p50, p90: percentiles of measured / predicted time.
         measured_ms: their measured time.
+        matched_share: their share of the time of all ops of the kind.
     """
 
     op_kind: str
@@ -122,6 +127,12 @@ class PredictionError(NamedTuple):
     p50: float
     p90: float
     measured_ms: float
+    matched_share: float
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it may change rates."""
+        return self.n >= LEAST_POINTS and self.matched_share >= LEAST_SHARE
 
     @property
     def rates(self) -> tuple[tuple[str, str, int], ...]:
@@ -154,15 +165,16 @@ def calibrated(
     """Return the rows that follow from what ops took, in place of the rates `base` with which they were predicted.
 
     A rate takes the median of the kind of op that has the most measured time of those it decides, and its range is that
-    of eight in ten ops. Kinds with fewer than LEAST_POINTS ops change nothing.
+    of eight in ten ops. Kinds of which too few ops were compared change nothing.
     """
     found: dict[tuple[str, str], Calibration] = {}
     for error in sorted(errors, key=lambda e: e.measured_ms, reverse=True):
         for class_, what, sign in error.rates:
             old = base.get((class_, what))
-            if error.n < LEAST_POINTS or old is None or (class_, what) in found:
+            if not error.is_enough or old is None or (class_, what) in found:
                 continue
             low, mid, high = sorted(ratio**sign for ratio in (error.p10, error.p50, error.p90))
+            low, high = min(low, mid * (1 - LEAST_SPREAD)), max(high, mid * (1 + LEAST_SPREAD))
             found[class_, what] = Calibration(
                 old.kind, generation, class_, what, old.value * mid, old.value * low, old.value * high, error.n, source
             )
