@@ -20,12 +20,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
-from tracewarehouse.collect.ahead_of_time import CompiledStep, compile_ahead
+from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, compile_ahead, compile_all
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import memory_need
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
 from tracewarehouse.ingest.hlo.program import CLASSES
 from tracewarehouse.warehouse import open_warehouse
@@ -218,6 +219,92 @@ def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path) -> No
     spec = run_spec(backend="jax", mesh="tp=8", batch=8)
     with pytest.raises(CollectError, match=r"v6e:2x4 failed: RESOURCE_EXHAUSTED: Ran out of.*; use more chips, a sm"):
         compile_ahead(spec, "v6e:2x4", tmp_path / "a", str(python))
+
+
+COMPILER = """
+import json, os, pathlib, sys
+kept = pathlib.Path(__file__).with_suffix(".processes")
+kept.write_text(kept.read_text() + "x" if kept.exists() else "x")
+for number, line in enumerate(sys.stdin):
+    task = json.loads(line)
+    batch, folder = task["spec"]["batch"], pathlib.Path(task["folder"])
+    if batch == 16:
+        os.kill(os.getpid(), 9)
+    if batch == 24:
+        sys.exit("error: cannot be traced")
+    if batch == 32 and number:
+        sys.exit(0)  # it has grown
+    folder.mkdir(parents=True)
+    memory = dict.fromkeys(["arguments", "outputs", "aliased", "temporaries", "program"], batch)
+    for phase in ("prefill", "decode"):
+        (folder / (phase + ".json")).write_text(json.dumps({"device_kind": "TPU v6 lite", "memory": memory}))
+    print(json.dumps("Ran out of memory" if batch == 40 else None), flush=True)
+"""
+"""A compiler that refuses some batches, and dies of others."""
+
+
+def test_many_runs_share_processes_and_none_fails_for_another(tmp_path: Path) -> None:
+    (tmp_path / "compiler.py").write_text(COMPILER)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\nexec {sys.executable} {tmp_path}/compiler.py\n')
+    python.chmod(0o755)
+    runs = [(run_spec(backend="jax", mesh="tp=8", batch=b), "v6e:2x4") for b in (8, 16, 24, 8, 32, 40, 8)]
+    runs.insert(1, (run_spec(backend="jax", mesh="tp=8", batch=8), "v6e:2x2"))
+    told = [(r.spec.batch, r.refused, [s.memory["arguments"] for s in r.steps]) for r in _all(runs, tmp_path, python)]
+    assert told == [
+        (8, None, [8, 8]),
+        (8, "topology v6e:2x2 has 4 chips, and tp=8 is a mesh of 8", []),
+        (16, "compiling for v6e:2x4 failed: exit code -9", []),
+        (24, "compiling for v6e:2x4 failed: cannot be traced", []),
+        (8, None, [8, 8]),
+        (32, None, [32, 32]),
+        (
+            40,
+            "compiling for v6e:2x4 failed: Ran out of memory; use more chips, a smaller batch or shorter prompts",
+            [],
+        ),
+        (8, None, [8, 8]),
+    ]
+    # To the misfit; to the kill; to the exit; the eighth until it has grown; the rest.
+    assert len((tmp_path / "compiler.processes").read_text()) == 5
+
+
+def test_a_compiler_that_says_nothing_is_not_asked_for_ever(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    runs = [(run_spec(backend="jax", mesh="tp=8", batch=b), "v6e:2x4") for b in (8, 16)]
+    assert [r.refused for r in _all(runs, tmp_path, python)] == ["compiling for v6e:2x4 failed: exit code 0"] * 2
+
+
+def _all(runs: list[tuple[RunSpec, str]], folder: Path, python: Path) -> list[CompiledRun]:
+    return list(compile_all(runs, folder / "compiled", str(python)))
+
+
+@pytest.mark.slow
+def test_a_program_is_compiled_once(tmp_path: Path, python: str) -> None:
+    """The second time nothing is compiled: the kept programs are taken, whatever is in them; refusals too."""
+    spec, kept = run_spec(backend="jax", mesh="tp=4", batch=8, output_length=1), tmp_path / "kept"
+    [first] = compile_all([(spec, "v6e:2x2")], tmp_path / "first", python, kept)
+    [folder] = kept.iterdir()
+    assert (folder / "program.hlo.pb.gz").read_bytes() == first.steps[0].file.read_bytes()
+    (folder / "program.hlo.pb.gz").write_bytes(b"kept")
+    [second] = compile_all([(spec, "v6e:2x2")], tmp_path / "second", python, kept)
+    assert (second.steps[0].file.read_bytes(), second.steps[0].memory) == (b"kept", first.steps[0].memory)
+    assert (second.steps[0].file.parent / "manifest.json").exists()
+    (folder / "refused.txt").write_text("too large")
+    [third] = compile_all(
+        [
+            (spec, "v6e:2x2"),
+        ],
+        tmp_path / "third",
+        python,
+        kept,
+    )
+    assert third.refused == "compiling for v6e:2x2 failed: too large"
+    [other] = compile_all([(spec.model_copy(update={"batch": 16}), "v6e:2x2")], tmp_path / "fourth", python, kept)
+    assert other.refused is None
+    assert len(list(kept.iterdir())) == 2
 
 
 @pytest.fixture

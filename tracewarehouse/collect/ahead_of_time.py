@@ -6,12 +6,16 @@ in another, whose interpreter has jax and libtpu. JAX compiles its own model for
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
@@ -27,6 +31,8 @@ _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
 INSTALL = "pip install 'tracewarehouse[plan]', or name an interpreter that has jax and libtpu with --python"
 _PROCESS = "tracewarehouse.collect.{}.ahead_of_time"
 """Module of a backend that traces or compiles a run in a process of its own."""
+_ON_CPU = {"JAX_PLATFORMS": "cpu"}
+"""JAX reads the variable when it is imported; a TPU of this host, if there is one, is not used."""
 _ERROR_CLASS = re.compile(r"^(?:error: |[\w.]+Error: )")
 """The text before the reason in the last line of a process."""
 
@@ -56,63 +62,149 @@ class CompiledStep:
         return size <= chip_memory(self.chip)
 
 
-def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
-    """Compile prefill and decode of a run, or all microbenchmarks, for a topology.
+@dataclass(frozen=True)
+class CompiledRun:
+    """A run, compiled for a slice, or the reason why it is not."""
 
-    The run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4, v4:2x2x1 (a device a chip)
+    spec: RunSpec
+    topology: str
+    steps: tuple[CompiledStep, ...] = ()
+    refused: str | None = None
+
+
+def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
+    """Compile prefill and decode of a run, or all microbenchmarks, for a topology; `compile_all` says how.
+
+    Raises:
+        CollectError: the run is refused.
+    """
+    [run] = compile_all([(spec, topology)], folder, python)
+    if run.refused is not None:
+        raise CollectError(run.refused)
+    return list(run.steps)
+
+
+def compile_all(
+    runs: Sequence[tuple[RunSpec, str]], folder: Path, python: str = sys.executable, kept: Path | None = None
+) -> Iterator[CompiledRun]:
+    """Compile prefill and decode of runs, each for its topology, in few processes, and give them in order.
+
+    A run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4, v4:2x2x1 (a device a chip)
     or tpu7x:2x2x1 (two devices a chip). `python` is an interpreter that has jax and libtpu; for backend jax also torch,
-    transformers and tracewarehouse.
+    transformers and tracewarehouse. `folder` gets the programs; a run must be taken before the next is asked for.
+    `kept` keeps those of backend jax by the digest of what the compiler is given, so that nothing is compiled twice.
+
+    A run is refused if the topology and the mesh differ in the number of devices, the model cannot be traced, or the
+    compiler refuses the topology or the program; under torch_xla also if a published model does not fit the memory of
+    this host, which holds zeros for its weights.
 
     Raises:
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
-        ExperimentError: a published model does not fit the memory of this host, which holds zeros for its weights.
-        CollectError: the topology and the mesh differ in the number of devices, the model cannot be traced, or the
-            compiler refuses the topology or the program.
     """
-    _require_topology(spec, topology)
-    if spec.backend not in BACKENDS:
-        raise CollectError(f"{spec.backend} cannot compile ahead of time; backends that can are {', '.join(BACKENDS)}")
-    compile_with = _compile_jax if spec.backend == "jax" else _compile_torch_xla
-    compile_with(spec.model_copy(update={"device": "tpu"}), topology, folder, python)
-    steps = []
-    small = sorted(file.name.removesuffix(".hlo.pb.gz") for file in folder.glob("micro.*.hlo.pb.gz"))
-    for phase in [phase for phase, _ in spec.step_lengths] if spec.has_model else small:
-        said = json.loads((folder / f"{phase}.json").read_text(encoding="utf-8"))
-        steps.append(CompiledStep(phase, folder / f"{phase}.hlo.pb.gz", _chip(said["device_kind"]), said["memory"]))
-    return steps
+    waiting: deque[_Task] = deque()
+    for number, (spec, topology) in enumerate(runs):
+        waiting.append(_Task(spec.model_copy(update={"device": "tpu"}), topology, folder / str(number)))
+    while waiting:
+        if waiting[0].is_for_jax:
+            yield from _compile_jax(waiting, python, kept)
+            continue
+        task = waiting.popleft()
+        refused = task.misfit or _refusal(task, python)
+        yield CompiledRun(task.spec, task.topology, refused=refused) if refused else task.compiled()
 
 
-def _require_topology(spec: RunSpec, name: str) -> None:
-    """Refuse a topology that does not fit the mesh, before a model is traced."""
-    try:
-        topology = Topology.parse(name)
-    except ValueError as error:
-        raise CollectError(str(error)) from None
-    if topology.devices != spec.mesh.size:
+@dataclass(frozen=True)
+class _Task:
+    """A run on device tpu that is to be compiled."""
+
+    spec: RunSpec
+    topology: str
+    folder: Path
+
+    @property
+    def is_for_jax(self) -> bool:
+        return self.spec.backend == "jax" and self.misfit is None
+
+    @cached_property
+    def misfit(self) -> str | None:
+        """Why the run cannot be compiled, as far as can be told before a model is traced."""
+        backend = self.spec.backend
+        if backend not in BACKENDS:
+            return f"{backend} cannot compile ahead of time; backends that can are {', '.join(BACKENDS)}"
+        try:
+            topology = Topology.parse(self.topology)
+        except ValueError as error:
+            return str(error)
+        if topology.devices == self.spec.mesh.size:
+            return None
         has = f"{topology.chips} chips"
         has += f", which are {topology.devices} devices" if topology.devices != topology.chips else ""
-        raise CollectError(f"topology {name} has {has}, and {spec.mesh} is a mesh of {spec.mesh.size}")
+        return f"topology {self.topology} has {has}, and {self.spec.mesh} is a mesh of {self.spec.mesh.size}"
+
+    def compiled(self) -> CompiledRun:
+        steps = []
+        small = sorted(file.name.removesuffix(".hlo.pb.gz") for file in self.folder.glob("micro.*.hlo.pb.gz"))
+        for phase in [phase for phase, _ in self.spec.step_lengths] if self.spec.has_model else small:
+            said = json.loads((self.folder / f"{phase}.json").read_text(encoding="utf-8"))
+            program = self.folder / f"{phase}.hlo.pb.gz"
+            steps.append(CompiledStep(phase, program, _chip(said["device_kind"]), said["memory"]))
+        return CompiledRun(self.spec, self.topology, tuple(steps))
 
 
-def _compile_jax(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
+def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Iterator[CompiledRun]:
+    """Compile the next runs of the backend in one process, until it ends; it may leave some to another one.
+
+    A run with which it ends unexpectedly is refused.
+    """
     _require_compiler(python, ("jax", "libtpu", "torch", "transformers", "tracewarehouse"))
-    folder.mkdir(parents=True)
-    _run(
-        [python, "-m", _PROCESS.format("jax"), spec.model_dump_json(), topology, str(folder)],
-        f"compiling for {topology}",
-    )
+    tasks = list(itertools.takewhile(lambda task: task.is_for_jax, waiting))
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
+        for task in tasks:
+            values = {"spec": task.spec.model_dump(mode="json"), "topology": task.topology, "folder": str(task.folder)}
+            given.write(json.dumps(values).encode() + b"\n")
+        given.seek(0)
+        command = [python, "-m", _PROCESS.format("jax"), str(kept.absolute()) if kept else ""]
+        with start_process(command, _ON_CPU, stdin=given, stdout=subprocess.PIPE, stderr=told) as process:
+            try:
+                for task, line in zip(tasks, process.stdout or (), strict=False):
+                    refused = json.loads(line)
+                    waiting.popleft()
+                    if refused is None:
+                        yield task.compiled()
+                    else:
+                        yield CompiledRun(task.spec, task.topology, refused=_failure(task.topology, refused))
+            except GeneratorExit:  # nobody wants the rest
+                process.kill()
+                raise
+        if process.returncode == 0 and (not waiting or waiting[0] is not tasks[0]):
+            return
+        told.seek(0)
+        task = waiting.popleft()
+        yield CompiledRun(task.spec, task.topology, refused=_failure(task.topology, _last_line(process, told.read())))
 
 
-def _compile_torch_xla(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
+def _refusal(task: _Task, python: str) -> str | None:
+    """Compile a run of torch_xla; return the reason if that fails."""
+    try:
+        _compile_torch_xla(task, python)
+    except MissingDependencyError:
+        raise
+    except CollectError as error:
+        return str(error)
+    return None
+
+
+def _compile_torch_xla(task: _Task, python: str) -> None:
     require_torch_xla()
     _require_compiler(python, ("jax", "libtpu"))
+    spec, folder = task.spec, task.folder
     if spec.is_published:
         require_host_memory(spec)
     folder.mkdir(parents=True)
     trace = [sys.executable, "-m", _PROCESS.format("torch_xla"), spec.model_dump_json(), str(folder)]
-    _run(trace, "tracing the model")
+    _run(trace, lambda said: f"tracing the model failed: {shown(said)}")
     programs = [str(folder / f"{phase}.txt") for phase, _ in spec.step_lengths]
-    _run([python, str(_COMPILER), topology, str(folder), *programs], f"compiling for {topology}")
+    _run([python, str(_COMPILER), task.topology, str(folder), *programs], lambda said: _failure(task.topology, said))
 
 
 def _chip(kind: str) -> str:
@@ -132,13 +224,19 @@ def _require_compiler(python: str, packages: tuple[str, ...]) -> None:
         raise MissingDependencyError(f"compiling for TPUs needs {needed}, and {python} lacks some of them: {INSTALL}")
 
 
-def _run(command: Sequence[str], what: str) -> None:
-    # JAX reads the variable when it is imported; a TPU of this host, if there is one, is not used.
-    platform = {"JAX_PLATFORMS": "cpu"}
-    process = start_process(command, platform, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+def _run(command: Sequence[str], failure: Callable[[str], str]) -> None:
+    process = start_process(command, _ON_CPU, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _, told = process.communicate()
     if process.returncode:
-        lines = [line for line in told.decode("utf-8", "replace").splitlines() if line.strip()]
-        said = shown(_ERROR_CLASS.sub("", lines[-1])) if lines else f"exit code {process.returncode}"
-        mend = "; use more chips, a smaller batch or shorter prompts" if "Ran out of memory" in said else ""
-        raise CollectError(f"{what} failed: {said}{mend}")
+        raise CollectError(failure(_last_line(process, told)))
+
+
+def _last_line(process: subprocess.Popen[bytes], told: bytes) -> str:
+    """Return the reason why a process failed, which it gives in its last line."""
+    lines = [line for line in told.decode("utf-8", "replace").splitlines() if line.strip()]
+    return _ERROR_CLASS.sub("", lines[-1]) if lines else f"exit code {process.returncode}"
+
+
+def _failure(topology: str, said: str) -> str:
+    mend = "; use more chips, a smaller batch or shorter prompts" if "Ran out of memory" in said else ""
+    return f"compiling for {topology} failed: {shown(said)}{mend}"

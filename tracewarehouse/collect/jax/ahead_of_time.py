@@ -1,15 +1,24 @@
-"""Compiles the steps of a run for a TPU slice that need not exist: `... SPEC TOPOLOGY FOLDER`, with jax and libtpu.
+"""Compiles the steps of runs for TPU slices that need not exist: `... KEPT`, with jax and libtpu.
 
-No weight is read or made: the programs need only shapes.
+One process compiles many runs. Each line of its standard input is JSON with a run, a topology and a folder. For each it
+prints a line: null, or the compiler's reason why it refuses the run. KEPT is a folder that keeps the programs, by the
+digest of what the compiler is given; "" keeps none. No weight is read or made: the programs need only shapes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import resource
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tracewarehouse.collect.capture import staged_capture
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
@@ -19,7 +28,13 @@ from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import Partition
 from tracewarehouse.collect.processes import end_with_parent, exit_code
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.compile_ahead import chips, write_program
+from tracewarehouse.collect.tpu.compile_ahead import Topology, chips, without_folders, write_program
+from tracewarehouse.ingest.capture.manifest import ModelFacts
+
+_PROGRAM, _REFUSED = "program", "refused.txt"
+"""Names of the files of a kept program, and of the compiler's reason why there is none."""
+MOST_MEMORY = 2_500_000_000
+"""Bytes from which the process ends after a run; the compiler keeps memory, and another process can take the rest."""
 
 
 class ShapesOnly(JaxMesh):
@@ -33,8 +48,12 @@ class ShapesOnly(JaxMesh):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.split(partition))
 
 
-def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
-    """Compile prefill and decode of a run on device tpu, or all microbenchmarks; write the manifest with promises."""
+def compile_steps(spec: RunSpec, topology: str, folder: Path, kept: Path | None = None) -> None:
+    """Compile prefill and decode of a run on device tpu, or all microbenchmarks; write the manifest with promises.
+
+    Raises:
+        CollectError: libtpu does not know the topology, or refuses a step; its reason.
+    """
     import jax
 
     try:
@@ -44,27 +63,89 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
     if len(devices) != spec.mesh.size:
         raise CheckError(f"{topology} has {len(devices)} devices, and {spec.mesh} is a mesh of {spec.mesh.size}")
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
+    folder.mkdir(parents=True, exist_ok=True)
+    facts, programs = _programs(spec, devices, folder)
+    for name, program in programs:
+        if kept is None:
+            _compile(program, devices[0].device_kind, folder, name)
+        else:
+            _take(_kept(program, devices[0].device_kind, kept / _digest(program, topology)), folder, name)
+    write_promises(spec, facts, folder)
+
+
+def _programs(spec: RunSpec, devices: Any, folder: Path) -> tuple[ModelFacts | None, Iterator[tuple[str, Any]]]:
+    """Return the facts of the run's model, and its programs by name, each lowered when it is asked for."""
     if not spec.has_model:
         mesh = JaxMesh(spec, devices)
-        for small in microbenchmarks(spec):
-            executable = small.lowered(mesh).compile().runtime_executable()
-            write_program(folder, small.name, executable, devices[0].device_kind)
-        write_promises(spec, None, folder)
-        return
+        return None, ((small.name, small.lowered(mesh)) for small in microbenchmarks(spec))
     subject = traced_subject(spec, folder)
     model = JaxModel(subject, ShapesOnly(spec, devices))
-    for phase, length in spec.step_lengths:
-        program = model.lowered(phase, length).compile()
-        write_program(folder, phase, program.runtime_executable(), devices[0].device_kind)
-    write_promises(spec, subject.facts, folder)
+    return subject.facts, ((phase, model.lowered(phase, length)) for phase, length in spec.step_lengths)
+
+
+def _kept(program: Any, kind: str, folder: Path) -> Path:
+    """Return the folder with a compiled program, or with the reason why there is none."""
+    if folder.exists():
+        return folder
+    try:
+        with staged_capture(folder.parent, folder.name) as staging:
+            try:
+                _compile(program, kind, staging, _PROGRAM)
+            except CollectError as refused:
+                (staging / _REFUSED).write_text(str(refused), encoding="utf-8")
+    except CollectError:
+        if not folder.exists():  # otherwise another process has kept the same program meanwhile
+            raise
+    return folder
+
+
+def _take(kept: Path, folder: Path, name: str) -> None:
+    if (kept / _REFUSED).exists():
+        raise CollectError((kept / _REFUSED).read_text(encoding="utf-8"))
+    for file in kept.iterdir():
+        shutil.copyfile(file, folder / file.name.replace(_PROGRAM, name, 1))
+
+
+def _digest(program: Any, topology: str) -> str:
+    """Return the digest of all that a compiled program depends on."""
+    flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+    versions = [version(package) for package in ("jax", "jaxlib", "libtpu")]
+    given = [without_folders(program.as_text(debug_info=True)), topology, Topology.parse(topology).options]
+    return hashlib.sha256(json.dumps([*given, *flags, *versions]).encode()).hexdigest()
+
+
+def _compile(program: Any, kind: str, folder: Path, name: str) -> None:
+    import jax
+
+    try:
+        executable = program.compile().runtime_executable()
+    except jax.errors.JaxRuntimeError as error:
+        raise CollectError(str(error).partition("\n")[0]) from None
+    write_program(folder, name, executable, kind)
+
+
+def compile_all(kept: Path | None) -> None:
+    """Compile the runs of standard input, until it ends or the process has grown."""
+    import jax
+
+    for line in sys.stdin:
+        task = json.loads(line)
+        refused = None
+        try:
+            compile_steps(RunSpec.model_validate(task["spec"]), task["topology"], Path(task["folder"]), kept)
+        except CollectError as error:
+            refused = str(error)
+        print(json.dumps(refused), flush=True)
+        jax.clear_caches()
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_MEMORY:
+            return
 
 
 def main(arguments: list[str]) -> int:
     """Run the process; print one line that starts with `error:` when it fails."""
-    specification, topology, folder = arguments
+    [kept] = arguments
     end_with_parent()
-    spec = RunSpec.model_validate_json(specification)
-    return exit_code(lambda: compile_steps(spec, topology, Path(folder)))
+    return exit_code(lambda: compile_all(Path(kept) if kept else None))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 from tracewarehouse.collect.jax.mesh import Weights
 from tracewarehouse.collect.jax.operations import Collectives, Step, linear, rms_norm
 from tracewarehouse.collect.parallel.attention_forms import (
-    BATCH_BLOCK,
-    LANES,
     PAGE,
     QUERY_BLOCK,
     block_pages,
@@ -166,25 +164,26 @@ def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> An
 
 
 def flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
-    """Compute the attention of a prefill by the kernel that torch_xla calls too, with the same padding and blocks.
+    """Compute the attention of a prefill by JAX's splash kernel, which reads shared keys and values where they are.
 
-    The prompts have no padding and begin at the first position, so a token sees the tokens up to itself.
+    A head of keys and values is read once for each query head that shares it, and never copied. Keys may be wider than
+    values. The prompts have no padding and begin at the first position, so a token sees the tokens up to itself. The
+    kernel does not scale, so queries are scaled in float32 and rounded once more than in `attention`.
     """
-    from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    batch, heads, tokens, width = query.shape
+    batch, heads, tokens, _ = query.shape
     block = min(tokens, QUERY_BLOCK)
-    blocks = BlockSizes(block_q=block, block_k_major=block, block_k=block, block_b=min(batch, BATCH_BLOCK))
-    padded = width if width <= LANES else -(-width // LANES) * LANES
-
-    def repeated_heads(x: Any) -> Any:
-        wide = jnp.pad(x, [(0, 0), (0, 0), (0, 0), (0, padded - x.shape[-1])])
-        return jnp.repeat(wide, heads // x.shape[1], 1)
-
-    output = flash_attention(
-        *map(repeated_heads, (query, key, value)), causal=True, sm_scale=scaling, block_sizes=blocks
+    kernel = splash.make_splash_mha(
+        splash.MultiHeadMask([splash.CausalMask((tokens, tokens))] * (batch * heads)),
+        block_sizes=splash.BlockSizes(block_q=block, block_kv=block),
+        head_shards=1,
+        q_seq_shards=1,
     )
-    return output[..., : value.shape[-1]]
+    scaled = (query.astype(jnp.float32) * scaling).astype(query.dtype)
+    # The heads of all sequences are side by side: those that share keys and values stay neighbours.
+    output = kernel(*(x.reshape(-1, tokens, x.shape[-1]) for x in (scaled, key, value)))
+    return output.reshape(batch, heads, tokens, -1)
 
 
 def paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:

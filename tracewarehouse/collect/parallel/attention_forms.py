@@ -14,7 +14,7 @@ LANES = 128
 QUERY_BLOCK = 512
 """Queries of a block of flash attention; a prompt must be a multiple of it, or shorter and a multiple of LANES."""
 BATCH_BLOCK = 2
-"""Sequences of a block; a device must have one sequence or a multiple of this."""
+"""Sequences of a block under torch_xla; a device must have one sequence or a multiple of this."""
 PAGE = 128
 """Positions of a page of the cache that the kernel of decode steps reads."""
 BLOCK_PAGES = 8
@@ -26,13 +26,14 @@ Form = Literal["einsum", "flash", "paged"]
 def prefill_form(spec: RunSpec) -> Form:
     """Return how the prefill of a run attends.
 
-    The kernel is flash attention (Dao et al. 2022). Ulysses and ring have attention of their own.
+    The kernel is a flash attention (Dao et al. 2022). Ulysses and ring have attention of their own.
     """
     if not _has_kernels(spec) or spec.sequence_parallelism in ("ulysses", "ring"):
         return "einsum"
     length, batch = spec.input_length, spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
     fits = length % LANES == 0 and (length <= QUERY_BLOCK or length % QUERY_BLOCK == 0)
-    return "flash" if fits and (batch == 1 or batch % BATCH_BLOCK == 0) else "einsum"
+    is_batch_free = spec.backend == "jax" or batch == 1 or batch % BATCH_BLOCK == 0
+    return "flash" if fits and is_batch_free else "einsum"
 
 
 def decode_form(spec: RunSpec) -> Form:

@@ -15,7 +15,7 @@ _BLOCKS = frozenset({"attn", "mlp", "moe"})
 _NORM = re.compile(r"rsqrt|aten::mean|variance|rms_?norm|layer_?norm|aten(?:__|::)pow", re.IGNORECASE)
 _HINTS = (
     ("moe", re.compile(r"gmm|megablox|ragged_dot", re.IGNORECASE)),
-    ("attn", re.compile(r"\brpa-|flash|index_copy|softmax", re.IGNORECASE)),
+    ("attn", re.compile(r"\brpa-|flash|splash|index_copy|softmax", re.IGNORECASE)),
     ("mlp", re.compile(r"MergedColumnParallel|silu|swiglu", re.IGNORECASE)),
 )
 """Kernels and functions that identify a part, but only in a layer: outside, a sampler has a softmax too."""
