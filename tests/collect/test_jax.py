@@ -18,7 +18,10 @@ from tests.captured_collectives import collectives
 from tests.collect.torch_processes import RECORD, TorchProcesses
 from tests.published_checkpoint import write_checkpoint
 from tracewarehouse.cli.collect import capture_faults
+from tracewarehouse.collect.checks.promises import expert_places
 from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.models.architectures import model_architecture
+from tracewarehouse.collect.parallel.expert_places import Routing
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest
@@ -99,6 +102,13 @@ def test_equal_workloads_under_torch_xla_and_jax(
     [
         {"model": "deepseek_v3", "mesh": "dp=2,ep=2,tp=2", "capacity_factor": "inf"},
         {"model": "qwen3_moe", "mesh": "pp=2,ep=2"},
+        {"model": "qwen3_moe", "mesh": "pp=2,ep=2", "capacity_factor": 1.25},
+        {"model": "deepseek_v2", "mesh": "ep=2"},
+        {"model": "deepseek_v2", "mesh": "ep=4", "dtype": "bfloat16"},
+        {"model": "deepseek_v3", "mesh": "ep=8", "batch": 8},
+        {"model": "deepseek_v3", "mesh": "dp=2,ep=2,tp=2"},
+        {"model": "deepseek_v3", "mesh": "ep=2,tp=2", "sequence_parallelism": "megatron"},
+        {"model": "deepseek_v2", "mesh": "tp=4"},
         {"model": "qwen3", "mesh": "dp=2,tp=2", "sequence_parallelism": "ring"},
         {"model": "llama", "mesh": "tp=4", "sequence_parallelism": "ulysses"},
         {"model": "qwen2", "mesh": "tp=2", "dtype": "bfloat16"},
@@ -110,7 +120,32 @@ def test_equal_workloads_under_torch_xla_and_jax(
     ids=lambda fields: run_spec(backend="jax", **fields).name,
 )
 def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], fields: dict[str, Any]) -> None:
-    require_promises_kept(record, run_spec(backend="jax", batch=4, input_length=8, output_length=3, **fields))
+    sizes = {"batch": 4, "input_length": 8, "output_length": 3}
+    spec = run_spec(backend="jax", **(sizes | fields))
+    checks = require_promises_kept(record, spec)
+    if places := expert_places(spec):
+        assert ("token_sends" in checks) == (spec.capacity_factor is None) != ("dropped_pairs" in checks)
+    if spec.capacity_factor is None and places:
+        routing = Routing.of(model_architecture(spec.model).config, 8)
+        tokens = checks["routed_pairs"] / routing.chosen
+        # A token goes to one device at least, and to as many as its experts can be on; both are one on one device.
+        assert tokens <= checks["token_sends"] <= tokens * routing.most_devices(spec.axis("ep"))
+
+
+def test_experts_as_served_send_what_the_closed_form_says(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
+    """Bytes of virtual devices, which exchange all rows that there may be, and the tokens that the routing sends."""
+    spec = run_spec(backend="jax", model="deepseek_v2", mesh="ep=4", batch=8, input_length=16, output_length=3)
+    capture = record(spec)
+    found = traffic(collectives(capture, tmp_path / "warehouse"))
+    hidden, experts, devices = 128, 8, 4
+    for step, length in ((0, 16), (1, 1), (2, 1)):
+        tokens = 2 * length
+        there, back = devices * tokens * (hidden + experts // devices), devices * tokens * hidden
+        assert found[step, "all-to-all", "ep"] == 4 * (there + back + 2 * devices)
+    checks = load_manifest(capture / "manifest.json").checks
+    tokens = 8 * (16 + 2)
+    # 0.15 is five standard deviations of the mean of 144 numbers that are 1 or 2.
+    assert checks["token_sends"] / tokens == pytest.approx(Routing(8, 2).mean_devices(devices), abs=0.15)
 
 
 @pytest.mark.parametrize("mode", [None, "ulysses", "ring"])

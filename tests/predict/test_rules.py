@@ -154,6 +154,24 @@ def test_a_gather_takes_its_rows() -> None:
     assert (op.duration_ps, op.basis) == (1024 * 40 * 2040 + 650_000, "gather")
 
 
+def test_a_scatter_takes_the_rows_of_its_updates_twice_and_not_the_buffer() -> None:
+    op = only(
+        """
+        %table = bf16[152064,5120] parameter(0)
+        %ids = s32[64]{0:S(1)} parameter(1)
+        %new = bf16[64,5120]{1,0:S(1)} parameter(2)
+        %c = bf16[152064,5120] fusion(%table, %ids, %new), kind=kCustom, calls=%f
+        """,
+        f="""
+        %p = bf16[152064,5120] parameter(0)
+        %i = s32[64] parameter(1)
+        %u = bf16[64,5120] parameter(2)
+        %g = bf16[152064,5120] scatter(%p, %i, %u), to_apply=%f
+        """,
+    )
+    assert (op.duration_ps, op.basis) == (2 * (64 * 40 * 2040 + 650_000), "gather")
+
+
 def test_an_update_in_place_moves_the_update_and_not_the_buffer() -> None:
     op = only(
         """

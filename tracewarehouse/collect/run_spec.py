@@ -57,6 +57,11 @@ def _capacity(value: Any) -> float | Literal["inf"] | None:
     return "inf" if factor == float("inf") else factor
 
 
+def _default_capacity(backend: str | None) -> float | None:
+    """Return the capacity factor of a backend's experts when none is given; None if it runs them as servers do."""
+    return None if (backend or RunSpec.model_fields["backend"].default) == "jax" else CAPACITY_FACTOR
+
+
 CapacityField = Annotated[float | Literal["inf"] | None, BeforeValidator(_capacity)]
 MeshField = Annotated[Mesh, BeforeValidator(_standard_mesh)]
 
@@ -89,7 +94,8 @@ class RunSpec(BaseModel):
     )
     capacity_factor: CapacityField = Field(
         default=None,
-        description="with experts: room for this many times the mean share of tokens; 1.25 when absent; inf drops none",
+        description="with experts: room for this many times the mean share of tokens; inf drops none; when absent as "
+        "servers run them, without places, and under torch_xla 1.25",
     )
     seed: int = Field(default=0, ge=0, description="seed of the weights and the prompts")
     prompt: str | None = Field(
@@ -125,7 +131,8 @@ class RunSpec(BaseModel):
             pass  # the model is refused by _check, with its name
         else:
             filled["layers"] = None if model in ARCHITECTURES else architecture.config["num_hidden_layers"]
-            filled["capacity_factor"] = CAPACITY_FACTOR if architecture.is_moe else None
+            if architecture.is_moe:
+                filled["capacity_factor"] = _default_capacity(data.get("backend"))
         return data | {k: v for k, v in filled.items() if v is not None and data.get(k) is None}
 
     @model_validator(mode="after")
@@ -278,10 +285,11 @@ class RunSpec(BaseModel):
         parts += ["sp" if mode == "megatron" else mode] if (mode := self.sequence_parallelism) else []
         parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
         parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"] if self.has_model else []
+        usual = _default_capacity(self.backend)
         for tag, value, default in (
             ("l", self.layers, 2),
             ("", self.dtype, DTYPE_OF_DEVICE[self.device]),
-            ("cf", self.capacity_factor or CAPACITY_FACTOR, CAPACITY_FACTOR),
+            ("cf", self.capacity_factor or usual, usual),
             ("hosts", self.hosts, 1),
             ("seed", self.seed, 0),
             ("r", self.repeat, 0),

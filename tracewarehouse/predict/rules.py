@@ -81,7 +81,7 @@ def hbm_bytes(buffers: Iterable[Buffer]) -> int:
 def stated_cost(op: ScheduledOp, machine: Machine, inside: frozenset[str] = frozenset()) -> Cost | None:
     """Return the cost of an op whose cycles the compiler estimates; None without an estimate.
 
-    `inside` are the opcodes of a fusion.
+    `inside` are its opcode and those in the computations that it calls.
     """
     if op.cycles is None:
         return None
@@ -92,7 +92,7 @@ def stated_cost(op: ScheduledOp, machine: Machine, inside: frozenset[str] = froz
         return (
             transposing_cost(op, machine) if not moved and is_transposing(op) else copy_cost(op.cycles, moved, machine)
         )
-    return loop_cost(op.cycles, moved, machine, is_reducing=op.opcode == "reduce" or "reduce" in inside)
+    return loop_cost(op.cycles, moved, machine, is_reducing="reduce" in inside)
 
 
 def product_cost(cycles: int, moved: int, machine: Machine) -> Cost:
@@ -169,12 +169,24 @@ def gather_cost(op: ScheduledOp, machine: Machine) -> Cost:
     Each row costs at least a constant, and else its segments of 256 bytes. The two constants are fitted to two gathers
     that were measured.
     """
-    out = op.results[0]
-    rows = out.dimensions[0] if out.dimensions else 1
-    segments = math.ceil(out.byte_size / max(rows, 1) / SEGMENT_BYTES)
+    return cost(_rows(op.results[0], machine), "gather", 0.7, 1.5, op.results[0].byte_size)
+
+
+def scatter_cost(op: ScheduledOp, machine: Machine) -> Cost:
+    """Return the cost of a scatter, which writes rows into the buffer that it got: those of a gather, read and written.
+
+    Its updates are the largest operand behind the buffer. No scatter was measured.
+    """
+    updates = max((b for operand in op.operands[1:] for b in operand), key=lambda b: b.byte_size, default=op.results[0])
+    return cost(2 * _rows(updates, machine), "gather", 0.4, 3.0, 2 * updates.byte_size)
+
+
+def _rows(array: Buffer, machine: Machine) -> float:
+    """Return the time in ps in which the rows of an array are found one by one."""
+    rows = math.prod(array.dimensions[:-1] or array.dimensions)
+    segments = math.ceil(array.byte_size / max(rows, 1) / SEGMENT_BYTES)
     row = max(machine.rate("gather", "row_ns"), segments * machine.rate("gather", "segment_ns"))
-    time = rows * row * NS + _small(1, machine)
-    return cost(time, "gather", 0.7, 1.5, out.byte_size)
+    return rows * row * NS + _small(1, machine)
 
 
 def update_cost(op: ScheduledOp, machine: Machine) -> Cost:
@@ -192,7 +204,7 @@ def moving_cost(op: ScheduledOp, machine: Machine) -> Cost:
     Scalar arithmetic takes nothing. What a sort or a window takes in VMEM is not known: the passes of an algorithm that
     it may use, at the rate of elementwise fusions, which is a judgement.
     """
-    parts = ("slice", "dynamic-slice", "gather")
+    parts = ("slice", "dynamic-slice")
     buffers = [*op.results, *op.results] if op.opcode in parts else list(op.buffers)
     is_read = op.opcode in parts and hbm_bytes(op.operands[0] if op.operands else ()) > 0
     moved = hbm_bytes(op.buffers) if op.opcode not in parts else hbm_bytes(op.results) + is_read * _size(op.results)

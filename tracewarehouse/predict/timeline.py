@@ -26,6 +26,7 @@ from tracewarehouse.predict.rules import (
     gather_cost,
     host_time,
     moving_cost,
+    scatter_cost,
     start_cost,
     stated_cost,
     transferred_bytes,
@@ -278,12 +279,15 @@ class _Timeline:
         collective = self._collective(op)
         if collective is not None:
             return Cost(*self._time(collective), "links")
-        stated = stated_cost(op, self._machine, self.schedule.opcodes(op))
+        inside = self.schedule.opcodes(op) | {op.opcode}
+        stated = stated_cost(op, self._machine, inside)
         if stated is not None:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
             return kernel_cost(op, self._machine, self._kernels, self._context)
-        if op.opcode == "fusion" and "gather" in self.schedule.opcodes(op):
+        if "scatter" in inside:
+            return scatter_cost(op, self._machine)
+        if "gather" in inside:
             return gather_cost(op, self._machine)
         if op.opcode == "dynamic-update-slice":
             return update_cost(op, self._machine)

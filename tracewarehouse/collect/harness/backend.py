@@ -93,8 +93,9 @@ class DeviceModel(Protocol):
         """Start a step.
 
         Returns:
-            Logits of the last position [batch, vocabulary], the next tokens [batch, 1], and with experts the dropped
-            pairs of token and expert per sequence, [stages in one program, batch].
+            Logits of the last position [batch, vocabulary], the next tokens [batch, 1], and with experts what
+            they count per sequence, [stages in one program, batch]: dropped pairs of token and expert; or as served,
+            without a capacity factor, the devices of ep to which its tokens went.
         """
 
 

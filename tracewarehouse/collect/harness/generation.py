@@ -44,9 +44,8 @@ class Generation:
     marks: list[PhaseMark]
     logits: list[Any]
     """One tensor [batch, vocabulary] per step, still on the devices."""
-    dropped: list[Any]
-    """One tensor [stages, batch] per step: dropped pairs of token and expert, still on the devices; empty without
-    experts."""
+    counted: list[Any]
+    """One tensor [stages, batch] per step: see `DeviceModel.forward`; still on the devices, empty without experts."""
     host_ns: list[int]
     """CPU time of the host in each step until it handed the program to the devices."""
     compiles: int
@@ -86,21 +85,21 @@ def generate(stack: Stack, model: DeviceModel, tokens: Any, output_length: int) 
     import torch
 
     compiled_before, cpu_before = stack.compile_count(), time.process_time_ns()
-    marks, logits, dropped, host_ns = [], [], [], []
+    marks, logits, counted, host_ns = [], [], [], []
     with torch.no_grad():
         for number in range(output_length):
             name = "prefill" if number == 0 else "decode"
             start, thread_start = time.time_ns(), time.thread_time_ns()
             with stack.mark(name, number):
-                step_logits, tokens, *step_dropped = model.forward(tokens)
+                step_logits, tokens, *step_counted = model.forward(tokens)
                 # CPU time of this thread, without the time that it waited.
                 host_ns.append(time.thread_time_ns() - thread_start)
                 stack.wait(tokens)
             marks.append(PhaseMark(name=name, step=number, start_ns=start, end_ns=time.time_ns()))
             logits.append(step_logits)
-            dropped += step_dropped
+            counted += step_counted
     cpu_ns = time.process_time_ns() - cpu_before
-    return Generation(marks, logits, dropped, host_ns, stack.compile_count() - compiled_before, cpu_ns)
+    return Generation(marks, logits, counted, host_ns, stack.compile_count() - compiled_before, cpu_ns)
 
 
 def logits_on_host(stack: Stack, generation: Generation) -> Any:
@@ -110,11 +109,11 @@ def logits_on_host(stack: Stack, generation: Generation) -> Any:
     return torch.stack([stack.on_host(step) for step in generation.logits], 1)
 
 
-def dropped_on_host(stack: Stack, generation: Generation) -> Any:
-    """Return the pairs of token and expert that were dropped, [batch, steps]; None without experts."""
+def counted_on_host(stack: Stack, generation: Generation) -> Any:
+    """Return what the experts counted, [batch, steps]; None without experts."""
     import torch
 
-    return torch.stack([stack.on_host(s).sum(0) for s in generation.dropped], 1) if generation.dropped else None
+    return torch.stack([stack.on_host(s).sum(0) for s in generation.counted], 1) if generation.counted else None
 
 
 @dataclass(frozen=True)

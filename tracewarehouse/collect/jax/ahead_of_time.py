@@ -45,7 +45,7 @@ class ShapesOnly(JaxMesh):
         import jax
 
         dtype = as_numpy(read(tuple(slice(0, min(1, n)) for n in shape))).dtype
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.split(partition))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.placed(partition))
 
 
 def compile_steps(spec: RunSpec, topology: str, folder: Path, kept: Path | None = None) -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.experimental.layout import Format, Layout
 
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.parallel.partition import MODES, Partition, weight_partition
@@ -29,12 +30,25 @@ class JaxMesh:
                 f"the mesh {spec.mesh} needs {spec.mesh.size} devices, the {spec.device} backend has {len(devices)}"
             )
         self.sizes = {axis: spec.axis(axis) for axis in MESH_AXES}
+        self._is_grouped = spec.device == "tpu" and spec.capacity_factor is None
         ordered = sorted(devices, key=lambda device: device.id)
         self.mesh = jax.sharding.Mesh(np.array(ordered).reshape(tuple(self.sizes.values())), MESH_AXES)
 
     def split(self, partition: Partition) -> Any:
         """Return the sharding of an array over the devices."""
         return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*partition))
+
+    def placed(self, partition: Partition) -> Any:
+        """Return the sharding of a weight, and where a TPU multiplies grouped rows by it the layout that this needs.
+
+        Experts are the only weights that ep splits. Their grouped product reads a matrix [out, in] with the inputs
+        outermost; any other layout would be copied in every step.
+        """
+        sharding = self.split(partition)
+        if not self._is_grouped or "ep" not in partition:
+            return sharding
+        *outer, last, before = range(len(partition))
+        return Format(Layout((*outer, before, last)), sharding)
 
     def place(self, tensor: Any, partition: Partition) -> Any:
         """Bring a torch tensor from the host to the devices."""
@@ -53,7 +67,7 @@ class JaxMesh:
                 parts[str(slices)] = as_numpy(read(slices))
             return parts[str(slices)]
 
-        return jax.make_array_from_callback(shape, self.split(partition), part)
+        return jax.make_array_from_callback(shape, self.placed(partition), part)
 
     def require_even(self, name: str, shape: tuple[int, ...], partition: Partition) -> None:
         """Refuse a weight that does not divide into equal parts."""

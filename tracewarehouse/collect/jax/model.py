@@ -113,21 +113,22 @@ class _Program:
 
     def __init__(self, spec: RunSpec, module: Any, is_head_split: bool, length: int) -> None:
         self._spec, self._module, self._is_head_split, self._length = spec, module, is_head_split, length
-        self._links = Collectives({axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")})
+        sizes = {axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")}
+        self._links = Collectives(sizes, is_ragged=spec.device == "tpu")
         self._decoder = Decoder(spec, self._links)
 
     def whole(self, weights: tuple[Weights, list[Weights]], cache: dict[str, Any], tokens: Any) -> tuple[Any, ...]:
         """Run all layers, one after the other.
 
         Returns:
-            The new cache, logits [batch, vocabulary], next tokens [batch, 1], and with experts the number of dropped
-            pairs of token and expert, [1, batch].
+            The new cache, logits [batch, vocabulary], next tokens [batch, 1], and with experts what they count
+            (`Decoder.layer`), [1, batch].
         """
         outer, layers = weights
         step = self._facts(cache["position"])
         hidden = self._embedded(outer, tokens, step)
         keys, values = [], []
-        dropped: list[Any] = []
+        counted: list[Any] = []
         rows = zip(self._module.model.layers, layers, cache["keys"], cache["values"], strict=True)
         for number, (module, own, old_keys, old_values) in enumerate(rows):
             with scope(f"layer{number}"):
@@ -136,12 +137,12 @@ class _Program:
                 )
             keys.append(new_keys)
             values.append(new_values)
-            dropped += [] if pairs is None else [pairs]
+            counted += [] if pairs is None else [pairs]
         cache = {"keys": keys, "values": values, "position": cache["position"] + self._length}
         results = self._chosen(outer, self._last(hidden, step))
-        if dropped:
+        if counted:
             with scope("moe"):
-                by_token: Any = sum(dropped)
+                by_token: Any = sum(counted)
                 results = (*results, by_token.reshape(tokens.shape).sum(1)[None])
         return cache, *results
 
@@ -151,7 +152,7 @@ class _Program:
         In tick t stage s works on microbatch t - s. Then the hidden states are passed on to the next stage.
 
         Returns:
-            As for `whole`; the dropped pairs are those of this stage.
+            As for `whole`; the counts are those of this stage.
         """
         (outer, slots), links, spec = weights, self._links, self._spec
         count, stages, stage = spec.microbatch_count, spec.axis("pp"), links.place("pp")
@@ -161,7 +162,7 @@ class _Program:
         # Every microbatch takes each M-th sequence, as under torch_xla.
         inputs = hidden.reshape(rows, count, *hidden.shape[1:])
         keys, values = ([slot[0] for slot in cache[name]] for name in ("keys", "values"))
-        dropped = jnp.zeros((count, rows), jnp.int32)
+        counted = jnp.zeros((count, rows), jnp.int32)
         buffer, outputs = jnp.zeros_like(inputs[:, 0]), []
         for tick in range(count + stages - 1):
             with scope(f"tick{tick}"):
@@ -176,7 +177,7 @@ class _Program:
                             number, slots[number], buffer, (keys[number], values[number]), batch, is_working, step
                         )
                         if pairs is not None:
-                            dropped = dropped.at[batch].add(pairs)
+                            counted = counted.at[batch].add(pairs)
             if tick >= stages - 1:
                 outputs.append(self._last(buffer, step))
         with scope("pp_shift"):
@@ -190,7 +191,7 @@ class _Program:
         results = self._chosen(outer, last)
         if model_architecture(spec.model).is_moe:
             with scope("moe"):
-                results = (*results, dropped.T.reshape(1, -1))
+                results = (*results, counted.T.reshape(1, -1))
         return cache, *results
 
     def _slot(
@@ -209,13 +210,13 @@ class _Program:
         its first and last ticks a stage may have none.
 
         Returns:
-            New hidden states, keys and values, and the dropped pairs of each sequence, None for a dense layer.
+            New hidden states, keys and values, and what the experts count of each sequence, None for a dense layer.
         """
         layers = self._spec.stage_layout.slot_layers(number)
         module = self._module.model.layers[next(n for n in layers if n is not None)]
         own = {name: stages[0] for name, stages in weights.items()}
         before = tuple(jax.lax.dynamic_index_in_dim(c, batch, 0, keepdims=False) for c in cache)
-        hidden, after, dropped = self._decoder.layer(module, own, buffer, (before[0], before[1]), step)
+        hidden, after, counted = self._decoder.layer(module, own, buffer, (before[0], before[1]), step)
         if None in layers:
             is_filled = jnp.array([n is not None for n in layers])[self._links.place("pp")]
             hidden = jnp.where(is_filled, hidden, buffer)
@@ -226,9 +227,9 @@ class _Program:
             jax.lax.dynamic_update_index_in_dim(c, jnp.where(is_working, new, old), batch, 0)
             for c, new, old in zip(cache, after, before, strict=True)
         )
-        if dropped is not None:
-            dropped = jnp.where(is_counted, dropped.reshape(hidden.shape[0], -1).sum(1), 0)
-        return hidden, keys, values, dropped
+        if counted is not None:
+            counted = jnp.where(is_counted, counted.reshape(hidden.shape[0], -1).sum(1), 0)
+        return hidden, keys, values, counted
 
     def _facts(self, start: Any) -> Step:
         """Return the facts about the step that all layers share."""

@@ -117,7 +117,11 @@ class PretrainedModel(ModelFields, BaseModel):
         if "num_local_experts" in fields:  # as newer versions of transformers write it
             fields.setdefault("num_experts", fields["num_local_experts"])
         needed = (*_NEEDED[architecture], *_ALWAYS)
-        config = {field: fields[field] for field in (*needed, "head_dim") if field in fields}
+        config = {
+            field: fields[field]
+            for field in (*needed, "head_dim", "n_group", "topk_group", "topk_method")
+            if field in fields
+        }
         try:
             return cls(architecture=architecture, config=config, source=str(file))
         except ValidationError as error:

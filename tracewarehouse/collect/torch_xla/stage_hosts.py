@@ -19,7 +19,7 @@ import torch_xla
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.harness.generation import (
-    dropped_on_host,
+    counted_on_host,
     generate_timed,
     logits_on_host,
     timing_checks,
@@ -84,7 +84,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None =
     dist.broadcast(logits, spec.hosts - 1)
     dropped = None
     if own.capacity_factor is not None:
-        here = dropped_on_host(stack, timed.profiled)
+        here = counted_on_host(stack, timed.profiled)
         dropped = _summed(
             torch.zeros(spec.batch, spec.output_length, dtype=torch.int64) if here is None else here.long()
         )
