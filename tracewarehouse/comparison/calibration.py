@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.predict.calibrations import (
     FILE,
     LEAST_POINTS,
@@ -47,14 +47,17 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
     ship or with those that the warehouse has now.
 
     Raises:
-        QueryError: no such run, or no prediction to compare it with, or too few equal ops.
+        WarehouseError: there is no such run, or the warehouse is remote.
+        QueryError: there is no prediction to compare it with, or too few equal ops.
     """
     run = warehouse.run(reference)
+    if not isinstance(warehouse.path, Path):
+        raise WarehouseError(f"{warehouse.path}: calibrations are kept in local warehouses alone; copy it first")
     path = warehouse.path / FILE
     own = read_calibrations(path)
     rows = warehouse.query(
-        "SELECT e.predicted_run_id, r.name, p.topology, p.calibration, e.op_kind, e.phase, e.n, e.p10, e.p50, e.p90, "
-        "e.measured_ms, e.matched_share "
+        "SELECT e.predicted_run_id, r.name, p.topology, p.calibration, e.op_kind, e.variant, e.phase, e.n, "
+        "e.p10, e.p50, e.p90, e.measured_ms, e.matched_share "
         "FROM metrics.prediction_error AS e JOIN main.runs AS r ON r.run_id = e.predicted_run_id "
         "JOIN (SELECT DISTINCT run_id, topology, calibration FROM main.predictions) AS p "
         "ON p.run_id = e.predicted_run_id "
@@ -79,11 +82,11 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
             before = rates(generation, own)[new.class_, new.what]
             found.setdefault((new.class_, new.what), (before, new))
     errors = [PredictionError(*row[4:]) for row in usable]
-    changed = {error.op_kind for error in errors if error.rates and error.is_enough}
+    changed = {error.named for error in errors if error.rates and error.is_enough}
     kept = {
-        error.op_kind: f"{error.op_kind}: {error.n} ops, {error.matched_share:.0%} of their time"
+        error.named: f"{error.named}: {error.n} ops, {error.matched_share:.0%} of their time"
         for error in reversed(errors)
-        if error.op_kind not in changed
+        if error.named not in changed
     }
     if not found:
         raise QueryError(

@@ -112,7 +112,7 @@ class PredictionError(NamedTuple):
     """How long ops of one kind took against their prediction; a row of metrics.prediction_error.
 
     Attributes:
-        op_kind: kind of op, as models.signed_times has it.
+        op_kind, variant: kind of op, as models.signed_times has it.
         phase: prefill, decode or mixed, if it is known.
         n: instructions that were compared.
         p10, p50, p90: percentiles of measured / predicted time.
@@ -121,6 +121,7 @@ class PredictionError(NamedTuple):
     """
 
     op_kind: str
+    variant: str | None
     phase: str | None
     n: int
     p10: float
@@ -140,22 +141,32 @@ class PredictionError(NamedTuple):
 
         The products of a decode step wait for HBM, so they say nothing of the matrix units.
         """
-        if self.op_kind.startswith("kernel "):
-            name = self.op_kind.removeprefix("kernel ")
+        name = self.variant or ""
+        if self.op_kind == "kernel":
             is_whole, is_paged = "flash" in name or "splash" in name, "paged" in name or "RPA" in name
             kernel = "flash_attention" if is_whole else "paged_attention" if is_paged else "other_kernel"
             return ((kernel, "share", -1),)
-        return () if (self.op_kind, self.phase) == ("product", "decode") else _SCALED.get(self.op_kind, ())
+        if self.op_kind == "product":
+            return () if self.phase == "decode" else (("product", "factor", 1),)
+        if self.op_kind in _RINGS:
+            return _OF_RINGS.get(name, ())
+        return _OF_OTHERS.get((self.op_kind, name), ())
+
+    @property
+    def named(self) -> str:
+        """The kind of op in words."""
+        return f"{self.op_kind} ({self.variant})" if self.variant else self.op_kind
 
 
 _RINGS = ("all-reduce", "all-gather", "reduce-scatter")
-_SCALED: dict[str, tuple[tuple[str, str, int], ...]] = {
-    "product": (("product", "factor", 1),),
-    "vector in VMEM": (("loop_fusion", "elementwise_factor", 1), ("loop_fusion", "reduce_factor", 1)),
-    **dict.fromkeys(_RINGS, (("ici", "gbps", -1),)),
-    **{f"die {kind}": (("die", "gbps", -1),) for kind in _RINGS},
-    **{f"small {kind}": (("start", "us", 1), ("hop", "us", 1)) for kind in _RINGS},
-    "small all-to-all": (("all_to_all", "us", 1),),
+_OF_RINGS: dict[str, tuple[tuple[str, str, int], ...]] = {
+    "": (("ici", "gbps", -1),),
+    "die": (("die", "gbps", -1),),
+    "small": (("start", "us", 1), ("hop", "us", 1)),
+}
+_OF_OTHERS: dict[tuple[str, str], tuple[tuple[str, str, int], ...]] = {
+    ("all-to-all", "small"): (("all_to_all", "us", 1),),
+    ("vector", "VMEM"): (("loop_fusion", "elementwise_factor", 1), ("loop_fusion", "reduce_factor", 1)),
 }
 
 

@@ -5,7 +5,7 @@ status: experimental
 unit: ratio
 polarity: none
 scope: warehouse
-grain: [run_id, predicted_run_id, phase, op_kind]
+grain: [run_id, predicted_run_id, phase, op_kind, variant]
 value: p50
 ranges: {matched_share: [0, 1]}
 needs: [recorded, device_ops, matrix_peak]
@@ -19,15 +19,16 @@ notes: >
 changed: First version.
 ---*/
 WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
-  SELECT run_id, CAST(ROUND(MIN(peak_flops_per_s) / 1e13) AS BIGINT) AS peak
+  SELECT run_id, CAST(FLOOR(MIN(peak_flops_per_s) / 1e13 + 5e-1) AS BIGINT) AS peak
   FROM main.devices
   GROUP BY run_id
 ),
 
 what_if AS (
-  SELECT DISTINCT run_id
+  SELECT run_id
   FROM main.predictions
   WHERE ici_factor <> 1 OR hbm_factor <> 1
+  GROUP BY run_id
 ),
 
 times AS (
@@ -47,22 +48,23 @@ predicted AS (
 ),
 
 names AS (
-  SELECT DISTINCT run_id, name, signature
+  SELECT run_id, name, signature
   FROM times
   WHERE origin = 'predicted'
+  GROUP BY run_id, name, signature
 ),
 
 -- the kinds of ops of each recorded run, with what has no counterpart
 whole AS (
-  SELECT run_id, phase, op_kind, SUM(self_ps) AS self_ps, COUNT(*) AS instructions
+  SELECT run_id, phase, op_kind, variant, SUM(self_ps) AS self_ps, COUNT(*) AS instructions
   FROM times
   WHERE origin = 'recorded'
-  GROUP BY run_id, phase, op_kind
+  GROUP BY run_id, phase, op_kind, variant
 ),
 
 points AS (
   SELECT
-    r.run_id, p.run_id AS predicted_run_id, r.phase, r.op_kind, r.self_ps, n.name IS NOT NULL AS is_same_name,
+    r.run_id, p.run_id AS predicted_run_id, r.phase, r.op_kind, r.variant, r.self_ps, n.name IS NOT NULL AS is_same_name,
     r.timed_ops,
     r.time_ps,
     CAST(p.time_ps * r.timed_ops // p.ops AS BIGINT) AS predicted_ps,
@@ -77,7 +79,7 @@ points AS (
 ranked AS (
   SELECT
     *,
-    CUME_DIST() OVER (PARTITION BY run_id, predicted_run_id, phase, op_kind ORDER BY ratio) AS quantile
+    CUME_DIST() OVER (PARTITION BY run_id, predicted_run_id, phase, op_kind, variant ORDER BY ratio) AS quantile
   FROM points
 )
 
@@ -86,6 +88,7 @@ SELECT
   k.predicted_run_id, -- The predicted run.
   k.phase,
   k.op_kind, -- Kind of op, as in models.signed_times.
+  k.variant, -- What tells it from others of its kind, as there.
   COUNT(*) AS n, -- Instructions of the recorded run that have a counterpart.
   MIN(k.ratio) FILTER (WHERE k.quantile >= 0.5) AS p50, -- Measured over predicted time of half of them, at most.
   MIN(k.ratio) FILTER (WHERE k.quantile >= 0.1) AS p10, -- The same of one in ten.
@@ -93,10 +96,12 @@ SELECT
   SUM(k.time_ps) / CAST(SUM(k.predicted_ps) AS DOUBLE) AS time_ratio, -- All measured over all predicted time.
   SUM(k.time_ps) / 1e9 AS measured_ms, -- Measured time of all executions; ranks of a collective count once.
   SUM(k.predicted_ps) / 1e9 AS predicted_ms, -- What was predicted for as many executions.
-  SUM(k.self_ps) / CAST(MIN(w.self_ps) AS DOUBLE) AS matched_share, -- Share of the kind's self time that has a counterpart.
+  SUM(k.self_ps) / CAST(MIN(w.self_ps) AS DOUBLE) AS matched_share, -- Of the kind's self time, what has a counterpart.
   -- Whether all instructions of this kind are in the predicted run under the same names, as in the same program.
   COUNT(*) FILTER (WHERE k.is_same_name) = MIN(w.instructions) AS is_same_program
 FROM ranked AS k
 INNER JOIN whole AS w
-  ON k.run_id = w.run_id AND k.phase IS NOT DISTINCT FROM w.phase AND k.op_kind = w.op_kind
-GROUP BY k.run_id, k.predicted_run_id, k.phase, k.op_kind
+  ON
+    k.run_id = w.run_id AND k.phase IS NOT DISTINCT FROM w.phase AND k.op_kind = w.op_kind
+    AND k.variant IS NOT DISTINCT FROM w.variant
+GROUP BY k.run_id, k.predicted_run_id, k.phase, k.op_kind, k.variant

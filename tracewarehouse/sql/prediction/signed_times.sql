@@ -30,23 +30,25 @@ SELECT
   i.program_id, -- The compiled program.
   i.name, -- Name of the instruction.
   i.signature, -- Opcode, types, shapes and memory spaces.
-  -- The kind of collective, product, a kernel by its name, copy, or an op on vectors, all in the core's own memory or
-  -- not. A collective of less than 1 MiB is a small one, and one within a chip is of the die.
+  -- The kind of collective, product, kernel, copy, or vector for all other ops.
   CASE
-    WHEN i.op_class = 'communication'
-      THEN
-        CASE WHEN i.message_bytes < 1048576 THEN 'small ' ELSE '' END
-        || CASE WHEN c.link = 'die' THEN 'die ' ELSE '' END
-        || i.collective
+    WHEN i.op_class = 'communication' THEN i.collective
     WHEN i.op_class = 'copy' THEN 'copy'
-    WHEN i.opcode = 'custom-call' THEN 'kernel ' || REGEXP_REPLACE(i.name, '([.][0-9]+)+$', '')
+    WHEN i.opcode = 'custom-call' THEN 'kernel'
     WHEN i.operand_dtype IS NOT NULL OR i.category LIKE 'convolution%' THEN 'product'
-    WHEN
-      LENGTH(REPLACE(i.signature, '[]', '')) - LENGTH(REPLACE(REPLACE(i.signature, '[]', ''), '[', ''))
-      = (LENGTH(i.signature) - LENGTH(REPLACE(i.signature, ']S(1)', ''))) // 5
-      THEN 'vector in VMEM'
     ELSE 'vector'
   END AS op_kind,
+  -- Of a collective: small for less than 1 MiB, die within a chip. Of a kernel its name without numbers. Of a vector op:
+  -- VMEM if all of it is in the core's own memory. NULL for all others.
+  CASE
+    WHEN i.op_class = 'communication' AND i.message_bytes < 1048576 AND c.link = 'die' THEN 'small die'
+    WHEN i.op_class = 'communication' AND i.message_bytes < 1048576 THEN 'small'
+    WHEN i.op_class = 'communication' AND c.link = 'die' THEN 'die'
+    WHEN i.op_class IN ('communication', 'copy') THEN NULL
+    WHEN i.opcode = 'custom-call' THEN REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1)
+    WHEN i.operand_dtype IS NOT NULL OR i.category LIKE 'convolution%' THEN NULL
+    WHEN i.signature NOT LIKE '%hbm:%' THEN 'VMEM'
+  END AS variant,
   CAST(e.ops AS BIGINT) AS ops, -- Executions, over all devices.
   CAST(COALESCE(c.shortest_ps, e.self_ps) AS BIGINT) AS time_ps, -- Their time.
   CAST(COALESCE(c.executions, e.ops) AS BIGINT) AS timed_ops, -- Executions that have this time, a collective's ranks once.
