@@ -138,20 +138,25 @@ def test_a_slice_moves_its_result() -> None:
 
 
 def test_a_gather_takes_its_rows() -> None:
-    # rows of 10,240 bytes are 40 segments of 2.04 ns; 1,024 of them 83.6 us, and 0.65 us
-    op = only(
-        """
+    # rows of 10,240 bytes are 40 segments of 2.5 ns; 1,024 of them 102.4 us, and 0.65 us
+    text = """
         %table = bf16[152064,5120] parameter(0)
         %ids = s32[1024]{0:S(1)} parameter(1)
         %c = bf16[1024,5120]{1,0:S(1)} fusion(%table, %ids), kind=kCustom, calls=%f
-        """,
-        f="""
+        """
+    inside = """
         %p = bf16[152064,5120] parameter(0)
         %i = s32[1024] parameter(1)
         %g = bf16[1024,5120] gather(%p, %i)
-        """,
-    )
-    assert (op.duration_ps, op.basis) == (1024 * 40 * 2040 + 650_000, "gather")
+        """
+    op = only(text, f=inside)
+    assert (op.duration_ps, op.basis) == (1024 * 40 * 2500 + 650_000, "gather")
+    # in VMEM a segment takes 0.6 ns, and nothing passes HBM
+    there = only(text.replace("%table = bf16[152064,5120]", "%table = bf16[8192,5120]{1,0:S(1)}"), f=inside)
+    assert there.duration_ps == 1024 * 40 * 600 + 12_000
+    # but a result in HBM has to get there: 10.5 MB take 7.5 us, 1,048,576 rows of one segment 7.3 ns each
+    wide = text.replace("bf16[1024,5120]{1,0:S(1)}", "bf16[1048576,128]").replace("152064,5120", "8192,128")
+    assert only(wide, f=inside).duration_ps == 1048576 * 7300 + 650_000
 
 
 def test_a_scatter_takes_the_rows_of_its_updates_twice_and_not_the_buffer() -> None:
@@ -169,7 +174,7 @@ def test_a_scatter_takes_the_rows_of_its_updates_twice_and_not_the_buffer() -> N
         %g = bf16[152064,5120] scatter(%p, %i, %u), to_apply=%f
         """,
     )
-    assert (op.duration_ps, op.basis) == (2 * (64 * 40 * 2040 + 650_000), "gather")
+    assert (op.duration_ps, op.basis) == (2 * 64 * 40 * 2500 + 650_000, "gather")
 
 
 def test_an_update_in_place_moves_the_update_and_not_the_buffer() -> None:
@@ -192,3 +197,26 @@ def test_scalar_arithmetic_takes_nothing() -> None:
 def test_a_generation_without_rates_is_refused() -> None:
     with pytest.raises(CaptureError, match="rates of v3 are not known"):
         Machine.named("v3:2x2")
+
+
+def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None:
+    def experts(rows: int, filled: str) -> int:
+        module = program(
+            8,
+            main=f"""
+            %x = bf16[{rows},2048]{{1,0:S(1)}} parameter(0)
+            %w = bf16[8,2048,1024] parameter(1)
+            {filled}
+            %c = bf16[{rows},1024]{{1,0:S(1)}} custom-call(%x, %w), custom_call_target="tpu_custom_call"
+            """.replace("%c = ", "%ragged-dot-none = "),
+        )
+        return predict_program(module, Machine.named("v6e:2x4"))[-1].duration_ps
+
+    exchange = "%r = bf16[64,64] ragged-all-to-all(%x), replica_groups={{0,1,2,3,4,5,6,7}}"
+    # 65,536 rows, at half of 918 TFLOP/s; with an exchange among eight an eighth of them is filled
+    full = 2 * 65536 * 2048 * 1024 / (0.5 * 918e12) * 1e12
+    assert experts(65536, "") == round(full)
+    assert experts(65536, exchange) == round(full / 8)
+    # 16 rows of which two are filled need the matrices of two experts
+    assert experts(16, exchange) == round(2 * 2048 * 1024 * 2 / RATE * 1e3)
+    assert experts(16, "") == round(8 * 2048 * 1024 * 2 / RATE * 1e3)

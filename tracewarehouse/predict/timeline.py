@@ -7,6 +7,7 @@ schedule with a time for each op is the timeline, and an op costs no launch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.errors import MalformedError
@@ -284,7 +285,7 @@ class _Timeline:
         if stated is not None:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
-            return kernel_cost(op, self._machine, self._kernels, self._context)
+            return kernel_cost(op, self._machine, self._kernels, self._context, self._filled)
         if "scatter" in inside:
             return scatter_cost(op, self._machine)
         if "gather" in inside:
@@ -292,6 +293,16 @@ class _Timeline:
         if op.opcode == "dynamic-update-slice":
             return update_cost(op, self._machine)
         return moving_cost(op, self._machine)
+
+    @cached_property
+    def _filled(self) -> float:
+        """The share of the rows that come from other devices: all send as many if the experts have equal loads.
+
+        The buffers of a ragged all-to-all have room for all rows of all devices of its group.
+        """
+        ragged = (op for op in self.schedule.ops(self.schedule.entry) if op.opcode == "ragged-all-to-all")
+        sizes = [len(found.groups[0]) for op in ragged if (found := self._collective(op))]
+        return 1 / max(sizes, default=1)
 
     def _time(self, collective: SliceCollective) -> TimeRange:
         if collective not in self._times:
@@ -305,7 +316,7 @@ class _Timeline:
         return self._collectives[op.name]
 
     def _found_collective(self, op: ScheduledOp) -> SliceCollective | None:
-        if not (op.called or base_opcode(op.opcode) in KINDS):
+        if not any(base_opcode(opcode) in KINDS for opcode in (op.opcode, *self.schedule.opcodes(op))):
             return None
         stated = self._module.instruction(op.name)
         if stated is None or is_spread_step(stated):
