@@ -15,7 +15,8 @@ description: >
 notes: >
   A row counts instructions of the recorded run. Its time is the mean of its executions, of a collective that of the
   shortest ranks; the predicted one is the mean over all equal ops of the predicted run. Halves of asynchronous ops are
-  left out. Only runs on chips with the same peak are compared, and no runs of other chips than there are (what-if). The metric compares runs, so it is not stored with a run.
+  left out. Only runs on
+  chips with the same peak are compared, and none of chips that do not exist (what-if). The metric compares runs, so it is not stored with a run.
 changed: First version.
 ---*/
 WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
@@ -64,9 +65,8 @@ whole AS (
 
 points AS (
   SELECT
-    r.run_id, p.run_id AS predicted_run_id, r.phase, r.op_kind, r.variant, r.self_ps, n.name IS NOT NULL AS is_same_name,
-    r.timed_ops,
-    r.time_ps,
+    r.run_id, p.run_id AS predicted_run_id, r.phase, r.op_kind, r.variant, r.self_ps, r.time_ps,
+    n.name IS NOT NULL AS is_same_name,
     CAST(p.time_ps * r.timed_ops // p.ops AS BIGINT) AS predicted_ps,
     CAST(r.time_ps AS DOUBLE) * p.ops / (CAST(r.timed_ops AS DOUBLE) * p.time_ps) AS ratio
   FROM times AS r
