@@ -62,8 +62,8 @@ def plan(
 
     Prints for each phase: run id, the memory per device that the compiler plans, and whether the whole model fits, also
     where --layers compiles a part of it; then the collectives of a step and their traffic, by kind and mesh axis. The
-    backend is jax by default, which needs the extras `jax` and `plan` in the interpreter of --python; torch_xla needs
-    the extra `collect` here, and `plan` in that interpreter.
+    backend is jax by default, which needs the extra `jax` in the interpreter of --python; torch_xla needs the extra
+    `collect` here, and `jax` in that interpreter.
 
     With --calibrate it prints each rate that changed, before and after, and keeps them in calibrations.csv in the
     warehouse. Delete rows of that file, or the file, to return to the rates that ship.

@@ -15,8 +15,8 @@ description: >
 notes: >
   A row counts instructions of the recorded run. Its time is the mean of its executions, of a collective that of the
   shortest ranks; the predicted one is the mean over all equal ops of the predicted run. Halves of asynchronous ops are
-  left out. Only runs on
-  chips with the same peak are compared, and none of chips that do not exist (what-if). The metric compares runs, so it is not stored with a run.
+  left out. Only runs on chips with the same peak are compared, and none on chips that do not exist (what-if). The
+  metric compares runs, so it is not stored with a run.
 changed: First version.
 ---*/
 WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
