@@ -69,8 +69,8 @@ with a prediction lie between the stated low and high, {outside} of {count_outsi
 
 The metric `prediction_error` sets the ops of a recorded run beside the equal ops of a predicted one, by kind of op.
 `tw plan --calibrate RUN` makes rates of them: the median for the value, eight in ten ops for the range. A kind of op
-counts if twenty ops and half of its time are compared. The rates are in `calibrations.csv` in the warehouse, in the form
-of the table that ships, and win over it. Delete rows of it, or the file, to return.
+counts if twenty ops and half of its time are compared. The rates are in `calibrations.csv` in the warehouse, in the
+form of the table that ships, and win over it. Delete rows of it, or the file, to return.
 """
 
 _COLLECTIVES = """
