@@ -33,6 +33,7 @@ _TEXTS = {
     "host": "host0",
     "plane": "/device:TPU:0",
     "line": "XLA Ops",
+    "origin": "recorded",
     "backend": "tpu",
     "format": "xplane",
     "source": "marker",

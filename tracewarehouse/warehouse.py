@@ -356,6 +356,7 @@ class Warehouse:
         step_program: str | None = None,
         costs: str | os.PathLike[str] | None = None,
         device: str | None = None,
+        chip_price: float | None = None,
         jobs: int | None = None,
         max_gzip_ratio: float | None = None,
     ) -> IngestResults:
@@ -369,6 +370,7 @@ class Warehouse:
             step_program: the module whose executions begin a step, instead of the capture's own steps.
             costs: a JSON or TOML file with the costs of kernels that the profiler does not know.
             device: kind of the chips, such as TPU7x, where neither capture nor card tells it.
+            chip_price: price of a chip for an hour, in USD, instead of the list price.
             jobs: number of processes that ingest in parallel; None for one per core, as far as memory allows. Small
                 captures are shared among them, and a large capture is read by all.
             max_gzip_ratio: how many times its own size a gzipped file may unpack to before it is refused as a trap;
@@ -383,7 +385,7 @@ class Warehouse:
         from tracewarehouse.ingest.capture.remote import local_copy
         from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 
-        options = RunOptions.parse(mesh, name, step_program, costs, device)
+        options = RunOptions.parse(mesh, name, step_program, costs, device, chip_price)
         captures = find_whole_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")

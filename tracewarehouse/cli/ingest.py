@@ -82,6 +82,18 @@ DeviceOption = Annotated[
 ]
 
 
+ChipPriceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--chip-price",
+        min=0,
+        metavar="USD",
+        help="What a chip costs for an hour, instead of the list price.",
+        show_default=False,
+    ),
+]
+
+
 def ingest(
     context: typer.Context,
     paths: Annotated[
@@ -104,6 +116,7 @@ def ingest(
         ),
     ] = None,
     device: DeviceOption = None,
+    chip_price: ChipPriceOption = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -130,7 +143,7 @@ def ingest(
     captures, errors = _found(paths, max_gzip_ratio)
     if name is not None and len(captures) > 1:
         raise typer.BadParameter(f"--name is for one capture, found {len(captures)}")
-    options = RunOptions(mesh, name, step, costs, device)
+    options = RunOptions(mesh, name, step, costs, device, chip_price)
     given = len(captures) + len(errors)
     try:
         if captures:
@@ -264,6 +277,7 @@ def watch(
     mesh: MeshOption = None,
     step: StepOption = None,
     device: DeviceOption = None,
+    chip_price: ChipPriceOption = None,
     interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks at the folder.")] = 2.0,
     settle: Annotated[
         float, typer.Option(min=0, help="A capture is complete once it has not changed for this many seconds.")
@@ -284,7 +298,7 @@ def watch(
 
     complaints: set[str] = set()
     with context.obj.open(create=True) as warehouse, status() as update:
-        options = RunOptions(mesh, step_program=step, device=device)
+        options = RunOptions(mesh, step_program=step, device=device, chip_price=chip_price)
         watcher = Watcher(warehouse, location, options, settle=settle, patience=patience)
         for event in watcher.follow(interval):
             if isinstance(event, Ingested):

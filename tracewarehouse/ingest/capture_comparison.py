@@ -15,7 +15,13 @@ import pyarrow as pa
 
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.keys import distinct, is_new, packed
-from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX, OWN_STATS
+from tracewarehouse.ingest.columns.profiler_names import (
+    CPU_PLANE,
+    DEVICE_PREFIX,
+    GPU_PREFIX,
+    OWN_STATS,
+    PREDICTED_STATS,
+)
 from tracewarehouse.ingest.columns.records import Int32, Int64, StatKind, UInt64
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.fsck import column_batches, table_rows
@@ -149,7 +155,8 @@ class _RunTables:
         self._instructions = np.full(run.rows["events"], -1, np.int32)
         self._first = np.array([r["first_event_id"] for r in self.lines], np.int64)
         columns = ["event_id", "start_ps", "duration_ps"]
-        for batch in column_batches(lake, run, "ops", [*columns, "instruction_id", *OWN_STATS]):
+        own = [*columns, "instruction_id", *OWN_STATS, *PREDICTED_STATS.values()]
+        for batch in column_batches(lake, run, "ops", own, ["basis"]):
             self._add_events(batch)
         for batch in column_batches(lake, run, "host_events", columns):
             self._add_events(batch)
@@ -195,6 +202,13 @@ class _RunTables:
                 known_line = line[is_known]
                 for row, count, [total] in _sums(known_line, [values]):
                     self.tallies[known_line[row]].add(name, "integer", count, total)
+
+        for name, column in PREDICTED_STATS.items():
+            if column in columns:
+                kind, values, is_known = _predicted(columns[column])
+                known_line = line[is_known]
+                for row, count, [total] in _sums(known_line, [values[is_known]]):
+                    self.tallies[known_line[row]].add(name, kind, count, total)
 
     def _add_stats(self, columns: dict[str, pa.Array]) -> None:
         line = self._line(columns["event_id"].to_numpy())
@@ -360,6 +374,18 @@ def _row_bits(kind_class: str, columns: dict[str, pa.Array]) -> UInt64:
     if kind_class == "text":
         return wide
     return np.where(code >= 0, wide, _numbers(columns["int_value"], np.int64))
+
+
+def _predicted(column: pa.Array) -> tuple[str, UInt64, npt.NDArray[np.bool_]]:
+    """Return the class of a column of predicted ops, the bits of its values (see `_bits`), and which are known."""
+    is_known = column.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(column.type):
+        code, texts = _coded(column)
+        sums = np.array([crc32(t.encode()) for t in texts] + [0], np.uint64)
+        return "text", sums[code], is_known
+    if pa.types.is_boolean(column.type):
+        return "integer", column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64), is_known
+    return "integer", _numbers(column, np.int64), is_known
 
 
 def _numbers(column: pa.Array, dtype: npt.DTypeLike) -> UInt64:

@@ -15,7 +15,7 @@ from tracewarehouse.ingest.capture.hardware import known_kind
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
-from tracewarehouse.ingest.devices.hosts import Host, clock_notes, complete_devices, open_hosts, share_chips
+from tracewarehouse.ingest.devices.hosts import Host, clock_notes, complete_devices, open_hosts, price_chips, share_chips
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
@@ -162,6 +162,10 @@ def _survey(
     if options.device:
         complete_devices(survey.devices, *known_kind(options.device), source="option")
     share_chips(survey.devices)
+    stated = survey.prediction.chip_price_usd_per_h if survey.prediction else None
+    price = stated if options.chip_price is None else options.chip_price
+    if price is not None:
+        price_chips(survey.devices, price)
     return replace(survey, costs=options.costs)
 
 
@@ -213,6 +217,7 @@ def _identify(source: _Source, capture: Capture, manifest: Manifest | None, opti
         "step_program": options.step_program,
         "costs": options.costs.digest if options.costs else None,
         "device": options.device,
+        "chip_price": options.chip_price,
     }
     key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     return _Identity(

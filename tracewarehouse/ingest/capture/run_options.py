@@ -23,6 +23,7 @@ class RunOptions:
         step_program: the module whose executions begin a step; it replaces the steps found by marks, server or time.
         costs: costs of kernels for which the profiler has none.
         device: kind of the chips in the hardware table, such as TPU7x, where neither capture nor card tells it.
+        chip_price: price of a chip for an hour, in USD; it replaces the list price of the hardware table.
     """
 
     mesh: Mesh | None = None
@@ -30,6 +31,7 @@ class RunOptions:
     step_program: str | None = None
     costs: Costs | None = None
     device: str | None = None
+    chip_price: float | None = None
 
     @classmethod
     def parse(
@@ -39,15 +41,18 @@ class RunOptions:
         step_program: str | None = None,
         costs: str | os.PathLike[str] | None = None,
         device: str | None = None,
+        chip_price: float | None = None,
     ) -> Self:
         """The options of a mesh such as 'dp=2,tp=4', a file of costs (see `load_costs`) and a chip such as TPU7x.
+
+        A price is in USD for a chip and hour.
 
         Raises:
             CaptureError: the mesh is not of that form or names an unknown axis, the costs cannot be read, or the chip
                 is not in the hardware table.
         """
         mesh = parse_mesh(mesh) if isinstance(mesh, str) else mesh
-        return cls(mesh, name, step_program, _loaded(costs), parse_device(device) if device else None)
+        return cls(mesh, name, step_program, _loaded(costs), parse_device(device) if device else None, chip_price)
 
 
 DEFAULT_OPTIONS = RunOptions()

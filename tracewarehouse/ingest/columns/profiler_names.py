@@ -16,6 +16,8 @@ TASK_PLANE = "Task Environment"
 """Plane whose stats say when the profile was taken."""
 METADATA_PLANE = "/host:metadata"
 """Plane that holds the compiled programs."""
+PREDICTION_PLANE = "Prediction"
+"""Plane of a predicted capture, whose stat `prediction` says what was predicted, as JSON."""
 PROFILE_START, PROFILE_STOP = "profile_start_time", "profile_stop_time"
 """Stats with the start and stop of the profile, in Unix nanoseconds."""
 DEVICE_PREFIX, GPU_PREFIX = "/device:", "/device:GPU:"
@@ -34,6 +36,13 @@ STREAM_PREFIX = "Stream #"
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
 """Stats of device events that are columns of main.ops."""
+PREDICTED_STATS = {
+    "predicted_basis": "basis",
+    "predicted_low_ps": "low_ps",
+    "predicted_high_ps": "high_ps",
+    "predicted_is_extrapolated": "is_extrapolated",
+}
+"""Stats of predicted device events, and the columns of main.ops that hold them."""
 
 EXECUTE = "PjRtCpuExecutable::Execute"
 """An execution of a program on virtual CPU devices; below it are those of its threads."""
@@ -132,6 +141,7 @@ CPU = BackendNames(
         (rf"{CPU_PLANE}|/host:python-tracer|Host CPUs|Syscalls|/host:tfstreamz", "host"),
         (rf"{METADATA_PLANE}|/host:__ScopeRangeCallStack__", "metadata"),
         (TASK_PLANE, "task"),
+        (PREDICTION_PLANE, "prediction"),
     ),
     lines=((COUNTER_LINE, "counters"),),
 )

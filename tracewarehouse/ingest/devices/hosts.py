@@ -144,6 +144,8 @@ class Device:
     peak_link_gbps: float | None = None
     peak_die_gbps: float | None = None
     peak_source: str | None = None
+    chip_price_usd_per_h: float | None = None
+    chip_price_source: str | None = None
 
 
 def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: int) -> Device:
@@ -215,6 +217,12 @@ def link_between(devices: Sequence[Device | None]) -> str | None:
     return here[0].link if is_one_host or here[0].link == "ici" else None
 
 
+def price_chips(devices: Sequence[Device], usd_per_h: float) -> None:
+    """Set the price of a chip for an hour that the user gives; it replaces the list price."""
+    for device in devices:
+        device.chip_price_usd_per_h, device.chip_price_source = usd_per_h, "option"
+
+
 def share_chips(devices: Sequence[Device]) -> None:
     """Let two neighbours share a chip where their kind has two devices a chip and the capture does not say which do.
 
@@ -239,3 +247,5 @@ def _complete(device: Device, known: dict[str, Any]) -> None:
     device.peak_hbm_gbps = device.peak_hbm_gbps or known["hbm_gbps"]
     device.link, device.peak_link_gbps, device.peak_die_gbps = known["link"], known["link_gbps"], known.get("die_gbps")
     device.peak_ici_gbps = known["link_gbps"] if is_ici else None
+    if price := known.get("list_price"):
+        device.chip_price_usd_per_h, device.chip_price_source = price["usd_per_chip_h"], f"{price['source']}, {price['date']}"

@@ -13,6 +13,7 @@ from tracewarehouse.ingest.capture.sources import stem
 from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.collectives.numbering import DeviceNumbers
+from tracewarehouse.ingest.columns.profiler_names import PREDICTION_PLANE
 from tracewarehouse.ingest.devices.clocks import align
 from tracewarehouse.ingest.devices.compiled_program import survey_program
 from tracewarehouse.ingest.devices.flags import Flag
@@ -23,11 +24,13 @@ from tracewarehouse.ingest.devices.product_phases import tell_by_shapes
 from tracewarehouse.ingest.devices.server_steps import join_batches
 from tracewarehouse.ingest.devices.steps import number_steps
 from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.instructions import MOST_MEMBERS, Instructions
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import Costs
     from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, PipelineStage
+    from tracewarehouse.ingest.capture.prediction import Prediction
 
 
 @dataclass(frozen=True)
@@ -173,11 +176,18 @@ class RunSurvey:
     batches: tuple[Batch, ...] = ()
     """The server's batches, joined to the steps."""
     costs: Costs | None = None
+    prediction: Prediction | None = None
+    """What was predicted; None if the run was recorded or only compiled."""
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices of all hosts, by device id."""
         return self.placement.devices
+
+    @property
+    def origin(self) -> str:
+        """Where its times come from: recorded, predicted, or compiled, which has none."""
+        return "predicted" if self.prediction else "compiled" if self.is_program else "recorded"
 
     @property
     def is_program(self) -> bool:
@@ -258,4 +268,20 @@ def survey_run(
     joined, unmatched = join_batches(surveys, batches)
     said = {b.phase for b in batches}
     flags += [*unmatched, *tell_by_shapes(surveys, instructions, said if None not in said else ())]
-    return replace(run, flags=tuple(flags), batches=tuple(joined))
+    return replace(run, flags=tuple(flags), batches=tuple(joined), prediction=_prediction(hosts))
+
+
+def _prediction(hosts: Sequence[Host]) -> Prediction | None:
+    """Return what is predicted.
+
+    Raises:
+        MalformedError: some hosts are predicted and others recorded, or they differ in what is predicted.
+    """
+    if not any(p.name == PREDICTION_PLANE for h in hosts for p in h.trace.planes):
+        return None
+    from tracewarehouse.ingest.capture.prediction import prediction_of
+
+    found = [prediction_of(h.trace, h.file_name) for h in hosts]
+    if any(p != found[0] for p in found):
+        raise MalformedError(f"{hosts[0].file_name}: of its hosts some are predicted otherwise than others, or recorded")
+    return found[0]

@@ -115,6 +115,9 @@ class Instructions:
         return self._add(("name", name), row)
 
     def _add_event_metadata(self, metadata: EventMetadata, modules: HloModules) -> int:
+        row = self._named_row(metadata, modules)
+        if row is not None:
+            return self._keep(metadata, ("named", row.program_id, row.name, row.op_name), row)
         row = _metadata_row(metadata, has_groups=self._members_left > 0)
         if row.hlo and _may_carry_collective(row.hlo, row.category):
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
@@ -129,6 +132,26 @@ class Instructions:
             key = (row.program_id, row.name, row.hlo.text)
         else:
             key = (metadata.name, metadata.display_name, metadata.stats)
+        return self._keep(metadata, key, row)
+
+    def _named_row(self, metadata: EventMetadata, modules: HloModules) -> InstructionRow | None:
+        """Return the row of metadata that names an instruction of an embedded program; None if it names none."""
+        stats = {s.name: s for s in metadata.stats}
+        name, program_id = _string(stats.get("hlo_op")), _integer(stats.get("program_id"), signed=False)
+        if name is None or program_id is None:
+            return None
+        module = modules.find(program_id, self._programs.get(program_id))
+        hlo = module.instruction(name) if module else None
+        if module is None or hlo is None:
+            return None
+        row = InstructionRow(name, program_id, module.name, hlo=hlo)
+        _fill_from_module(row, hlo, module)
+        row.category = _string(stats.get("hlo_category")) or row.category
+        _take_stats(row, metadata, stats)
+        row.stats = [s for s in row.stats if s.name != "hlo_op"]
+        return row
+
+    def _keep(self, metadata: EventMetadata, key: Hashable, row: InstructionRow) -> int:
         number = self._add(key, row)
         self._by_identity[id(metadata)] = metadata, number  # the object is kept, so its identity stays its own
         return number
@@ -231,20 +254,25 @@ def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRo
             row.hlo = hlo = text.parse_instruction(metadata.name, has_groups=has_groups, outline=outline)
         else:
             row.outline = outline
+    _take_stats(row, metadata, stats)
+    row.op_name = _string(stats.get("tf_op")) or (hlo.op_name if hlo else None)
+    row.source = _string(stats.get("source")) or _source(hlo)
+    if hlo is None and metadata.display_name and metadata.display_name != metadata.name:
+        row.stats.append(Stat("name", StatKind.STRING, metadata.name))
+    elif hlo and metadata.display_name not in ("", hlo.name):
+        row.stats.append(Stat("display_name", StatKind.STRING, metadata.display_name))
+    return row
+
+
+def _take_stats(row: InstructionRow, metadata: EventMetadata, stats: Mapping[str, Stat]) -> None:
+    """Set the costs that metadata states, and keep the stats that have no column."""
     row.flops, row.model_flops, row.bytes_accessed = (
         _integer(stats.get(n)) for n in ("flops", "model_flops", "bytes_accessed")
     )
     breakdown = stats.get("memory_access_breakdown")
     if breakdown and isinstance(breakdown.value, bytes):
         row.hbm_bytes, row.on_chip_bytes = _bytes_by_memory(breakdown.value)
-    row.op_name = _string(stats.get("tf_op")) or (hlo.op_name if hlo else None)
-    row.source = _string(stats.get("source")) or _source(hlo)
     row.stats = [s for s in metadata.stats if s.name not in _OWN_COLUMN]
-    if hlo is None and metadata.display_name and metadata.display_name != metadata.name:
-        row.stats.append(Stat("name", StatKind.STRING, metadata.name))
-    elif hlo and metadata.display_name not in ("", hlo.name):
-        row.stats.append(Stat("display_name", StatKind.STRING, metadata.display_name))
-    return row
 
 
 _HBM = 1

@@ -132,6 +132,8 @@ RUNS = _table(
     """
     name!                 VARCHAR  Short name for people: from the manifest, or else the name of the capture's file or
         folder.
+    origin!               VARCHAR  Where the times come from: recorded (a profiler measured them), predicted (computed from
+        the compiled programs; nothing ran), or compiled (a program alone, which has none).
     backend!              VARCHAR  Kind of the devices: tpu, gpu, cpu (virtual devices), or unknown.
     format!               VARCHAR  Format of the capture: xplane or chrome; of a compiled program, hlo_proto or
         hlo_text.
@@ -239,6 +241,9 @@ DEVICES = _table(
     peak_link_gbps         DOUBLE   Peak of the chip over all these links, in one direction. [GB/s]
     peak_die_gbps          DOUBLE   Peak between two devices of one chip, in one direction. [GB/s]
     peak_source            VARCHAR  Where the peaks come from: capture, hardware table, both, card or option (--device).
+    chip_price_usd_per_h   DOUBLE   Price of the device's chip for an hour; NULL if unknown. [USD/h]
+    chip_price_source      VARCHAR  Where the price comes from: the source and date of the list price in the hardware
+        table, or option (--chip-price).
     """,
 )
 
@@ -386,6 +391,11 @@ OPS = _table(
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
+    basis               VARCHAR  Of a predicted op: what its duration follows from, such as compiler_cycles, links,
+        hbm_bytes, kernel_model, kernel_measured or wait. NULL in a recorded run.
+    low_ps              BIGINT   Of a predicted op: the low end of the range of its duration. [ps]
+    high_ps             BIGINT   Of a predicted op: the high end of the range of its duration. [ps]
+    is_extrapolated     BOOLEAN  Of a predicted op: it stands for a layer that was not compiled, and repeats another's.
     """,
 )
 
@@ -622,6 +632,37 @@ STAT_METADATA = _table(
     """,
 )
 
+PREDICTIONS = _table(
+    "predictions",
+    "One row per step of a predicted run: what was compiled, for which slice, and by which rules it was timed.",
+    """
+    phase*             VARCHAR  prefill or decode.
+    program_digest!    VARCHAR  SHA-256 of the compiled program.
+    topology!          VARCHAR  The slice as libtpu names it, such as v6e:2x4.
+    compiler           VARCHAR  Version of libtpu that compiled it.
+    rules_version!     INTEGER  Version of the rules that gave the times.
+    layers             INTEGER  Layers of the whole model, for which the times stand. [layers]
+    compiled_layers    INTEGER  Layers that were compiled; a steady one is repeated for the others. [layers]
+    steady_spread      DOUBLE   Longest over shortest of the steady layers, less 1; NULL if nothing is repeated. [ratio]
+    context_tokens     INTEGER  Tokens that each sequence attends to in the step. [tokens]
+    clock_hz           DOUBLE   Clock of the chip, by which cycles became time. [Hz]
+    hbm_gbps           DOUBLE   Memory bandwidth that the rules count with, what-if included. [GB/s]
+    product_factor     DOUBLE   Time of compute-bound products over what the compiler's cycles say. [ratio]
+    link_gbps          DOUBLE   Rate of one link in one direction that the rules count with, what-if included. [GB/s]
+    hbm_factor!        DOUBLE   What-if: memory bandwidth over the real chip's; 1 for the real chip. [ratio]
+    ici_factor!        DOUBLE   What-if: rate of the links over the real ones; 1 for the real ones. [ratio]
+    kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
+        microseconds; NULL without any.
+    host_ms!           DOUBLE   Time that the host was said to add to each step. [ms]
+    calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with tracewarehouse.
+    argument_bytes     BIGINT   Memory of a device for weights, caches and inputs, of the whole model. [bytes]
+    output_bytes       BIGINT   Memory for results that no argument's memory holds. [bytes]
+    temporary_bytes    BIGINT   Memory for intermediate values. [bytes]
+    program_bytes      BIGINT   Memory for the program itself. [bytes]
+    capacity_bytes     BIGINT   Memory of a device. [bytes]
+    """,
+)
+
 METRIC_VALUES = _table(
     "metric_values",
     "One row per metric value of the run, evaluated from the views at ingest. Metrics of single ops are not stored.",
@@ -639,7 +680,7 @@ TABLES: dict[str, Table] = {
     t.name: t
     for t in (
         RUNS, QUALITY_FLAGS, HOSTS, DEVICES, PLANES, LINES, INSTRUCTIONS, OPS, COLLECTIVES, COPIES, COLLECTIVE_GROUPS,
-        MESH_AXES, TRAFFIC, PHASES, STEP_BATCHES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS, PLANE_STATS,
+        MESH_AXES, TRAFFIC, PHASES, PREDICTIONS, STEP_BATCHES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS, PLANE_STATS,
         METADATA_STATS, STAT_METADATA, METRIC_VALUES,
     )
 }  # fmt: skip

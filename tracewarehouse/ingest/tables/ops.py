@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps
-from tracewarehouse.ingest.columns.batches import chunks, integers
+from tracewarehouse.ingest.columns.batches import chunks, codes, integers
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, OWN_STATS, line_kind
+from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, OWN_STATS, PREDICTED_STATS, line_kind
 from tracewarehouse.ingest.columns.records import PHASES, EventBatch, Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
@@ -192,6 +192,7 @@ class OpWriter:
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
                 **{name: _stat(stats.get(name), n, order) for name in OWN_STATS},
+                **_prediction(stats, n, order),
             },
         )
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
@@ -336,8 +337,28 @@ def _stat(column: StatColumn | None, count: int, order: Int64 | slice) -> Nullab
     return Nullable(values[order], is_known[order])
 
 
+def _prediction(stats: Mapping[str, StatColumn], count: int, order: Int64 | slice) -> dict[str, Any]:
+    """The columns of predicted ops, in the given order; none of ops that were recorded."""
+    made: dict[str, Any] = {}
+    for name, column in PREDICTED_STATS.items():
+        stat = stats.get(name)
+        if stat is not None and column == "basis":
+            code, texts = codes(stat, count)
+            made[column] = Coded(code[order], texts)
+        elif stat is not None:
+            values = _stat(stat, count, order)
+            made[column] = values if column != "is_extrapolated" or values is None else _truth(values)
+    return made
+
+
+def _truth(values: Nullable) -> list[bool | None]:
+    return [bool(v) if known else None for v, known in zip(values.values, values.is_known, strict=True)]
+
+
 def _leftover(column: StatColumn) -> StatColumn:
-    """The values of a stat that no column holds: all, or, if the stat has a column, those that are not integers."""
-    if column.name not in OWN_STATS:
+    """The values of a stat that no column holds: all, or, if the stat has a column, those that do not fit it."""
+    if column.name not in OWN_STATS and column.name not in PREDICTED_STATS:
         return column
+    if PREDICTED_STATS.get(column.name) == "basis":
+        return unheld(column, (column.kinds == StatKind.STRING) | (column.kinds == StatKind.REF))
     return unheld(column, (column.kinds == StatKind.UINT64) | (column.kinds == StatKind.INT64))

@@ -97,6 +97,7 @@ def _run_row(
     stops = [h.stop_ns for h in hosts if h.stop_ns is not None]
     row: dict[str, Any] = {
         "name": name,
+        "origin": survey.origin,
         "backend": survey.backend,
         "format": hosts[0].trace.format,
         "host_count": len(hosts),

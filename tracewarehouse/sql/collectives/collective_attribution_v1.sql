@@ -7,7 +7,7 @@ polarity: none
 grain: [run_id, phase, kind, axis]
 value: bound_share
 ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], overlap_share: [0, 1]}
-needs: [attributed_collectives, lasting_collectives]
+needs: [recorded, attributed_collectives, lasting_collectives]
 description: >
   What the time of collectives goes to. The windows of all ranks divide into overlap, in which the device runs other
   ops, arrival, in which it waits for the last rank, and transfer, the rest. The largest part bounds the collectives.
@@ -73,4 +73,4 @@ SELECT
   wire_bytes * 1e3 / NULLIF(sending_ps, 0) AS wire_gbps,
   wire_bytes * 1e3 / (NULLIF(sending_ps, 0) * peak_gbps) AS link_share -- Share of the links' peak; NULL where not known.
 FROM summed
-WHERE window_ps > 0
+WHERE window_ps > 0 AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)

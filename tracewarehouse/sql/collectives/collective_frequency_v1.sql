@@ -6,7 +6,7 @@ unit: 1/ms
 polarity: none
 grain: [run_id, phase, axis]
 value: executions_per_ms
-needs: [recorded, collectives_in_steps]
+needs: [timed, collectives_in_steps]
 description: >
   Executions of collectives on a device per millisecond of the phase, over all kinds of an axis and the devices that
   take part. The time of a phase is the time of its steps, including the gaps between them. The last step counts only

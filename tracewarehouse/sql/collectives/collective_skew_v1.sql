@@ -6,7 +6,7 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, axis]
 value: skew_us
-needs: [several_ranks]
+needs: [recorded, several_ranks]
 description: >
   Start of the last rank of a collective minus the start of the first, as the mean over executions, with percentiles by
   nearest rank, and the device that alone was last most often. Executions with one rank are left out. Executions with ranks
@@ -17,7 +17,7 @@ ccl_bench: straggler
 WITH chosen AS (
   SELECT run_id, phase, axis, instance, is_partial, skew_ps, last_start_ps
   FROM models.collective_instances
-  WHERE ranks > 1
+  WHERE ranks > 1 AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
   QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, axis) -- whole executions, if there are any
 ),
 

@@ -6,7 +6,7 @@ unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]
 value: comm_to_compute
-needs: [recorded, any_collective, computed_phase]
+needs: [timed, any_collective, computed_phase]
 description: >
   Time in which collectives are under way over the time in which devices compute, all devices together.
 notes: >

@@ -7,7 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: fraction
 ranges: {fraction: [0, 1], max_fraction: [0, 1]}
-needs: [recorded, any_collective]
+needs: [timed, any_collective]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
   phase's steps. The value is the mean over devices.

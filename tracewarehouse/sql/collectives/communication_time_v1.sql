@@ -6,7 +6,7 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: communication_time_ms
-needs: [recorded, any_collective]
+needs: [timed, any_collective]
 description: >
   Time per step in which a collective is under way on a device: the union of the windows of its collectives, from the
   start of an op or start half to the end of the op or done half, including hidden parts. Mean over the phase's steps.

@@ -6,7 +6,7 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id, kind, axis]
 value: exposed_ms
-needs: [recorded, any_collective]
+needs: [timed, any_collective]
 description: >
   Time per step in which a device's op line runs a collective, or the start or done of one, and so computes nothing.
 notes: >

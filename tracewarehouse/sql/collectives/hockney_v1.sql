@@ -6,7 +6,7 @@ unit: us
 polarity: none
 grain: [run_id, kind, axis]
 value: latency_us
-needs: [fitted_transfers]
+needs: [recorded, fitted_transfers]
 description: >
   Hockney's model of a transfer, time = latency + bytes / bandwidth, fitted by least squares to the collectives of a
   kind and axis. There is a row only if the data support the fit.

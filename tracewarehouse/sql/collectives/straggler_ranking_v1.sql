@@ -7,7 +7,7 @@ polarity: none
 grain: [run_id, phase, axis, device_id]
 value: caused_wait_ms
 ranges: {last_share: [0, 1]}
-needs: [several_ranks]
+needs: [recorded, several_ranks]
 description: >
   Which device the others wait for: how often each is the last to start a collective, and how long all ranks together
   wait in these executions, as sync_wait has it. Where several start last together, none of them is the last.
@@ -24,7 +24,7 @@ WITH ranks AS (
     c.start_ps = i.last_start_ps AND COUNT(*) OVER (PARTITION BY run_id, instance, c.start_ps) = 1 AS is_last
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
-  WHERE i.ranks > 1
+  WHERE i.ranks > 1 AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
 ),
 
 chosen AS (

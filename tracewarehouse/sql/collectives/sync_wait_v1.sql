@@ -6,7 +6,7 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: wait_ms
-needs: [ranks_to_compare]
+needs: [recorded, ranks_to_compare]
 description: >
   Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks,
   summed over the phase. It waits at most for its exposed time, and in an asynchronous collective at most for that of
@@ -25,7 +25,7 @@ WITH waited AS (
     COUNT(*) FILTER (WHERE is_partial) AS partial_collectives,
     COUNT(*) AS collectives
   FROM models.collective_ranks
-  WHERE NOT is_partial OR ranks > 1
+  WHERE (NOT is_partial OR ranks > 1) AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
   GROUP BY run_id, phase, device_id
 )
 

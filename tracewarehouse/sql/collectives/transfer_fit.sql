@@ -3,7 +3,7 @@ model: transfer_fit
 description: >
   Least squares of the transfer time of collectives on the bytes that a device sends, per kind and axis, with 95 %
   intervals (models.fitted_lines). A row needs three sizes or more that ran at least twice each, a time that grows with
-  size, and r2 of 0.9 or more.
+  size, and r2 of 0.9 or more. A predicted run has none: it would only give back what was assumed.
 ---*/
 SELECT
   run_id, f.kind, f.axis,
@@ -21,4 +21,9 @@ SELECT
   1e3 / f.slope_ps > NULLIF(p.peak_gbps, 0) AS is_above_peak
 FROM models.fitted_lines AS f
 LEFT JOIN models.collective_links AS p USING (run_id, kind, axis)
-WHERE f.subject = 'transfer' AND f.repeated_sizes >= 3 AND f.slope_ps > 0 AND f.r2 >= 0.9e0
+WHERE
+  f.subject = 'transfer'
+  AND f.repeated_sizes >= 3
+  AND f.slope_ps > 0
+  AND f.r2 >= 0.9e0
+  AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)

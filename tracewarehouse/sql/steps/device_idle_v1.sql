@@ -7,7 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: idle_ratio
 ranges: {idle_ratio: [0, 1]}
-needs: [device_ops]
+needs: [recorded, device_ops]
 description: >
   Share of a phase in which a device runs no op, waiting for the host included: 1 - busy / span.
 notes: >
@@ -46,3 +46,4 @@ SELECT
   t.steps -- Steps that count of the phase on the device; NULL without steps.
 FROM models.timed_phases AS t
 LEFT JOIN parts AS p ON t.run_id = p.run_id AND t.device_id = p.device_id AND t.phase IS NOT DISTINCT FROM p.phase
+WHERE t.run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)

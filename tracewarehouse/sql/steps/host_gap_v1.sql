@@ -7,7 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: gap_ratio
 ranges: {gap_ratio: [0, 1]}
-needs: [device_steps]
+needs: [recorded, device_steps]
 description: >
   Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host.
 notes: >
@@ -73,6 +73,6 @@ SELECT
 FROM models.run_steps AS t
 INNER JOIN running USING (run_id)
 LEFT JOIN counted AS c ON t.run_id = c.run_id AND t.start_ps = c.step_start_ps
-WHERE t.is_timed
+WHERE t.is_timed AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
 GROUP BY run_id, t.phase
 HAVING SUM(t.until_ps - t.start_ps) > 0

@@ -6,7 +6,7 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: gap_us
-needs: [repeated_launches]
+needs: [recorded, repeated_launches]
 description: >
   Time on a device from the end of one execution of a program to the start of the next, as the mean over the
   executions of a phase. The dispatch time is from the start of the host's dispatch of an execution to its start on
@@ -84,4 +84,5 @@ SELECT
   -- none.
   SUM(late_ps) / (NULLIF(COUNT(late_ps), 0) * 1e6) AS late_us
 FROM ranked
+WHERE run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
 GROUP BY run_id, phase, device_id

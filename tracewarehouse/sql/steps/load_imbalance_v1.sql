@@ -6,7 +6,7 @@ unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]
 value: busy_imbalance
-needs: [several_devices, parallel_compute]
+needs: [recorded, several_devices, parallel_compute]
 description: >
   Busy time of the busiest device over the mean of the devices that ran the phase; 1 is perfect balance. There is no
   row for one device.
@@ -47,5 +47,6 @@ SELECT
   MAX(moe_ps) * COUNT(*) / NULLIF(SUM(moe_ps), 0) AS moe_imbalance,
   COUNT(*) AS devices -- Devices that ran the phase and compute.
 FROM loads
+WHERE run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
 GROUP BY run_id, phase
 HAVING COUNT(*) > 1 AND SUM(busy_ps) > 0

@@ -4,7 +4,7 @@ description: >
   Steps on each device's clock and on each host's. A step lasts from its start to the start of the next one on the
   same device or host, so it includes the gap after it.
 notes: >
-  The last one lasts for its own duration. is_timed says whose times shares and rates may use.
+  The last one lasts for its own duration. A predicted step states the whole of its own, so it needs none to follow. is_timed says whose times shares and rates may use.
 ---*/
 WITH marked AS (
   SELECT
@@ -21,6 +21,7 @@ WITH marked AS (
 followed AS (
   SELECT
     *,
+    run_id IN (SELECT g.run_id FROM models.predicted_runs AS g) AS is_predicted,
     LEAD(start_ps) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_start_ps,
     LEAD(phase) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_phase
   FROM marked
@@ -37,11 +38,17 @@ SELECT
   end_ps, -- End of the step's own work, exclusive.
   COALESCE(next_start_ps, end_ps) AS until_ps, -- Start of the next step; for the last one, its end.
   COALESCE(next_start_ps, end_ps) - start_ps AS step_ps, -- Time of the step, until_ps - start_ps.
-  next_start_ps IS NULL AS is_last, -- No step follows, so until_ps is not the start of a next one.
+  -- No step follows, so until_ps is not the start of a next one, and the wait after it is not known.
+  next_start_ps IS NULL AND NOT is_predicted AS is_last,
   -- The whole time is known, because another step follows. Also true if the device or host has no such step of the
   -- phase, so that its own duration is all that is known.
   next_start_ps IS NOT NULL OR COUNT(next_start_ps) OVER (PARTITION BY run_id, host, device_id, phase) = 0 AS is_timed,
-  -- The step gives tokens to requests that generate, and so does the next one, so the time of a token is known.
-  COALESCE(phase IN ('decode', 'mixed') AND next_phase IN ('decode', 'mixed'), FALSE) AS is_followed_decode,
+  -- The step gives tokens to requests that generate, and so does the next one, so the time of a token is known; it is
+  -- also known of a predicted step that none follows.
+  COALESCE(
+    phase IN ('decode', 'mixed')
+    AND (next_phase IN ('decode', 'mixed') OR (is_predicted AND next_start_ps IS NULL)),
+    FALSE
+  ) AS is_followed_decode,
   source -- Where the step comes from.
 FROM followed

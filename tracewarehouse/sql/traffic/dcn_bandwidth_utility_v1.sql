@@ -7,7 +7,7 @@ polarity: none
 grain: [run_id, phase, factor]
 value: saved_percent
 ranges: {saved_percent: [0, 100]}
-needs: [recorded, dcn_in_steps]
+needs: [timed, dcn_in_steps]
 description: >
   How much shorter a phase could be at most with a data center network that is faster by a factor: 100 (T - T') / T. T
   is the time of the phase's steps, all devices together; T' lacks (1 - 1 / factor) of the time in which collectives

@@ -7,7 +7,7 @@ polarity: none
 grain: [run_id, phase, factor]
 value: saved_percent
 ranges: {saved_percent: [0, 100]}
-needs: [inter_chip_links, fitted_transfers, collectives_in_steps]
+needs: [recorded, inter_chip_links, fitted_transfers, collectives_in_steps]
 description: >
   How much shorter a phase would be with links that are faster by a factor: 100 (T - T') / T. T is the time of the
   phase's steps, all devices together; in T' each collective is shorter by what the faster links save.

@@ -6,7 +6,7 @@ unit: bytes/ms
 polarity: none
 grain: [run_id, phase, kind, axis]
 value: message_bytes_per_ms
-needs: [recorded, collectives_in_steps, message_bytes]
+needs: [timed, collectives_in_steps, message_bytes]
 description: >
   Message bytes of collectives on a device per millisecond of the phase, over the devices that take part.
 notes: >

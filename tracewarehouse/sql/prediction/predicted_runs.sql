@@ -1,0 +1,10 @@
+/*---
+model: predicted_runs
+inline: true
+description: >
+  The runs whose times are predicted. Metrics of what only a recording shows leave them out.
+---*/
+SELECT
+  run_id
+FROM main.runs
+WHERE origin = 'predicted'
