@@ -20,13 +20,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
-from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, compile_ahead, compile_all
+from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration, compile_ahead, compile_all
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import memory_need
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
-from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
 from tracewarehouse.ingest.hlo.program import CLASSES
 from tracewarehouse.warehouse import open_warehouse
@@ -248,10 +247,11 @@ def test_many_runs_share_processes_and_none_fails_for_another(tmp_path: Path) ->
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\nexec {sys.executable} {tmp_path}/compiler.py\n')
     python.chmod(0o755)
-    runs = [(run_spec(backend="jax", mesh="tp=8", batch=b), "v6e:2x4") for b in (8, 16, 24, 8, 32, 40, 8)]
-    runs.insert(1, (run_spec(backend="jax", mesh="tp=8", batch=8), "v6e:2x2"))
-    told = [(r.spec.batch, r.refused, [s.memory["arguments"] for s in r.steps]) for r in _all(runs, tmp_path, python)]
-    assert told == [
+    runs = [_on_v6e(batch) for batch in (8, 16, 24, 8, 32, 40, 8)]
+    runs.insert(1, _on_v6e(8, "v6e:2x2"))
+    told = _all(runs, tmp_path, python)
+    assert [r.configuration for r in told] == runs
+    assert [(r.configuration.spec.batch, r.refused, [s.memory["program"] for s in r.steps]) for r in told] == [
         (8, None, [8, 8]),
         (8, "topology v6e:2x2 has 4 chips, and tp=8 is a mesh of 8", []),
         (16, "compiling for v6e:2x4 failed: exit code -9", []),
@@ -273,11 +273,15 @@ def test_a_compiler_that_says_nothing_is_not_asked_for_ever(tmp_path: Path) -> N
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 0\n")
     python.chmod(0o755)
-    runs = [(run_spec(backend="jax", mesh="tp=8", batch=b), "v6e:2x4") for b in (8, 16)]
+    runs = [_on_v6e(batch) for batch in (8, 16)]
     assert [r.refused for r in _all(runs, tmp_path, python)] == ["compiling for v6e:2x4 failed: exit code 0"] * 2
 
 
-def _all(runs: list[tuple[RunSpec, str]], folder: Path, python: Path) -> list[CompiledRun]:
+def _on_v6e(batch: int, topology: str = "v6e:2x4") -> Configuration:
+    return Configuration(run_spec(backend="jax", mesh="tp=8", batch=batch), topology)
+
+
+def _all(runs: list[Configuration], folder: Path, python: Path) -> list[CompiledRun]:
     return list(compile_all(runs, folder / "compiled", str(python)))
 
 
@@ -285,11 +289,11 @@ def _all(runs: list[tuple[RunSpec, str]], folder: Path, python: Path) -> list[Co
 def test_a_program_is_compiled_once(tmp_path: Path, python: str) -> None:
     """The second time nothing is compiled: the kept programs are taken, whatever is in them; refusals too."""
     spec, kept = run_spec(backend="jax", mesh="tp=4", batch=8, output_length=1), tmp_path / "kept"
-    [first] = compile_all([(spec, "v6e:2x2")], tmp_path / "first", python, kept)
+    [first] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "first", python, kept)
     [folder] = kept.iterdir()
     assert (folder / "program.hlo.pb.gz").read_bytes() == first.steps[0].file.read_bytes()
     (folder / "program.hlo.pb.gz").write_bytes(b"kept")
-    [second] = compile_all([(spec, "v6e:2x2")], tmp_path / "second", python, kept)
+    [second] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "second", python, kept)
     assert (second.steps[0].file.read_bytes(), second.steps[0].memory) == (b"kept", first.steps[0].memory)
     assert (second.steps[0].file.parent / "manifest.json").exists()
     (folder / "refused.txt").write_text("too large")
@@ -302,7 +306,9 @@ def test_a_program_is_compiled_once(tmp_path: Path, python: str) -> None:
         kept,
     )
     assert third.refused == "compiling for v6e:2x2 failed: too large"
-    [other] = compile_all([(spec.model_copy(update={"batch": 16}), "v6e:2x2")], tmp_path / "fourth", python, kept)
+    [other] = compile_all(
+        [Configuration(spec.model_copy(update={"batch": 16}), "v6e:2x2")], tmp_path / "fourth", python, kept
+    )
     assert other.refused is None
     assert len(list(kept.iterdir())) == 2
 

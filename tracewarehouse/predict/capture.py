@@ -174,7 +174,9 @@ class _Writer:
         plane, events, begin = _Plane(), [], 0
         for number, step in enumerate(self._steps):
             until = step.duration_ps + round(self._prediction.host_ms * _PS_PER_MS)
-            events.append(plane.event(plane.described(step.facts.phase), begin, until, plane.number("step_num", number)))
+            events.append(
+                plane.event(plane.described(step.facts.phase), begin, until, plane.number("step_num", number))
+            )
             begin += until
         line = _content(3, _integer(1, 1) + _content(2, HOST) + b"".join(events))
         return _content(2, CPU_PLANE) + line + plane.metadata_fields()
