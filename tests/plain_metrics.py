@@ -552,17 +552,18 @@ def ici_bandwidth_utility(run: Run) -> Values:
 def hbm_bandwidth(run: Run) -> Values:
     found: Values = {}
     for phase, device in run.places():
-        ops = [o["i"] for s in run.steps_of(device, phase) for o in s.ops]
-        counted = [i for i in ops if i["async_role"] != "done" and cost(i, "bytes_accessed")]
+        ops = [o for s in run.steps_of(device, phase) for o in s.ops]
+        counted = [o for o in ops if o["i"]["async_role"] != "done" and cost(o, "bytes_accessed")]
         if counted and run.busy(phase, device):
             found[phase, device] = 1000 * sum(map(hbm_bytes, counted)) / run.busy(phase, device)
     return found
 
 
-def hbm_bytes(i: Row) -> int:
-    """The bytes in HBM of an instruction of known bytes: as split by memory, or all of them."""
+def hbm_bytes(op: Row) -> int:
+    """The bytes in HBM of an op of known bytes: as split by memory, or all of them."""
+    i, size = op["i"], cost(op, "bytes_accessed")
     is_split = i["given_bytes_accessed"] is None and i["hbm_bytes_accessed"] is not None
-    return int(i["hbm_bytes_accessed"] if is_split else cost(i, "bytes_accessed") or 0)
+    return int(i["hbm_bytes_accessed"] if is_split and i["bytes_accessed"] in (None, size) else size or 0)
 
 
 def hbm_unsized(run: Run) -> dict[Any, float | None]:
@@ -570,19 +571,20 @@ def hbm_unsized(run: Run) -> dict[Any, float | None]:
     found: dict[Any, float | None] = {}
     for phase, device in hbm_bandwidth(run):
         ops = [o for s in run.steps_of(device, phase) for o in s.ops]
-        unsized = [o for o in ops if o["i"]["async_role"] != "done" and cost(o["i"], "bytes_accessed") is None]
+        unsized = [o for o in ops if o["i"]["async_role"] != "done" and cost(o, "bytes_accessed") is None]
         total = sum(o["self_ps"] for o in ops)
         found[phase, device] = sum(o["self_ps"] for o in unsized) / total if total else None
     return found
 
 
-def cost(i: Row, name: str) -> int | None:
-    """What an instruction costs, as told, as stated, or as its events state; of a custom call 0 is no statement."""
+def cost(op: Row, name: str) -> int | None:
+    """What an op costs, as told, as its event states, or as its instruction; of a custom call 0 is no statement."""
+    i = op["i"]
     given = i["given_bytes_accessed"] if name == "bytes_accessed" else i["given_flops"]
     if given is not None:
         return int(given)
-    stated = i[f"event_{name}"] if i[name] is None else i[name]
-    return None if i["opcode"] == "custom-call" and not stated else stated
+    stated = [n for n in (op[name], i[name]) if n is not None and (n or i["opcode"] != "custom-call")]
+    return int(stated[0]) if stated else None
 
 
 def product_type(i: Row) -> str | None:
@@ -959,15 +961,15 @@ def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | No
     found = {}
     for (number,), ops in grouped(run.ops, "instruction_id").items():
         i, time = run.instructions[number], sum(o["self_ps"] for o in ops) / 1e12
-        flops, size = cost(i, "flops"), cost(i, "bytes_accessed")
-        if i["async_role"] or not time or not (flops or size):
+        flops, sizes = [cost(o, "flops") for o in ops], [cost(o, "bytes_accessed") for o in ops]
+        if i["async_role"] or not time or not (any(flops) or any(sizes)):
             continue
         sent: list[int | None] = [c["wire_bytes"] for c in run.collectives if c["instruction_id"] == number]
         wire = None if None in sent or not sent else sum(size or 0 for size in sent)
         used = {
             "ici": (wire, "peak_ici_gbps", 1e9),
-            "memory": ((hbm_bytes(i) if size else 0) * len(ops), "peak_hbm_gbps", 1e9),
-            "compute": ((flops or 0) * len(ops), None, 1.0),
+            "memory": (sum(hbm_bytes(o) for o in ops if cost(o, "bytes_accessed")), "peak_hbm_gbps", 1e9),
+            "compute": (sum(n or 0 for n in flops), None, 1.0),
         }
         if not wire:
             del used["ici"]
@@ -978,11 +980,12 @@ def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | No
             peaks = [p for p in rates if p is not None]
             needs[bound] = (amount or 0) / (min(peaks) * unit) if peaks and min(peaks) else None
         known = [need for need in needs.values() if need is not None]
-        is_unsized = is_compute(ops[0]) and (flops is None or size is None)
+        is_unsized = is_compute(ops[0]) and (None in flops or None in sizes)
         is_known = len(known) == len(needs) and not (i["collective"] and wire is None) and not is_unsized
         longest = max(known) if is_known else None
         bound = next((b for b, need in needs.items() if need == longest), None) if longest is not None else None
-        rate = None if flops is None else flops * len(ops) / time
+        counted = sum(o["self_ps"] for o, n in zip(ops, flops, strict=True) if n is not None) / 1e12
+        rate = sum(n or 0 for n in flops) / counted if counted else None
         found[(number,)] = (rate, None if longest is None else longest / time, bound)
     return found
 
@@ -1035,7 +1038,7 @@ def _stated_flops(run: Run) -> dict[Any, int]:
     timed = timed_steps_of(run)
     for s in run.all_device_steps:
         for o in s.ops:
-            if s.number in timed and is_compute(o) and (flops := cost(o["i"], "model_flops")) is not None:
+            if s.number in timed and is_compute(o) and (flops := cost(o, "model_flops")) is not None:
                 found[s.phase] += flops
     return found
 
@@ -1094,8 +1097,8 @@ def gemm_efficiency(run: Run) -> Values:
     found: dict[Any, list[tuple[int, float]]] = defaultdict(list)
     for o in run.ops:
         i = o["i"]
-        flops = cost(i, "model_flops")
-        flops = cost(i, "flops") if flops is None else flops
+        flops = cost(o, "model_flops")
+        flops = cost(o, "flops") if flops is None else flops
         rate = peak(devices[o["device_id"]], product_type(i)) if o["device_id"] in devices else None
         if product_type(i) and flops and rate:
             found[o["phase"], i["shape"], i["operand_dtype"], flops].append((o["self_ps"], rate))

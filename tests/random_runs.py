@@ -118,7 +118,7 @@ class RandomRun:
         peaks = {"peak_flops_per_s": maybe(1e12), "peak_hbm_gbps": maybe(100.0), "peak_ici_gbps": maybe(20.0)}
         peaks |= {"peak_int8_flops_per_s": maybe(2e12), "peak_fp8_flops_per_s": maybe(1.5e12)}
         for device in self.devices:
-            self._add("devices", device_id=device, backend="tpu", pp_index=device // self.tp, **peaks)
+            self._add("devices", device_id=device, backend="tpu", link="ici", pp_index=device // self.tp, **peaks)
 
     def _instructions(self) -> None:
         pick, maybe = self.random.choice, self._maybe
@@ -130,9 +130,6 @@ class RandomRun:
             if "async_role" not in i and i["opcode"] != "copy":
                 i["flops"] = i["model_flops"] = maybe(pick((0, 50_000, 2_000_000)))
                 i["operand_dtype"] = pick((None, None, "bf16", "s8", "f8e4m3fn"))
-            for name in ("flops", "model_flops", "bytes_accessed"):
-                if i.get(name) is None and "async_role" not in i and i["opcode"] != "copy":
-                    i[f"event_{name}"] = maybe(pick((0, 3_000, 400_000)))
             if i["bytes_accessed"]:
                 i["hbm_bytes_accessed"], i["on_chip_bytes_accessed"] = pick(((None, None), (600, 0), (0, 900)))
             if i["opcode"] == "custom-call":
@@ -267,6 +264,11 @@ class RandomRun:
             start = max(start, max((o["start_ps"] for o in earlier), default=self.cursor[device]))
         duration = self.random.randrange(9) * _QUANTUM
         self.cursor[device] = max(self.cursor[device], start + duration)
+        costs: Row = {}
+        if "async_role" not in self.instructions[number] and self.random.random() < 0.3:
+            costs = {
+                n: self.random.choice((None, 0, 3_000, 400_000)) for n in ("flops", "model_flops", "bytes_accessed")
+            }
         self._add(
             "ops",
             event_id=self.events,
@@ -280,6 +282,7 @@ class RandomRun:
             iteration=(0, 1, None)[self.events % 3] if number == 8 else None,
             phase=phase,
             step=step,
+            **costs,
         )
         self.events += 1
         return start, start + duration

@@ -41,6 +41,8 @@ COLLECTIVES = """
 """
 HOST_EVENTS = "SELECT host, plane, thread, name, start_ps, duration_ps FROM main.host_events WHERE run_id = $run"
 COUNTERS = "SELECT name, plane, start_ps, value FROM main.counters WHERE run_id = $run"
+OWN_STATS = """SELECT name, count(*) FROM main.event_stats
+               WHERE run_id = $run AND name IN ('layer', 'iteration', 'phase', 'step') GROUP BY name"""
 
 
 def made(tmp_path: Path) -> Warehouse:
@@ -85,7 +87,8 @@ def exported(warehouse: Warehouse, target: Path, run: str = "run") -> dict[str, 
 def test_layout_is_that_of_the_profiler(tmp_path: Path) -> None:
     found = exported(made(tmp_path), tmp_path / "out.trace.json")
     events = found.pop("traceEvents")
-    assert found == {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}}
+    added = ["layer", "iteration", "phase", "step"]
+    assert found == {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True, "addedArguments": added}}
     names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e.get("name") in chrome_names()}
     pid = next(pid for (pid, _), name in names.items() if name == "/device:TPU:0")
     lines = {name: tid for (p, tid), name in names.items() if p == pid}
@@ -106,9 +109,10 @@ def test_layout_is_that_of_the_profiler(tmp_path: Path) -> None:
         "symbol_id": "7",
         "memory_access_breakdown": "<opaque bytes>",
         "device_offset_ps": "17",
+        "step": "0",
     }
     module = next(e for e in events if e["name"] == "jit_step(42)")
-    assert (module["ts"], module["dur"], module["args"]) == (1.0, 9.000001, {"run_id": "1"})
+    assert (module["ts"], module["dur"], module["args"]) == (1.0, 9.000001, {"run_id": "1", "step": "0"})
     begin, end = (e for e in events if e["name"] == "copy-start.1")
     assert (begin["ph"], begin["ts"], begin["args"]["hlo_category"]) == ("b", 2.0, "copy-start")
     assert (end["ph"], end["ts"], end["id2"], end["cat"]) == ("e", 5.5, begin["id2"], begin["cat"])
@@ -185,15 +189,41 @@ def comes_back(first: Warehouse, tmp_path: Path, collectives: str = COLLECTIVES)
     """Export and ingest again; a run of one host does not keep the host's name, and no manifest comes along."""
     run = first.lake.runs()[0].run_id
     export_chrome(first, run, tmp_path / "log")
-    before = [first.query(sql, run=run) for sql in (OPS, collectives, HOST_EVENTS, COUNTERS)]
+    queries = OPS, collectives, HOST_EVENTS, COUNTERS, OWN_STATS
+    before = [first.query(sql, run=run) for sql in queries]
     ingest_one(tmp_path / "log", tmp_path / "second")
     with open_warehouse(tmp_path / "second") as second:
         [again] = second.lake.runs()
-        after = [second.query(sql, run=again.run_id) for sql in (OPS, collectives, HOST_EVENTS, COUNTERS)]
+        after = [second.query(sql, run=again.run_id) for sql in queries]
     hosts = len({row[0] for row in before[2].rows()})
     for one, other in zip(before, after, strict=True):
         skipped = 1 if hosts == 1 and one.columns[0] == "host" else 0
         assert Counter(row[skipped:] for row in one.rows()) == Counter(row[skipped:] for row in other.rows())
+
+
+PLACES = """
+    SELECT o.line, CAST(o.start_ps AS DECIMAL(19)) * 0.000001, COALESCE(s.string_value, i.name),
+      CAST(l.layer AS VARCHAR), CAST(o.iteration AS VARCHAR), o.phase, CAST(o.step AS VARCHAR)
+    FROM main.ops AS o
+    INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+    LEFT JOIN main.instruction_stats AS s
+      ON i.run_id = s.run_id AND i.instruction_id = s.instruction_id AND s.name IN ('display_name', 'event_name')
+    INNER JOIN models.op_layers AS l ON o.run_id = l.run_id AND o.event_id = l.event_id
+    WHERE (o.duration_ps > 0 OR o.line NOT LIKE '%counters_') AND o.plane <> '/host:CPU'
+"""
+
+
+def tells_places(warehouse: Warehouse, events: list[dict[str, Any]]) -> Counter[str]:
+    """Each op has its layer, iteration, phase and step as arguments, if it has them; return how many have which."""
+    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["name"] in chrome_names()}
+    on_devices = [e for e in events if e["ph"] in "Xb" and names[e["pid"], None].endswith(":CPU") is False]
+    keys = [
+        (names[e["pid"], e["tid"]], f"{e['ts']:.6f}", e["name"], *(e.get("args", {}).get(n) for n in chrome.ADDED))
+        for e in on_devices
+    ]
+    expected = Counter((line, f"{ts:.6f}", *rest) for line, ts, *rest in warehouse.query(PLACES).rows())
+    assert Counter(keys) == expected
+    return Counter(n for e in on_devices for n in chrome.ADDED if n in e.get("args", {}))
 
 
 def keeps_the_rules_of_viewers(warehouse: Warehouse, tmp_path: Path) -> list[dict[str, Any]]:
@@ -291,3 +321,45 @@ def trace_processor_agrees(warehouse: Warehouse, tmp_path: Path) -> None:
     assert {(r["pid"], r["tid"], r["thread"]): [r["slices"], r["ns"]] for r in slices} == threads
     begun = Counter(e["pid"] for e in events if e["ph"] == "b")
     assert {r["pid"]: r["slices"] for r in asynchronous} == begun
+
+
+@pytest.mark.parametrize(
+    ("name", "some"),
+    [
+        ("tpu-2chip-vllm-tp2-prefill.xplane.pb", {"layer", "phase", "step"}),
+        ("gpu-own/h200-jax-llama6-scan-marked.xplane.pb.gz", {"layer", "iteration", "phase", "step"}),
+    ],
+)
+def test_ops_tell_their_places(name: str, some: set[str], shared_traces: Path, taken: Taken, tmp_path: Path) -> None:
+    warehouse = taken(shared_traces / name)
+    [run] = warehouse.lake.runs()
+    told = tells_places(warehouse, exported(warehouse, tmp_path / "out.trace.json", run.run_id)["traceEvents"])
+    assert told.keys() == some
+
+
+def test_arguments_of_that_name_in_other_traces_stay(tmp_path: Path) -> None:
+    """A layer that another tool states is a stat; only in a file that names it as added it is left out."""
+    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 1, "name": "a", "args": {"layer": "3", "phase": "x"}}
+    for number, metadata in enumerate([{}, {"addedArguments": ["layer"]}, {"addedArguments": 7}, [1]]):
+        path = tmp_path / f"{number}.trace.json"
+        path.write_text(json.dumps({"metadata": metadata, "traceEvents": [event]}))
+        ingest_one(path, tmp_path / "warehouse")
+    with open_warehouse(tmp_path / "warehouse") as warehouse:
+        found = warehouse.query(
+            "SELECT r.name, s.name FROM main.event_stats AS s INNER JOIN main.runs AS r USING (run_id)"
+        )
+        stats = {run: sorted(n for r, n in found.rows() if r == run) for run, _ in found.rows()}
+    both = ["layer", "phase"]
+    assert [stats[run] for run in sorted(stats)] == [both, ["phase"], both, both]
+
+
+def test_what_an_event_states_counts_after_its_instruction(tmp_path: Path) -> None:
+    space = Space(hostnames=["h"])
+    tpu = space.tpu(0)
+    dot = tpu.instruction("%dot.1 = bf16[8,8]{1,0} dot(%a, %b)", hlo_category="convolution", model_flops=1000)
+    tpu.ops.event(dot, 0, 5_000_000, model_flops=7)
+    tpu.ops.event(dot, 5_000_000, 5_000_000)
+    space.write(tmp_path / "run.xplane.pb")
+    with ingested(tmp_path, tmp_path / "run.xplane.pb") as warehouse:
+        events = exported(warehouse, tmp_path / "out.json")["traceEvents"]
+    assert [e["args"]["model_flops"] for e in events if e["ph"] == "X"] == ["7", "1000"]

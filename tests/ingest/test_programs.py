@@ -135,7 +135,7 @@ def test_programs_of_the_tpu_compiler_have_the_collectives_that_stand_in_them(
         ("traffic_matrix",),
         ("traffic_volume",),
     ]
-    assert of_program["reasons"] == [("known_throughput",), ("recorded",)]
+    assert of_program["reasons"] == [("known_throughput",), ("predicted",), ("timed",)]
 
 
 def test_text_and_proto_of_a_program_give_the_same_collectives(shared_traces: Path, warehouse: Warehouse) -> None:

@@ -43,6 +43,11 @@ NEED_MORE = {
     "models.device_peaks",  # the peaks of a device
     "models.fitted_lines",  # messages of several sizes
     "models.instruction_layers",  # devices
+    "models.predicted_runs",  # a predicted run
+    "models.prediction_times",
+    "metrics.prediction_basis_v1",
+    "metrics.prediction_range_v1",
+    "preconditions.predicted",
     "models.run_chips",
     "models.transfer_fit",  # messages of several sizes
     "metrics.copy_bandwidth_v1",

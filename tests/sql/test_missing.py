@@ -46,7 +46,13 @@ _ALLOCATED = {"event_id": 0, "name": "bytes_allocated", "int_value": 1}
 _COUNTER = {"name": "matrix_unit_utilization_percent", "double_value": 1.0}
 
 CASES: dict[str, tuple[Tables, list[Tables]]] = {
-    "recorded": ({"runs": [{"format": "chrome"}]}, [{"runs": [{"format": "hlo_proto"}]}]),
+    "timed": ({"runs": [{"origin": "predicted"}]}, [{"runs": [{"origin": "compiled"}]}]),
+    "recorded": ({"runs": [{}]}, [{"runs": [{"origin": "predicted"}]}]),
+    "predicted": ({"predictions": [{"phase": "prefill"}]}, [{"runs": [{}]}]),
+    "timed_tokens": (
+        {"runs": [_LENGTHS], "phases": [_PREFILL]},
+        [{"runs": [_LENGTHS], "phases": [_PREFILL, _PREFILL | {"index": 1, "start_ps": 9, "end_ps": 10}]}],
+    ),
     "device_programs": (
         {"ops": [_OP]},
         [{}, {"runs": [{}], "ops": [_OP | {"device_id": None}]}],
@@ -291,15 +297,15 @@ def test_the_first_unmet_need_is_the_reason(connection: duckdb.DuckDBPyConnectio
 
 
 def test_a_compiled_program_has_collectives_and_no_times(connection: duckdb.DuckDBPyConnection) -> None:
-    told = _told(connection, {"runs": [{"format": "hlo_text"}]})
+    told = _told(connection, {"runs": [{"origin": "compiled"}]})
     others = {unmet for metric, (unmet, _) in told.items() if metric not in _OF_PROGRAMS}
-    assert others == {"recorded", "known_throughput"}
+    assert others == {"timed", "known_throughput", "predicted"}
     assert {told[metric][0] for metric in _OF_PROGRAMS} == {"any_collective"}
     untimed = _SUM | dict.fromkeys(("start_ps", "end_ps", "exposed_ps"))
-    told = _told(connection, {"runs": [{"format": "hlo_text"}], "collectives": [untimed]})
+    told = _told(connection, {"runs": [{"origin": "compiled"}], "collectives": [untimed]})
     assert told["collective_count"] == (None, ALL_MET)
-    assert told["exposed_communication"][0] == "recorded"
-    assert told["traffic_rate"][0] == "recorded"
+    assert told["exposed_communication"][0] == "timed"
+    assert told["traffic_rate"][0] == "timed"
 
 
 _OF_PROGRAMS = (
@@ -371,6 +377,9 @@ _OF_TPUS = {
     "padding_waste": "padded_batches",
     "decode_cost_per_context_token": "decode_batches",
     "kv_cache_traffic": "known_caches",
+    "prediction_basis": "predicted",
+    "prediction_range": "predicted",
+    "token_cost": "accelerators",
     "microbenchmarks": "microbenchmark_programs",
 }
 """What the captures of virtual CPU devices do not have."""

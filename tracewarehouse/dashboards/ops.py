@@ -336,7 +336,11 @@ def roofline(warehouse: Warehouse, run: str, most: int = 300) -> Figure:
         most=most,
     )
     ops = [r for r in drawn.rows if r["what"] == "op"]
-    bounds = [b for b in ("compute", "memory", "ici", "peak not known") if any(r["bound"] == b for r in ops)]
+    bounds = [
+        b
+        for b in ("compute", "memory", "ici", "die", "nvlink", "fabric", "peak not known")
+        if any(r["bound"] == b for r in ops)
+    ]
     x = alt.X("intensity:Q", title="FLOP per byte of memory traffic", scale=alt.Scale(type="log"),
               axis=alt.Axis(format="~g", values=powers(drawn.values("intensity"))))  # fmt: skip
     y = alt.Y(

@@ -275,8 +275,8 @@ def _nodes(
     `moved` has the events that change places with others; see `_in_one_order`.
     """
     ops = warehouse.query(
-        "SELECT event_id, name, start_ps, busy_ps, coalesce(c.flops, c.model_flops, 0), coalesce(c.bytes_accessed, 0) "
-        "FROM models.leaf_ops LEFT JOIN models.instruction_costs AS c USING (run_id, instruction_id) "
+        "SELECT event_id, name, start_ps, busy_ps, coalesce(flops, model_flops, 0), coalesce(bytes_accessed, 0) "
+        "FROM models.leaf_ops "
         f"WHERE {in_run} AND device_id = {device} ORDER BY start_ps, event_id"
     ).rows()
     if moved:

@@ -9,6 +9,9 @@ or after the one around it. So if the rounded values do not add up to the rounde
 the rounded start to the rounded end, and `exact_dur` is the exact duration. Both halves of an async event have
 `exact_dur` too, so that our reader knows the event without looking for its other half.
 
+Ops have the arguments of `ADDED` where they are known. The member `metadata` names these arguments, so that our reader
+does not take them for stats of the profiler.
+
 The macro chrome_events writes the text of the events, a bounded number of them at a time.
 """
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1 << 16
 """Events whose text is in memory at once."""
+ADDED = ("layer", "iteration", "phase", "step")
+"""Arguments of ops that the run adds to those of the profiler."""
 _HOST_PID, _OTHER_PID = 701, 501
 """The process number that the profiler's exporter gives to host threads, and the first that custom planes get."""
 
@@ -110,7 +115,7 @@ def chrome_text(
         warehouse: the warehouse.
         run_id: the run.
         hosts: the hosts.
-        is_for_viewers: whether to round `dur` where a viewer would otherwise drop events.
+        is_for_viewers: whether to round `dur` where a viewer would otherwise drop events, and to add arguments.
 
     Raises:
         WarehouseError: the run is no longer in the warehouse, or cannot be read.
@@ -118,7 +123,8 @@ def chrome_text(
     started = warehouse.query(f"SELECT profile_start_ns FROM main.runs WHERE run_id = {literal(run_id)}").rows()
     if not started:
         raise WarehouseError(f"run {run_id} was removed while it was exported; ingest its capture again")
-    head: dict[str, object] = {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}}
+    added = {"addedArguments": ADDED} if is_for_viewers else {}
+    head: dict[str, object] = {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True, **added}}
     if started[0][0] is not None:
         head["baseTimeNanoseconds"] = started[0][0]
     yield json.dumps(head, separators=(",", ":"))[:-1].encode() + b',"traceEvents":[\n'

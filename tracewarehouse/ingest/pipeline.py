@@ -15,7 +15,14 @@ from tracewarehouse.ingest.capture.hardware import known_kind
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
-from tracewarehouse.ingest.devices.hosts import Host, clock_notes, complete_devices, open_hosts, price_chips, share_chips
+from tracewarehouse.ingest.devices.hosts import (
+    Host,
+    clock_notes,
+    complete_devices,
+    open_hosts,
+    price_chips,
+    share_chips,
+)
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError

@@ -1,7 +1,7 @@
 """Writes a predicted timeline as a capture, as the profiler would have written it, so that ingest makes a run of it.
 
-Every device of the slice runs the same program at the same times: the planes differ in nothing but the device they name.
-The events of one are encoded once, and each plane repeats those bytes.
+Every device of the slice runs the same program at the same times, so the planes differ in nothing but the device that
+they name. The events of one are encoded once, and each plane repeats those bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tracewarehouse.collect.capture import staged_capture, write_manifest
 from tracewarehouse.ingest.capture.hardware import chip_named
@@ -30,34 +30,11 @@ from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.predict.costs import OpCost, op_costs
+from tracewarehouse.predict.timeline import TimedOp, program_end
 
 HOST = "predicted"
 """Name of the one host of a predicted capture."""
 _LAYER = re.compile(r"(?<![a-z0-9_])(layers?[._/\[]?)(\d{1,5})(?![a-z0-9])", re.IGNORECASE)
-_PS_PER_MS = 1_000_000_000
-
-
-class PredictedOp(Protocol):
-    """An op with its predicted times, in ps since the start of its program; see `predict.timeline.TimedOp`."""
-
-    @property
-    def instruction(self) -> str: ...  # noqa: D102
-    @property
-    def start_ps(self) -> int: ...  # noqa: D102
-    @property
-    def duration_ps(self) -> int: ...  # noqa: D102
-    @property
-    def queue(self) -> str: ...  # noqa: D102
-    @property
-    def basis(self) -> str: ...  # noqa: D102
-    @property
-    def low_ps(self) -> int: ...  # noqa: D102
-    @property
-    def high_ps(self) -> int: ...  # noqa: D102
-    @property
-    def layer(self) -> int | None: ...  # noqa: D102
-    @property
-    def issued_ps(self) -> int | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -72,12 +49,12 @@ class PredictedStep:
 
     facts: PredictedPhase
     module: HloModule
-    ops: Sequence[PredictedOp]
+    ops: Sequence[TimedOp]
 
     @property
     def duration_ps(self) -> int:
         """The time until the core has run its last op."""
-        return max((op.start_ps + op.duration_ps for op in self.ops if op.queue == "core"), default=0)
+        return program_end(self.ops)
 
 
 def write_capture(output: Path, manifest: Manifest, prediction: Prediction, steps: Sequence[PredictedStep]) -> Path:
@@ -126,7 +103,7 @@ class _Writer:
             yield body
             yield tail
         yield _content(1, self._programs_plane())
-        if self._prediction.host_ms:
+        if self._prediction.host_ps:
             yield _content(1, self._host_plane())
         told = _Plane()
         stats = _content(6, told.stat(STAT, self._prediction.model_dump_json()))
@@ -135,7 +112,7 @@ class _Writer:
 
     def _lines(self, plane: _Plane) -> list[bytes]:
         """The lines of a device, whose events it describes in the plane."""
-        host_ps = round(self._prediction.host_ms * _PS_PER_MS)
+        host_ps = self._prediction.host_ps
         lines: dict[str, list[bytes]] = {STEP_LINE: [], MODULE_LINE: [], OP_LINE: [], ASYNC_LINE: []}
         begin = 0
         for number, (step, program) in enumerate(zip(self._steps, self._programs, strict=True)):
@@ -145,9 +122,9 @@ class _Writer:
             run_id = plane.number("run_id", number)
             lines[MODULE_LINE].append(plane.event(module, begin, step.duration_ps, run_id))
             ids = {key: plane.described(name, program.stats(plane, key, name)) for key, name in program.names.items()}
-            for line, at, duration, op in _events(step.ops):
-                stats = plane.prediction(op, is_start=line == OP_LINE and op.queue != "core")
-                lines[line].append(plane.event(ids[op.instruction, op.layer], begin + at, duration, stats))
+            for line, op in _events(step.ops):
+                metadata_id, stats = ids[op.instruction, op.layer], plane.prediction(op)
+                lines[line].append(plane.event(metadata_id, begin + op.start_ps, op.duration_ps, stats))
             begin += until
         return [
             _content(3, _integer(1, i) + _content(2, name) + b"".join(events))
@@ -173,7 +150,7 @@ class _Writer:
         """The plane of the host, whose marks of the steps include its own time."""
         plane, events, begin = _Plane(), [], 0
         for number, step in enumerate(self._steps):
-            until = step.duration_ps + round(self._prediction.host_ms * _PS_PER_MS)
+            until = step.duration_ps + self._prediction.host_ps
             events.append(
                 plane.event(plane.described(step.facts.phase), begin, until, plane.number("step_num", number))
             )
@@ -182,17 +159,12 @@ class _Writer:
         return _content(2, CPU_PLANE) + line + plane.metadata_fields()
 
 
-def _events(ops: Sequence[PredictedOp]) -> Iterator[tuple[str, int, int, PredictedOp]]:
-    """Yield line, start and duration of each event: in order of start on each line, what holds others before these."""
-    on_core = [(op.start_ps, -op.duration_ps, i, op) for i, op in enumerate(ops) if op.queue == "core"]
-    beside = [(op.start_ps, -op.duration_ps, i, op) for i, op in enumerate(ops) if op.queue != "core"]
-    started = {op.instruction for *_, op in on_core}
-    for i, op in enumerate(ops):  # a start that is no op of its own takes no time on the core
-        if op.queue != "core" and op.issued_ps is not None and op.instruction not in started:
-            on_core.append((op.issued_ps, 0, i, op))
-    for line, events in ((OP_LINE, on_core), (ASYNC_LINE, beside)):
-        for start, less_duration, _, op in sorted(events, key=lambda e: e[:3]):
-            yield line, start, -less_duration, op
+def _events(ops: Sequence[TimedOp]) -> Iterator[tuple[str, TimedOp]]:
+    """Yield each op with its line: in order of start on each line, what holds others before these."""
+    for line, is_core in ((OP_LINE, True), (ASYNC_LINE, False)):
+        mine = [op for op in ops if (op.queue == "core") == is_core]
+        for op in sorted(mine, key=lambda op: (op.start_ps, -op.duration_ps)):
+            yield line, op
 
 
 @dataclass(frozen=True)
@@ -304,14 +276,13 @@ class _Plane:
         """A stat that is a number, of an event, or of event metadata if the field is 5."""
         return _content(field, _integer(1, self._stat_id(name)) + _integer(3, value))
 
-    def prediction(self, op: PredictedOp, *, is_start: bool) -> bytes:
-        """The stats of a predicted op; its transfer has the range, and its start on the core none."""
+    def prediction(self, op: TimedOp) -> bytes:
+        """The stats of a predicted op."""
         basis = _integer(1, self._stat_id("predicted_basis")) + _integer(7, self._stat_id(op.basis))
-        low, high = (0, 0) if is_start else (op.low_ps, op.high_ps)
         return (
             _content(4, basis)
-            + self.number("predicted_low_ps", low)
-            + self.number("predicted_high_ps", high)
+            + self.number("predicted_low_ps", op.low_ps)
+            + self.number("predicted_high_ps", op.high_ps)
             + self.number("predicted_is_extrapolated", int(op.layer is not None))
         )
 

@@ -1,11 +1,19 @@
-"""Counts the operations and bytes of a compiled program's instructions, as XLA's cost analysis states them to profilers."""
+"""Counts operations and bytes of a compiled program's instructions, as XLA's cost analysis states them to profilers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+from tracewarehouse.ingest.hlo.schedule import Buffer, Schedule, ScheduledOp
+
+_PRODUCTS = (b"convolution", b"dot")
+_MOST_STEPS = 1 << 24
+"""Most positions of a window that are tried one by one; a product that has more has unknown operations."""
 
 
 @dataclass(frozen=True)
@@ -14,8 +22,8 @@ class OpCost:
 
     Attributes:
         category: the profiler's category, such as 'convolution fusion', where it is not that of the opcode.
-        flops: floating-point operations of its matrix products.
-        bytes: bytes that it reads and writes, in all memories.
+        flops: floating-point operations of its matrix products; of a kernel, those that its author states.
+        bytes: bytes that it reads and writes, in all memories of the device.
         hbm_bytes: the part of them in HBM.
     """
 
@@ -26,5 +34,115 @@ class OpCost:
 
 
 def op_costs(module: HloModule, names: Collection[str]) -> Mapping[str, OpCost]:
-    """Return the costs of some of a program's instructions, by name."""
-    return {}
+    """Return the costs of some of a program's instructions, by name.
+
+    Raises:
+        MalformedError: the program is damaged.
+    """
+    schedule = Schedule(module.raw)
+    products = _Products(module.raw)
+    ops = {op.name: op for computation in products.computations for op in schedule.ops(computation)}
+    return {name: _cost(ops[name], ops, schedule, products) for name in names if name in ops}
+
+
+def _cost(op: ScheduledOp, ops: Mapping[str, ScheduledOp], schedule: Schedule, products: _Products) -> OpCost:
+    if op.opcode in ("while", "conditional", "call"):
+        return OpCost()  # that of the ops inside
+    if op.opcode == "custom-call":
+        return OpCost(flops=op.flops, bytes=op.bytes_accessed)
+    inside = {op.name, *(inner.name for inner in schedule.inside(op))} if op.opcode == "fusion" else {op.name}
+    has_product = any(name in products.names for name in inside)
+    flops = products.flops(inside) if has_product else 0
+    touched = list(_touched(op, ops, schedule))
+    return OpCost(
+        "convolution fusion" if has_product and op.opcode == "fusion" else None,
+        flops,
+        sum(b.byte_size for b in touched),
+        sum(b.byte_size for b in touched if b.space == "hbm"),
+    )
+
+
+def _touched(op: ScheduledOp, ops: Mapping[str, ScheduledOp], schedule: Schedule) -> Iterator[Buffer]:
+    """Yield the buffers that an op reads and writes, as far as it does.
+
+    A gather reads the rows that it gives. An update in place reads and writes its update, not the whole buffer. A start
+    states what its transfer reads, and the done what that writes.
+    """
+    if op.opcode.endswith("-start"):
+        source = op.operands[0][0].space if op.operands and op.operands[0] else "hbm"
+        yield from (b._replace(space=source) for b in _moved(op, schedule))
+    elif op.opcode.endswith("-done"):
+        start = ops.get(op.operand_names[0]) if op.operand_names else None
+        yield from _moved(start, schedule) if start else op.results
+    elif op.opcode == "dynamic-update-slice":
+        for operand in op.operands[1:2]:
+            yield from (*operand, *operand)
+    elif op.opcode == "dynamic-slice" or (op.opcode == "fusion" and "gather" in schedule.opcodes(op)):
+        yield from (*op.results, *op.results)
+    else:
+        yield from op.buffers
+
+
+def _moved(start: ScheduledOp, schedule: Schedule) -> tuple[Buffer, ...]:
+    """Return what an asynchronous op makes: its result, or of an update in place the update."""
+    root = schedule.root(start)
+    is_update = root is not None and root.opcode == "dynamic-update-slice" and len(root.operands) > 1
+    return root.operands[1] if root is not None and is_update else start.results
+
+
+class _Products:
+    """The matrix products of a program, in all of its computations."""
+
+    def __init__(self, raw: bytes) -> None:
+        module = CLASSES["HloProto"].FromString(raw).hlo_module
+        self.computations = [c.id for c in module.computations]
+        self._by_id = {i.id: i for c in module.computations for i in c.instructions}
+        self.names = {i.name.decode("utf-8", "replace"): i for i in self._by_id.values() if i.opcode in _PRODUCTS}
+
+    def flops(self, names: Iterable[str]) -> int | None:
+        """Return the operations of the products among these, two for each product of numbers; None if not known."""
+        total = 0
+        for proto in (self.names[name] for name in names if name in self.names):
+            terms = self._dot_terms(proto) if proto.opcode == b"dot" else self._convolution_terms(proto)
+            if terms is None:
+                return None
+            total += 2 * terms
+        return total
+
+    def _operand(self, proto: Any, number: int) -> list[int]:
+        return [int(size) for size in self._by_id[proto.operand_ids[number]].shape.dimensions]
+
+    def _dot_terms(self, proto: Any) -> int:
+        left = self._operand(proto, 0)
+        contracted = [left[d] for d in proto.dot_dimension_numbers.lhs_contracting_dimensions]
+        return math.prod([*map(int, proto.shape.dimensions), *contracted])
+
+    def _convolution_terms(self, proto: Any) -> int | None:
+        """Return how many products of numbers a convolution sums: only those where the window lies on the input.
+
+        The compiler writes a batched product as a convolution whose window runs over the batch: of each place only one
+        term lies on the input (see HandleConvolution in XLA's hlo_cost_analysis.cc).
+        """
+        numbers, left, right = proto.convolution_dimension_numbers, self._operand(proto, 0), self._operand(proto, 1)
+        features = right[numbers.kernel_input_feature_dimension] * right[numbers.kernel_output_feature_dimension]
+        terms = left[numbers.input_batch_dimension] * features
+        spatial = zip(
+            proto.window.dimensions, numbers.input_spatial_dimensions, numbers.output_spatial_dimensions, strict=True
+        )
+        for window, of_input, of_output in spatial:
+            size, places = left[of_input], proto.shape.dimensions[of_output]
+            if window.size * places > _MOST_STEPS:
+                return None
+            terms *= _positions(window, size, places)
+        return terms
+
+
+def _positions(window: Any, size: int, places: int) -> int:
+    """Return how many pairs of an output and a place in its window lie on the input of this size."""
+    base, step = max(window.base_dilation, 1), max(window.window_dilation, 1)
+    end = (size - 1) * base + 1 if size else 0
+    count = 0
+    for place in range(places):
+        first = place * window.stride - window.padding_low
+        count += sum(1 for k in range(window.size) if 0 <= (at := first + k * step) < end and at % base == 0)
+    return count

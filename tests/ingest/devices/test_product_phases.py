@@ -8,6 +8,7 @@ import pytest
 from served_steps import FUSED, KERNEL, LAYERS, head, layers, served
 from xplane_builder import Space
 
+from tracewarehouse.ingest.devices import product_phases
 from tracewarehouse.ingest.devices.product_phases import phase_by_rows
 from tracewarehouse.ingest.hlo.products import is_product
 from tracewarehouse.ingest.hlo.text import parse_instruction
@@ -102,6 +103,29 @@ def test_a_head_without_a_name_is_the_last_product(ingest: Any, backend: str) ->
     prompt = [("jit_step", [*layers(64), head(4, "jit(f)/dot_general")])]
     token = [("jit_step", [*layers(4), head(4, "jit(f)/dot_general")])]
     assert phases(ingest, served(prompt, token, token, backend=backend)) == ["prefill", "decode", "decode"]
+
+
+@pytest.mark.parametrize("backend", ["tpu", "gpu", "cpu"])
+@pytest.mark.parametrize("most", [1 << 17, 20])
+def test_a_long_capture_is_read_up_to_one_time(
+    ingest: Any, monkeypatch: pytest.MonkeyPatch, backend: str, most: int
+) -> None:
+    """Of 41 executions three of each program are read, or, if events are too many, those of some of the first."""
+    read: list[int] = []
+    add = product_phases._Tally.add
+
+    def count(tally: Any, op: Any, start: Any, duration: Any) -> bool:
+        read.append(len(op))
+        return add(tally, op, start, duration)
+
+    monkeypatch.setattr(product_phases._Tally, "add", count)
+    monkeypatch.setattr(product_phases, "FIRST_EVENTS", most)
+    prompt = [("jit_step", [*layers(64), head(4)])]
+    token = [("jit_step", [*layers(4), head(4)])]
+    space = served(prompt, *[token] * 40, backend=backend)
+    assert phases(ingest, space) == ["prefill", *["decode"] * 40]
+    if backend != "tpu":  # whose batches are longer than this line
+        assert sum(read) < 41 * 13 / 2
 
 
 def test_products_of_a_loop_count_as_often_as_they_run(ingest: Any) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from xplane_builder import Space, TpuPlane, Unsigned, content, integer
 
-from tracewarehouse.ingest.tables.stats import EventCosts
 from tracewarehouse.warehouse import Warehouse
 
 REAL = Path(__file__).parents[4] / "shared/traces/tpu-v6e-matmul-percost.xplane.pb"
@@ -17,8 +16,6 @@ PALLAS = (
     '%matmul.1 = f32[256,512]{1,0} custom-call(f32[256,128]{1,0} %x, f32[128,512]{1,0} %w), custom_call_target="tpu"'
 )
 FUSION = "%fusion.2 = f32[8]{0} fusion(f32[8]{0} %a), kind=kLoop, calls=%f"
-EVENT_COSTS = """SELECT event_flops, event_model_flops, event_bytes_accessed FROM instructions
-                 WHERE opcode IS NOT NULL ORDER BY name"""
 Stats = dict[str, Any]
 
 
@@ -34,23 +31,19 @@ def capture(*events: Stats, text: str = PALLAS, **stated: Any) -> Space:
 
 
 @pytest.mark.parametrize(
-    ("events", "stated", "expected"),
+    ("events", "expected"),
     [
-        ([{"flops": 64, "model_flops": 60, "bytes_accessed": 0}] * 3, {}, (64, 60, 0)),
-        ([{"flops": Unsigned(64)}, {"flops": "64"}], {}, (64, None, None)),
-        # what the instruction states counts, even 0, and its events state the rest
-        ([{"flops": 64, "bytes_accessed": 8}] * 2, {"flops": 0}, (None, None, 8)),
-        # events that differ: their mean, 65.5, rounded; one that states nothing is like the others
-        ([{"flops": 64}, {"flops": 67}, {}], {}, (66, None, None)),
-        ([{"flops": 1 << 62}, {"flops": (1 << 62) + 2}], {}, ((1 << 62) + 1, None, None)),
-        ([{"flops": "many"}, {}], {}, (None, None, None)),
+        ([{"flops": 64, "model_flops": 60, "bytes_accessed": 0}] * 2, [(64, 60, 0)] * 2),
+        ([{"flops": Unsigned(64)}, {"flops": "64"}, {}], [(64, None, None)] * 2 + [(None, None, None)]),
+        ([{"flops": 64}, {"flops": 67}], [(64, None, None), (67, None, None)]),
+        ([{"flops": 1 << 62}, {"bytes_accessed": Unsigned(1 << 63)}], [(1 << 62, None, None), (None, None, None)]),
+        ([{"flops": "many"}, {"flops": -1}, {"flops": 1.5}], [(None, None, None)] * 3),
     ],
 )
-def test_an_instruction_takes_the_costs_of_its_events(
-    ingest: Any, events: list[Stats], stated: Stats, expected: tuple[int | None, ...]
-) -> None:
-    _, query = ingest(capture(*events, **stated))
-    assert query(EVENT_COSTS) == [expected]
+def test_an_op_has_the_costs_of_its_event(ingest: Any, events: list[Stats], expected: list[Any]) -> None:
+    """Integers from 0 on; what cannot be one stays a stat of the event."""
+    _, query = ingest(capture(*events))
+    assert query("SELECT flops, model_flops, bytes_accessed FROM ops WHERE is_leaf ORDER BY event_id") == expected
     assert query("SELECT COUNT(*) FROM event_stats WHERE name = 'flops'") == [(sum("flops" in e for e in events),)]
 
 
@@ -61,17 +54,35 @@ def test_only_ops_have_costs(ingest: Any) -> None:
     assert isinstance(plane, TpuPlane)
     plane.async_ops.event(plane.metadata(PALLAS), 0, 5, flops=9)
     _, query = ingest(space)
-    assert query(EVENT_COSTS) == [(None, None, None)]
+    assert query("SELECT COUNT(*) FROM ops WHERE flops IS NOT NULL") == [(0,)]
 
 
-def test_parts_of_a_run_add_up() -> None:
-    """One part has two events of 10, the other one of 40: the mean is 20."""
-    one, other = EventCosts(), EventCosts()
-    one._add(3, "flops", 2, 20)
-    other._add(3, "flops", 1, 40)
-    other._add(4, "bytes_accessed", 1, 7)
-    one.update(other)
-    assert one.means() == {(3, "flops"): 20, (4, "bytes_accessed"): 7}
+def two_programs() -> Space:
+    """One text in two programs without ids: a product of 64 rows and one of 4, each twice, of 3 us and 1 us."""
+    space = Space()
+    tpu = space.tpu(0)
+    kernel = tpu.instruction(PALLAS, hlo_category="custom-call")
+    for number, (name, size, us) in enumerate([("jit_a", 3_000_000, 3), ("jit_b", 1_000_000, 1)] * 2):
+        start = number * 5_000_000
+        tpu.modules.event(name, start, us * 1_000_000)
+        tpu.ops.event(kernel, start, us * 1_000_000, flops=size, model_flops=size, bytes_accessed=size)
+    return space
+
+
+def test_one_text_in_two_programs_has_the_costs_of_each(tmp_path: Path) -> None:
+    """A mean of 2e6 would make the product of 1e6 twice as efficient as it is; 1e6 operations in 1 us are 1 TFLOP/s."""
+    warehouse = Warehouse(tmp_path / "w")
+    warehouse.ingest(two_programs().write(tmp_path / "x.xplane.pb"))
+    rows = warehouse.query("SELECT flops, tflops_per_s FROM metrics.gemm_efficiency ORDER BY flops").rows()
+    assert rows == [(1_000_000, pytest.approx(1.0)), (3_000_000, pytest.approx(1.0))]
+    assert warehouse.query("SELECT hbm_gbps FROM metrics.hbm_bandwidth").scalar() == pytest.approx(1000.0)
+
+
+def test_time_of_ops_that_state_nothing_is_unsized(ingest: Any) -> None:
+    """Of five executions two state flops, one states 0, which says nothing of a kernel, and two state nothing."""
+    _, query = ingest(capture({"flops": 9, "bytes_accessed": 9}, {"flops": 9}, {"flops": 0}, {}, {}))
+    [(detail,)] = query("SELECT detail FROM quality_flags WHERE flag = 'unsized_time'")
+    assert detail.startswith("the bytes of 80% and the flops of 60% of the compute time are unknown (matmul 80%)")
 
 
 def test_metrics_use_what_events_state(tmp_path: Path) -> None:

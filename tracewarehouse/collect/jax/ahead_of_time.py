@@ -2,8 +2,8 @@
 
 One process compiles many runs. Each line of its standard input is JSON with a run, the run of the whole model, of which
 it may be the first layers, a topology and a folder. For each it prints a line: null, or the compiler's reason why it
-refuses the run. KEPT is a folder that keeps the programs, by the digest of what the compiler is given; "" keeps none. No
-weight is read or made: the programs need only shapes.
+refuses the run. KEPT is a folder that keeps the programs, by the digest of what the compiler is given; "" keeps none.
+No weight is read or made: the programs need only shapes.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class Devices:
 
     def _ops(self, where: str) -> pa.Table:
         return self._run.arrow(
-            "SELECT event_id, instruction_id, start_ps, duration_ps, phase, step, execution, is_leaf, layer "
+            "SELECT event_id, instruction_id, start_ps, duration_ps, phase, step, execution, iteration, "
+            "is_leaf, layer "
             f"FROM (SELECT * FROM main.ops WHERE {self._run.in_selection} AND {where}) AS o "
             f"LEFT JOIN (SELECT event_id, layer FROM models.op_layers WHERE {self._run.in_run}) AS l USING (event_id) "
             "ORDER BY event_id"
@@ -110,6 +111,7 @@ class Devices:
         phase = w.texts("phase", phases)
         step, no_step = optional(ops, "step")
         layer, no_layer = optional(ops, "layer")
+        iteration, no_iteration = optional(ops, "iteration")
         execution, no_execution = optional(ops, "execution")
         run_id = np.array([run_ids.get(e, -1) for e in range(int(execution.max(initial=0)) + 1)], np.int64)[execution]
         no_run_id = no_execution | (run_id == -1)
@@ -120,6 +122,7 @@ class Devices:
             return [
                 self._instructions.arguments.take(instructions.take(place)),
                 w.integers("layer", layer[some], no_layer[some]),
+                w.integers("iteration", iteration[some], no_iteration[some]),
                 phase.take(phase_codes.take(place)),
                 w.integers("step", step[some], no_step[some]),
                 w.integers("run_id", run_id[some], no_run_id[some]),

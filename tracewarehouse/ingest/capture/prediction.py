@@ -1,4 +1,4 @@
-"""Reads what a predicted capture says of its prediction: what was compiled, for which slice, and timed by which rules."""
+"""Reads what a predicted capture says of itself: what was compiled, for which slice, and timed by which rules."""
 
 from __future__ import annotations
 
@@ -59,9 +59,15 @@ class Prediction(BaseModel):
     capacity_bytes: Int64 | None = Field(default=None, description="memory of a device")
     phases: list[PredictedPhase] = Field(min_length=1, max_length=16)
 
+    @property
+    def host_ps(self) -> int:
+        """Time that the host adds to each step, in picoseconds."""
+        return round(self.host_ms * 1e9)
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of main.predictions."""
-        shared = self.model_dump(exclude={"phases", "chip", "chip_price_usd_per_h", "kernels"})
+        shared = self.model_dump(exclude={"phases", "chip", "chip_price_usd_per_h", "kernels", "host_ms"})
+        shared["host_ps"] = self.host_ps
         shared["kernels"] = json.dumps(self.kernels, sort_keys=True) if self.kernels else None
         for phase in self.phases:
             yield shared | phase.model_dump()

@@ -248,4 +248,7 @@ def _complete(device: Device, known: dict[str, Any]) -> None:
     device.link, device.peak_link_gbps, device.peak_die_gbps = known["link"], known["link_gbps"], known.get("die_gbps")
     device.peak_ici_gbps = known["link_gbps"] if is_ici else None
     if price := known.get("list_price"):
-        device.chip_price_usd_per_h, device.chip_price_source = price["usd_per_chip_h"], f"{price['source']}, {price['date']}"
+        device.chip_price_usd_per_h, device.chip_price_source = (
+            price["usd_per_chip_h"],
+            f"{price['source']}, {price['date']}",
+        )

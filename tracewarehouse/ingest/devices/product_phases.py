@@ -177,7 +177,8 @@ class _Tally:
         self.programs = list(numbers)
         self._timeline = timeline
         self._program = np.array([*of_run, -1])
-        self._until = sampled_until(timeline.runs)
+        self.until = sampled_until(timeline.runs)
+        """Time up to which events are read."""
         self._events = 0
         self._executions: dict[Program, set[int]] = {}
         self._ops: dict[tuple[Program, int], tuple[int, int, int]] = {}
@@ -185,7 +186,10 @@ class _Tally:
         """The instructions that may be products, and what else names them, by the number that `add` is given."""
 
     def add(self, op: Int64, start: Int64, duration: Int64) -> bool:
-        """Add events by the number of their instruction, times in ps; return whether enough have been read."""
+        """Add events of a line by the number of their instruction, times in ps; return whether the line is read.
+
+        A device with many events is read up to one time on all of its lines, so that each execution has all its ops.
+        """
         execution = self._timeline.executions_at(start)
         program = self._program[execution]
         _, first, inverse, count = np.unique(
@@ -203,7 +207,9 @@ class _Tally:
         for i in np.unique(execution[execution >= 0]).tolist():
             self._executions.setdefault(self.programs[self._program[i]], set()).add(i)
         self._events += len(start)
-        return self._events >= FIRST_EVENTS or bool(len(start) and start[-1] >= self._until)
+        if len(start) and self._events >= FIRST_EVENTS:
+            self.until = min(self.until, int(start[-1]))
+        return bool(len(start) and start[-1] >= self.until)
 
     def products(self, program: Program) -> tuple[list[_Product], int]:
         """The products of a program, by their first start, and the number of its executions that were read."""
@@ -228,48 +234,51 @@ def _read_tpu(tally: _Tally, survey: HostSurvey, device_id: int, instructions: I
         for batches in survey.op_lines(plane):
             for batch in batches:
                 if tally.add(row_instruction[batch.metadata].astype(np.int64), batch.start_ps, batch.duration_ps):
-                    break
+                    break  # another line of the device may have begun as early
 
 
 def _read_named(tally: _Tally, survey: HostSurvey, number: int) -> None:
     """Read a GPU or virtual CPU device, whose events name their instruction; an Hlo Proto or HLO text describes it."""
     known: dict[tuple[str, str, int | None], int] = {}
-    for plane, events, is_own in _named_events(survey, number):
-        stats = {s.name: s for s in events.stats}
-        op, ops = codes(stats.get("hlo_op"), len(events))
-        module, modules = codes(stats.get("hlo_module"), len(events))
-        program, has_program = integers(stats.get("program_id"), len(events))
-        at = np.flatnonzero(is_own & (op >= 0) & (module >= 0))
-        columns = (c[at].tolist() for c in (op, module, program, has_program))
-        keys = [(ops[o], modules[m], p % (1 << 64) if has else None) for o, m, p, has in zip(*columns, strict=True)]
-        for (name, of_module, program_id), row in dict(zip(keys, at.tolist(), strict=True)).items():
-            if (name, of_module, program_id) in known:
-                continue
-            known[name, of_module, program_id] = i = len(known)
-            compiled = survey.modules.find(program_id, of_module)
-            code = int(events.metadata[row])
-            said = plane.event_metadata[code].name if code >= 0 else ""
-            hlo = compiled.instruction(name) if compiled else parse_instruction(said)
-            if hlo and is_product(hlo, None, hlo.op_name):
-                tally.found[i] = hlo, f"{hlo.op_name} {name}"
-        if len(at):
-            tally.add(np.array([known[k] for k in keys], np.int64), events.start_ps[at], events.duration_ps[at])
+    for plane, line in _named_lines(survey, number):
+        for events, is_own in line:
+            stats = {s.name: s for s in events.stats}
+            op, ops = codes(stats.get("hlo_op"), len(events))
+            module, modules = codes(stats.get("hlo_module"), len(events))
+            program, has_program = integers(stats.get("program_id"), len(events))
+            at = np.flatnonzero(is_own & (op >= 0) & (module >= 0) & (events.start_ps <= tally.until))
+            columns = (c[at].tolist() for c in (op, module, program, has_program))
+            keys = [(ops[o], modules[m], p % (1 << 64) if has else None) for o, m, p, has in zip(*columns, strict=True)]
+            for (name, of_module, program_id), row in dict(zip(keys, at.tolist(), strict=True)).items():
+                if (name, of_module, program_id) in known:
+                    continue
+                known[name, of_module, program_id] = i = len(known)
+                compiled = survey.modules.find(program_id, of_module)
+                code = int(events.metadata[row])
+                said = plane.event_metadata[code].name if code >= 0 else ""
+                hlo = compiled.instruction(name) if compiled else parse_instruction(said)
+                if hlo and is_product(hlo, None, hlo.op_name):
+                    tally.found[i] = hlo, f"{hlo.op_name} {name}"
+            of_line = np.array([known[k] for k in keys], np.int64)
+            tally.add(of_line, events.start_ps[at], events.duration_ps[at])
+            if len(events) and events.start_ps[-1] >= tally.until:
+                break
 
 
-def _named_events(survey: HostSurvey, number: int) -> Iterator[tuple[Plane, EventBatch, Flags]]:
-    """Yield the plane and the events of the host's device of that position, and which of them are its own."""
+def _named_lines(survey: HostSurvey, number: int) -> Iterator[tuple[Plane, Iterator[tuple[EventBatch, Flags]]]]:
+    """Yield the plane and the events of each line of the host's device of that position, and which are its own."""
     if survey.cpu and survey.cpu_position is not None:
         plane = survey.host.trace.planes[survey.cpu_position]
-        yield from ((plane, line.events, line.is_op & (line.ordinal == number)) for line in survey.cpu.lines)
+        yield from ((plane, iter([(x.events, x.is_op & (x.ordinal == number))])) for x in survey.cpu.lines)
         return
     timeline = survey.device_timelines[number][1]
     for position in [i for i, p in survey.planes.items() if p.timeline is timeline and not p.is_sparse_core]:
         plane = survey.host.trace.planes[position]
         for line in plane.lines:
             if line.name.startswith(STREAM_PREFIX):
-                for b in survey.host.trace.batches(plane, line):
-                    moved = replace(b, start_ps=b.start_ps + survey.host.clock_offset_ps)
-                    yield plane, moved, np.ones(len(b), bool)
+                batches = survey.host.trace.batches(plane, line)
+                moved = (replace(b, start_ps=b.start_ps + survey.host.clock_offset_ps) for b in batches)
+                yield plane, ((b, np.ones(len(b), bool)) for b in moved)
 
 
 def _rows_and_columns(hlo: Instruction) -> tuple[int, int] | None:

@@ -283,5 +283,7 @@ def _prediction(hosts: Sequence[Host]) -> Prediction | None:
 
     found = [prediction_of(h.trace, h.file_name) for h in hosts]
     if any(p != found[0] for p in found):
-        raise MalformedError(f"{hosts[0].file_name}: of its hosts some are predicted otherwise than others, or recorded")
+        raise MalformedError(
+            f"{hosts[0].file_name}: of its hosts some are predicted otherwise than others, or recorded"
+        )
     return found[0]

@@ -37,6 +37,7 @@ class OpFacts(NamedTuple):
     `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
     `trips` is the number of iterations of a loop, 0 if the compiler does not tell it, None if it is no loop.
     `is_outside` says that it is named after the embedding or the output head, which no layer has.
+    The compiler does not know what an `is_custom_call` costs, so that a stated 0 is no cost there.
     """
 
     name: str
@@ -52,6 +53,7 @@ class OpFacts(NamedTuple):
     trips: int | None = None
     contracts: bool = False
     is_outside: bool = False
+    is_custom_call: bool = False
 
     @property
     def is_collective(self) -> bool:
@@ -129,8 +131,6 @@ class InstructionRow:
     """The part of bytes_accessed in HBM, if the profiler splits it by memory."""
     on_chip_bytes: int | None = None
     """The part in memories of the chip itself."""
-    event_costs: dict[str, int] = field(default_factory=dict)
-    """The costs that its events state and it does not, by stat: the mean over the events."""
     given: KernelCost | None = None
     """Its cost, if the user gave one."""
     is_communicating: bool = False
@@ -214,6 +214,7 @@ class InstructionRow:
             self._trips,
             self.contracts,
             self.contracts and op_names.layer_and_part(self.op_name)[1] in ("embed", "lm_head"),
+            self.hlo is not None and self.hlo.opcode == "custom-call",
         )
 
     @property
@@ -243,11 +244,6 @@ class InstructionRow:
         shape = self.hlo.shape if self.collective.role == "start" else of_done
         kind = base_opcode(self.hlo.opcode) if self.collective.link else self.collective.kind
         return f"{kind} {shape.text}" if shape is not None else None
-
-    def stated_cost(self, name: str) -> int | None:
-        """Return flops, model_flops or bytes_accessed as it states them, or else its events; None if neither does."""
-        stated: int | None = getattr(self, name)
-        return self.event_costs.get(name) if stated is None else stated
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""
@@ -286,9 +282,6 @@ class InstructionRow:
             "bytes_accessed": self.bytes_accessed,
             "hbm_bytes_accessed": self.hbm_bytes,
             "on_chip_bytes_accessed": self.on_chip_bytes,
-            "event_flops": self.event_costs.get("flops"),
-            "event_model_flops": self.event_costs.get("model_flops"),
-            "event_bytes_accessed": self.event_costs.get("bytes_accessed"),
             "given_flops": self.given.flops if self.given else None,
             "given_bytes_accessed": self.given.bytes if self.given else None,
             "op_name": self.op_name,

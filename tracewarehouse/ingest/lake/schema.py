@@ -132,8 +132,8 @@ RUNS = _table(
     """
     name!                 VARCHAR  Short name for people: from the manifest, or else the name of the capture's file or
         folder.
-    origin!               VARCHAR  Where the times come from: recorded (a profiler measured them), predicted (computed from
-        the compiled programs; nothing ran), or compiled (a program alone, which has none).
+    origin!               VARCHAR  Where the times come from: recorded (a profiler measured them), predicted (computed
+        from the compiled programs; nothing ran), or compiled (a program alone, which has none).
     backend!              VARCHAR  Kind of the devices: tpu, gpu, cpu (virtual devices), or unknown.
     format!               VARCHAR  Format of the capture: xplane or chrome; of a compiled program, hlo_proto or
         hlo_text.
@@ -319,10 +319,6 @@ INSTRUCTIONS = _table(
     hbm_bytes_accessed    BIGINT   Part of bytes_accessed in HBM, as memory_access_breakdown splits it; a start states
         what an asynchronous op reads, its done what it writes. NULL without that stat. [bytes]
     on_chip_bytes_accessed  BIGINT  Part of bytes_accessed in memories of the chip itself, in the same way. [bytes]
-    event_flops           BIGINT   Floating-point operations of one execution, if the profiler states them on events
-        and not on the instruction; the mean where they differ, rounded. [FLOP]
-    event_model_flops     BIGINT   The same of model_flops. [FLOP]
-    event_bytes_accessed  BIGINT   The same of bytes_accessed. [bytes]
     given_flops           BIGINT   Floating-point operations of one execution that `tw ingest --costs` gave; these
         replace flops. [FLOP]
     given_bytes_accessed  BIGINT   Memory traffic of one execution that `tw ingest --costs` gave. [bytes]
@@ -389,6 +385,10 @@ OPS = _table(
     phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
         step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
+    flops               BIGINT   Floating-point operations of the op, if its event states them; NULL where at most its
+        instruction does. [FLOP]
+    model_flops         BIGINT   The same of model_flops. [FLOP]
+    bytes_accessed      BIGINT   The same of bytes_accessed. [bytes]
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
     basis               VARCHAR  Of a predicted op: what its duration follows from, such as compiler_cycles, links,
@@ -653,8 +653,9 @@ PREDICTIONS = _table(
     ici_factor!        DOUBLE   What-if: rate of the links over the real ones; 1 for the real ones. [ratio]
     kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
         microseconds; NULL without any.
-    host_ms!           DOUBLE   Time that the host was said to add to each step. [ms]
-    calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with tracewarehouse.
+    host_ps!           BIGINT   Time that the host was said to add to each step. [ps]
+    calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with
+        tracewarehouse.
     argument_bytes     BIGINT   Memory of a device for weights, caches and inputs, of the whole model. [bytes]
     output_bytes       BIGINT   Memory for results that no argument's memory holds. [bytes]
     temporary_bytes    BIGINT   Memory for intermediate values. [bytes]
@@ -680,8 +681,8 @@ TABLES: dict[str, Table] = {
     t.name: t
     for t in (
         RUNS, QUALITY_FLAGS, HOSTS, DEVICES, PLANES, LINES, INSTRUCTIONS, OPS, COLLECTIVES, COPIES, COLLECTIVE_GROUPS,
-        MESH_AXES, TRAFFIC, PHASES, PREDICTIONS, STEP_BATCHES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS, PLANE_STATS,
-        METADATA_STATS, STAT_METADATA, METRIC_VALUES,
+        MESH_AXES, TRAFFIC, PHASES, PREDICTIONS, STEP_BATCHES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS,
+        PLANE_STATS, METADATA_STATS, STAT_METADATA, METRIC_VALUES,
     )
 }  # fmt: skip
 """All tables by name, in the order in which they are documented."""

@@ -27,7 +27,6 @@ from tracewarehouse.ingest.layers.layer_loops import KnownModel
 from tracewarehouse.ingest.layers.sequence import Execution
 from tracewarehouse.ingest.tables.lines import LinesWritten
 from tracewarehouse.ingest.tables.staging import RunWriters
-from tracewarehouse.ingest.tables.stats import EventCosts
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import Costs
@@ -204,16 +203,6 @@ _MOST_UNSIZED = 0.1
 """Share of the compute time that may lack a cost; a larger share is flagged."""
 
 
-def take_event_costs(rows: Sequence[InstructionRow], parts: Iterable[EventCosts]) -> None:
-    """Set the costs that an instruction does not state and its events do; `parts` are those of the run's parts."""
-    costs = EventCosts()
-    for part in parts:
-        costs.update(part)
-    for (number, name), mean in costs.means().items():
-        if getattr(rows[number], name) is None:
-            rows[number].event_costs[name] = mean
-
-
 def give_costs(rows: Iterable[InstructionRow], costs: Costs | None) -> list[Flag]:
     """Set the given costs of the instructions that compute, and return a flag that names the file and its patterns."""
     if costs is None:
@@ -230,20 +219,30 @@ def give_costs(rows: Iterable[InstructionRow], costs: Costs | None) -> list[Flag
     return [Flag("given_costs", f"{sentence}; {', '.join(unused)} matches none" if unused else sentence)]
 
 
-def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[np.float64]]) -> Iterator[Flag]:
+def unsized_time(
+    rows: Sequence[InstructionRow],
+    time_ps: Iterable[npt.NDArray[np.float64]],
+    sized_ps: Sequence[Mapping[str, npt.NDArray[np.float64]]],
+) -> Iterator[Flag]:
     """Yield a flag if much of the compute time is in ops whose bytes or operations are unknown while others' are known.
 
-    `rows` have the given costs. `time_ps` is self time by instruction id, of each part of the run.
+    Args:
+        rows: the instructions with the given costs.
+        time_ps: self time by instruction id, of each part of the run.
+        sized_ps: the part of it in ops whose events state bytes or flops.
     """
     total = _summed(time_ps, len(rows))
-    computing = [(row, ps) for row, ps in zip(rows, total.tolist(), strict=True) if ps and row.op_class == "compute"]
-    compute_ps = sum(ps for _, ps in computing)
+    computing = [
+        (n, r, t) for n, (r, t) in enumerate(zip(rows, total.tolist(), strict=True)) if t and r.op_class == "compute"
+    ]
+    compute_ps = sum(ps for _, _, ps in computing)
     unsized: dict[str, dict[str, float]] = {}
     for what, stated in (("bytes", ("bytes_accessed",)), ("flops", ("model_flops", "flops"))):
         kernels: dict[str, float] = {}
-        for row, ps in computing:
-            if not _is_sized(row, getattr(row.given, what, None), [row.stated_cost(name) for name in stated]):
-                kernels[kernel_name(row.name)] = kernels.get(kernel_name(row.name), 0) + ps
+        sized = _summed((part[what] for part in sized_ps if what in part), len(rows)).tolist()
+        for number, row, ps in computing:
+            if ps > sized[number] and not _is_sized(row, getattr(row.given, what, None), stated):
+                kernels[kernel_name(row.name)] = kernels.get(kernel_name(row.name), 0) + ps - sized[number]
         if _MOST_UNSIZED * compute_ps < sum(kernels.values()) < compute_ps:
             unsized[what] = kernels
     if unsized:
@@ -270,12 +269,11 @@ def kernel_communication(rows: Sequence[InstructionRow], time_ps: Iterable[npt.N
         yield Flag("kernel_communication", f"{share} send data to other devices themselves ({named})")
 
 
-def _is_sized(row: InstructionRow, given: int | None, stated: Iterable[int | None]) -> bool:
-    """True if a cost is known; the compiler does not know that of a custom call, so 0 is none there."""
-    if given is not None:
-        return True
+def _is_sized(row: InstructionRow, given: int | None, stats: Iterable[str]) -> bool:
+    """True if the instruction's cost is known; the compiler does not know that of a custom call, so 0 is none there."""
     is_custom = row.hlo is not None and row.hlo.opcode == "custom-call"
-    return any(each if is_custom else each is not None for each in stated)
+    stated: list[int | None] = [getattr(row, name) for name in stats]
+    return given is not None or any(each if is_custom else each is not None for each in stated)
 
 
 def write_instructions(writers: RunWriters, survey: RunSurvey) -> None:

@@ -25,7 +25,7 @@ from tracewarehouse.ingest.layers.sequence import Execution
 from tracewarehouse.ingest.tables.leaf_ops import LeafTimes, lines_leaf_times
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpWriter
 from tracewarehouse.ingest.tables.staging import RunFolder
-from tracewarehouse.ingest.tables.stats import EventCosts, write_event_stats
+from tracewarehouse.ingest.tables.stats import write_event_stats
 
 EVENT_TABLES = ("ops", "copies", "host_events", "counters", "event_stats")
 
@@ -67,7 +67,7 @@ class PlaneLines:
 
 @dataclass
 class LinesWritten:
-    """The result of writing some lines; `programs`, `time_ps`, `costs` and `leaf_ops` are those of `OpWriter`."""
+    """The result of writing some lines; `programs`, `time_ps`, `sized_ps` and `leaf_ops` are those of `OpWriter`."""
 
     executions: CollectiveExecutions
     files: dict[str, tuple[Path, int]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class LinesWritten:
     programs: dict[int, tuple[str, int | None]] = field(default_factory=dict)
     sampled: list[Execution] = field(default_factory=list)
     time_ps: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    costs: EventCosts = field(default_factory=EventCosts)
+    sized_ps: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     leaf_ops: Counter[tuple[int, bool]] = field(default_factory=Counter)
 
 
@@ -127,7 +127,7 @@ class LineTables:
         self.written.files = {n: (w.path, w.rows) for n, w in self.writers.items() if w.rows}
         self.written.programs = self.ops.programs
         self.written.time_ps = self.ops.time_ps
-        self.written.costs = self.ops.costs
+        self.written.sized_ps = self.ops.sized_ps
         self.written.leaf_ops = self.ops.leaf_ops
         self.written.sampled = [e for device in self.ops.sampled.values() for e in device.executions()]
         return self.written

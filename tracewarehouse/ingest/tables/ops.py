@@ -22,7 +22,7 @@ from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 from tracewarehouse.ingest.layers.loops import LoopFacts, LoopPlaces, loop_facts, places_in_containers
 from tracewarehouse.ingest.tables.leaf_ops import NO_LEAF, CopyOps, CopyWriter, LeafOrder, LeafTimes
-from tracewarehouse.ingest.tables.stats import EventCosts, unheld, write_event_stats
+from tracewarehouse.ingest.tables.stats import COSTS, unheld, write_event_stats
 
 _COMMUNICATION, _COPY = OP_CLASSES.index("communication"), OP_CLASSES.index("copy")
 _ORDERED = ("idle_before", "overlap", "class_overlap")
@@ -72,6 +72,7 @@ class OpWriter:
         self._op_class: Int8 = np.zeros(0, np.int8)
         self._has_collective: Flags = np.zeros(0, bool)
         self._lacks_program: Flags = np.zeros(0, bool)
+        self._is_custom_call: Flags = np.zeros(0, bool)
         self._loop_facts = loop_facts(())
         self._executions = executions
         self._copies = CopyWriter(writers["copies"])
@@ -81,8 +82,8 @@ class OpWriter:
         """Some executions of each device whose timeline has any, by device id."""
         self.time_ps: npt.NDArray[np.float64] = np.zeros(0)
         """Self time of the ops of each instruction on all devices, by instruction id."""
-        self.costs = EventCosts()
-        """The costs that events state, instead of their instructions."""
+        self.sized_ps: dict[str, npt.NDArray[np.float64]] = {}
+        """The part of `time_ps` in ops whose events state flops, and in those whose events state bytes."""
         self.leaf_ops: Counter[tuple[int, bool]] = Counter()
         """Number of leaf ops, by device id and whether an execution holds them."""
         self._order = LeafOrder()
@@ -158,18 +159,20 @@ class OpWriter:
                 parent = Nullable(event_id[order][nesting.parent], nesting.parent >= 0)
         op_class = self.op_classes()
         leaf_times, is_leaf = None, op_class[instruction] != NO_LEAF
+        stats = {s.name: s for s in events.stats}
+        costs: dict[str, Nullable | None] = {}
         loops = events.loops[order] if events.loops else LoopPlaces.nowhere(n)
         if line.is_op_line:
             times = events.leaf_times
             leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])
             if not events.loops and parent:
                 loops = places_in_containers(nesting, instruction, self._loop_facts)
+            costs = {name: _stat(stats.get(name), n, order, lowest=0) for name in COSTS}
             if line.device_id is not None:
                 self._count(line.device_id, events.execution[order], instruction, start, self_ps, is_leaf, loops)
-                self.costs.add(events.instruction_id, events.stats)
+                self._count_sized(instruction, self_ps, costs)
                 if self._has_windows:
                     self._executions.add_busy(line.device_id, start[is_leaf], end[order][is_leaf])
-        stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
             {
@@ -191,6 +194,7 @@ class OpWriter:
                 "iteration": Nullable.from_zero(loops.iteration),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
+                **costs,
                 **{name: _stat(stats.get(name), n, order) for name in OWN_STATS},
                 **_prediction(stats, n, order),
             },
@@ -231,9 +235,16 @@ class OpWriter:
             sampled.follow(execution, instruction, start, self_ps, is_leaf, loops)
         for is_held in (True, False):
             self.leaf_ops[device_id, is_held] += int(np.count_nonzero(is_leaf & ((execution >= 0) == is_held)))
-        time_ps = np.bincount(instruction, self_ps, len(self.time_ps)).astype(np.float64)
-        time_ps[: len(self.time_ps)] += self.time_ps
-        self.time_ps = time_ps
+        self.time_ps = _with_times(self.time_ps, instruction, self_ps)
+
+    def _count_sized(self, instruction: Int32, self_ps: Int64, costs: Mapping[str, Nullable | None]) -> None:
+        for what, names in (("flops", ("flops", "model_flops")), ("bytes", ("bytes_accessed",))):
+            stated = [cost for name in names if (cost := costs[name])]
+            if stated:
+                of_kernel = self._is_custom_call[instruction]
+                is_sized = np.any([c.is_known & ~(of_kernel & (c.values == 0)) for c in stated], axis=0)
+                before = self.sized_ps.get(what, np.zeros(0))
+                self.sized_ps[what] = _with_times(before, instruction[is_sized], self_ps[is_sized])
 
     def _keep_collectives(
         self,
@@ -266,6 +277,7 @@ class OpWriter:
             self._op_class = np.array([OP_CLASSES.index(f.op_class) for f in self._facts], np.int8)
             self._has_collective = np.array([f.has_collective for f in self._facts], bool)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
+            self._is_custom_call = np.array([f.is_custom_call for f in self._facts], bool)
             self._loop_facts = loop_facts(self._facts)
         return self._op_class
 
@@ -309,6 +321,13 @@ class OpWriter:
             self._counters.write(len(s.rows), base | columns)
 
 
+def _with_times(time_ps: npt.NDArray[np.float64], instruction: Int32, self_ps: Int64) -> npt.NDArray[np.float64]:
+    """Time by instruction id, with that of these ops."""
+    total = np.bincount(instruction, self_ps, len(time_ps)).astype(np.float64)
+    total[: len(time_ps)] += time_ps
+    return total
+
+
 def _order(start: Int64, duration: Int64) -> Int64 | slice:
     """Sorts events by start, longer ones first; most lines are already in that order."""
     is_later, is_tie = start[1:] > start[:-1], start[1:] == start[:-1]
@@ -329,12 +348,12 @@ def _number(column: StatColumn, i: int) -> float | None:
         return None
 
 
-def _stat(column: StatColumn | None, count: int, order: Int64 | slice) -> Nullable | None:
-    """An integer stat as a nullable column in the given order."""
+def _stat(column: StatColumn | None, count: int, order: Int64 | slice, lowest: int = -(1 << 63)) -> Nullable | None:
+    """An integer stat as a nullable column in the given order; smaller values than the lowest are unknown."""
     if column is None:
         return None
     values, is_known = integers(column, count)
-    return Nullable(values[order], is_known[order])
+    return Nullable(values[order], (is_known & (values >= lowest))[order])
 
 
 def _prediction(stats: Mapping[str, StatColumn], count: int, order: Int64 | slice) -> dict[str, Any]:

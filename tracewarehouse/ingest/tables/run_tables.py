@@ -25,7 +25,6 @@ from tracewarehouse.ingest.tables.derived import (
     give_costs,
     kernel_communication,
     place_in_layers,
-    take_event_costs,
     unsized_time,
     write_collectives,
     write_instructions,
@@ -95,7 +94,6 @@ def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None)
         instruction_flags += place_in_layers(
             survey, (e for p in events.parts for e in p.sampled), [p.time_ps for p in events.parts]
         )
-        take_event_costs(survey.instructions.rows, (p.costs for p in events.parts))
         instruction_flags += give_costs(survey.instructions.rows, survey.costs)
         write_instructions(writers, survey)
         collectives = write_collectives(writers, survey, events.parts)
@@ -126,7 +124,7 @@ def _flags(
     yield from (Flag("hlo_unreadable", note) for note in survey.hlo_notes)
     yield from instruction_flags
     time_ps = [p.time_ps for p in parts]
-    yield from unsized_time(survey.instructions.rows, time_ps)
+    yield from unsized_time(survey.instructions.rows, time_ps, [p.sized_ps for p in parts])
     yield from kernel_communication(survey.instructions.rows, time_ps)
     if len(survey.devices) > 1:
         yield from missing_hlo(survey.instructions.rows, time_ps)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.batches import integers
-from tracewarehouse.ingest.columns.records import Int32, Int64, Stat, StatColumn, StatKind
+from tracewarehouse.ingest.columns.records import Int64, Stat, StatColumn, StatKind
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 
 _INT64_END = 1 << 63
@@ -28,42 +27,7 @@ def write_event_stats(writer: TableWriter, event_ids: Int64, columns: Iterable[S
 
 
 COSTS = ("flops", "model_flops", "bytes_accessed")
-"""Stats that say what an op costs."""
-
-
-class EventCosts:
-    """The costs that the events of each instruction state; some profilers state them there, not on the instruction."""
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[int, str], tuple[int, int]] = {}
-
-    def add(self, instruction: Int32, stats: Iterable[StatColumn]) -> None:
-        """Add what events state; `instruction` is the id of each."""
-        for column in stats:
-            if column.name not in COSTS:
-                continue
-            values, is_known = integers(column, len(instruction))
-            order = np.argsort(instruction[is_known], kind="stable")
-            values, of_event = values[is_known][order], instruction[is_known][order]
-            for number, first, count in zip(*np.unique(of_event, return_index=True, return_counts=True), strict=True):
-                stated = values[first : first + count]
-                low, high = int(stated.min()), int(stated.max())
-                self._add(
-                    int(number), column.name, int(count), sum(stated.tolist()) if low < high else low * int(count)
-                )
-
-    def _add(self, instruction: int, name: str, count: int, total: int) -> None:
-        known_count, known_total = self._sums.get((instruction, name), (0, 0))
-        self._sums[instruction, name] = known_count + count, known_total + total
-
-    def update(self, other: EventCosts) -> None:
-        """Add the costs of another part of the run."""
-        for (instruction, name), (count, total) in other._sums.items():
-            self._add(instruction, name, count, total)
-
-    def means(self) -> dict[tuple[int, str], int]:
-        """Return the mean over the events that state a cost, rounded, by instruction id and stat."""
-        return {key: (2 * total + count) // (2 * count) for key, (count, total) in self._sums.items()}
+"""Stats that say what an op costs; of the events on a line of ops they are columns of main.ops too."""
 
 
 def write_instruction_stats(writer: TableWriter, stats_of: Sequence[Sequence[Stat]]) -> None:

@@ -24,9 +24,9 @@ exported AS (
     o.plane LIKE '/device:%' AND o.plane NOT LIKE '/device:GPU:%' AS has_facts,
     COALESCE(s.event_name, i.name) AS name,
     i.category, o.start_ps, o.duration_ps, o.device_offset_ps, o.device_duration_ps,
-    COALESCE(i.bytes_accessed, i.event_bytes_accessed, s.raw_bytes_accessed) AS copied_bytes,
-    COALESCE(i.bytes_accessed, i.event_bytes_accessed) AS bytes_accessed,
-    COALESCE(i.model_flops, i.event_model_flops) AS model_flops
+    COALESCE(o.bytes_accessed, i.bytes_accessed, s.raw_bytes_accessed) AS copied_bytes,
+    COALESCE(o.bytes_accessed, i.bytes_accessed) AS bytes_accessed,
+    COALESCE(o.model_flops, i.model_flops) AS model_flops
   FROM main.ops AS o
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   LEFT JOIN instruction_stats AS s USING (run_id, instruction_id)

@@ -8,16 +8,31 @@ parameters:
     The lines that the events belong to, as a list of structs; first_event_id is the line's first event, place its process
     and thread as members of a JSON object, kind the kind of the line, and is_named whether its events name their
     instruction.
-  is_for_viewers: Whether to round durations so that the Perfetto UI does not drop events.
+  is_for_viewers: >
+    Whether to round durations so that the Perfetto UI does not drop events, and to add arguments that tell the place of
+    an op in the model.
 reads_runs: [run]
 description: >
   The text of events in a Chrome trace, with the members that the profiler's exporter writes.
 notes: >
   The Perfetto UI rounds the start and the duration to nanoseconds one by one. For a viewer, an event that this would
-  make longer or shorter lasts from its rounded start to its rounded end, and exact_dur has its exact duration.
+  make longer or shorter lasts from its rounded start to its rounded end, and exact_dur has its exact duration. The
+  added arguments are layer, iteration, phase and step, where they are known. Costs that an op's own event states come
+  behind those of its instruction, because readers take the last of two arguments with one name.
 ---*/
 WITH events AS (
-  SELECT event_id, instruction_id, NULL AS name, start_ps, duration_ps, device_offset_ps, device_duration_ps
+  SELECT
+    event_id,
+    instruction_id,
+    NULL AS name,
+    start_ps,
+    duration_ps,
+    device_offset_ps,
+    device_duration_ps,
+    COALESCE(flops, model_flops, bytes_accessed) IS NOT NULL AS is_costed,
+    CASE WHEN is_for_viewers THEN iteration END AS iteration,
+    CASE WHEN is_for_viewers THEN phase END AS phase,
+    CASE WHEN is_for_viewers THEN step END AS step
   FROM main.ops
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
   UNION ALL
@@ -28,9 +43,19 @@ WITH events AS (
     start_ps,
     duration_ps,
     NULL AS device_offset_ps,
-    NULL AS device_duration_ps
+    NULL AS device_duration_ps,
+    FALSE AS is_costed,
+    NULL AS iteration,
+    NULL AS phase,
+    NULL AS step
   FROM main.host_events
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
+),
+
+layers AS (
+  SELECT event_id, layer
+  FROM models.op_layers
+  WHERE run_id = run AND event_id >= first_event AND event_id < end_event AND layer IS NOT NULL AND is_for_viewers
 ),
 
 all_stats AS (
@@ -196,14 +221,20 @@ written AS (
     s.samples,
     CONCAT_WS(
       ',',
-      s.members,
+      CASE WHEN NOT e.is_costed THEN s.members END,
       CASE WHEN e.is_named THEN i.named_members WHEN e.kind = 'async_ops' THEN i.async_members ELSE i.members END,
       '"device_offset_ps":"' || e.device_offset_ps || '"',
-      '"device_duration_ps":"' || e.device_duration_ps || '"'
+      '"device_duration_ps":"' || e.device_duration_ps || '"',
+      CASE WHEN e.is_costed THEN s.members END,
+      '"layer":"' || l.layer || '"',
+      '"iteration":"' || e.iteration || '"',
+      '"phase":"' || e.phase || '"',
+      '"step":"' || e.step || '"'
     ) AS members
   FROM shown AS e
   LEFT JOIN instructions AS i USING (instruction_id)
   LEFT JOIN stats AS s USING (event_id)
+  LEFT JOIN layers AS l USING (event_id)
 )
 
 SELECT

@@ -20,12 +20,11 @@ changed: First version.
 ---*/
 WITH sized AS (
   SELECT
-    run_id, t.phase, t.device_id, t.op_class, i.shape, i.operand_dtype, c.product_type,
-    COALESCE(c.model_flops, c.flops) AS flops,
+    run_id, t.phase, t.device_id, t.op_class, i.shape, i.operand_dtype, t.product_type,
+    COALESCE(t.model_flops, t.flops) AS flops,
     t.ops, t.self_ps
   FROM models.instruction_time AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-  INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
 ),
 
 shares AS (

@@ -7,6 +7,9 @@ description: >
 notes: >
   Sum these alone as device time: main.ops has every event of every line, and modules, loops and asynchronous copies
   cover the same time again.
+  Costs are those given at ingest, else what the profiler states on the event of the op, else what it states on the
+  instruction. The compiler does not know the cost of a custom call, such as a Pallas kernel, so that a stated 0 there
+  means unknown.
 ---*/
 SELECT
   run_id, o.event_id, o.device_id, instruction_id,
@@ -24,6 +27,21 @@ SELECT
   o.execution, o.iteration, o.phase, o.step, i.part,
   i.source, -- Source line, as file:line; NULL where not known.
   i.category,
+  -- Floating-point operations; NULL if unknown.
+  COALESCE(
+    i.given_flops, NULLIF(o.flops, CASE WHEN i.opcode = 'custom-call' THEN 0 END),
+    NULLIF(i.flops, CASE WHEN i.opcode = 'custom-call' THEN 0 END)
+  ) AS flops,
+  -- Floating-point operations without work that the compiler added.
+  COALESCE(
+    i.given_flops, NULLIF(o.model_flops, CASE WHEN i.opcode = 'custom-call' THEN 0 END),
+    NULLIF(i.model_flops, CASE WHEN i.opcode = 'custom-call' THEN 0 END)
+  ) AS model_flops,
+  -- Memory traffic; NULL if unknown.
+  COALESCE(
+    i.given_bytes_accessed, NULLIF(o.bytes_accessed, CASE WHEN i.opcode = 'custom-call' THEN 0 END),
+    NULLIF(i.bytes_accessed, CASE WHEN i.opcode = 'custom-call' THEN 0 END)
+  ) AS bytes_accessed,
   i.op_class -- What the device does in it - communication, copy or compute.
 FROM main.ops AS o
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)

@@ -25,11 +25,10 @@ changed: First version.
 ccl_bench: mfu
 ---*/
 WITH products AS (
-  SELECT run_id, t.phase, c.product_type, SUM(t.self_ps) AS self_ps
-  FROM models.instruction_time AS t
-  INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
-  WHERE c.product_type IS NOT NULL
-  GROUP BY run_id, t.phase, c.product_type
+  SELECT run_id, phase, product_type, SUM(self_ps) AS self_ps
+  FROM models.instruction_time
+  WHERE product_type IS NOT NULL
+  GROUP BY run_id, phase, product_type
 ),
 
 -- the type that takes most of it
@@ -48,14 +47,13 @@ peaks AS (
 -- what the ops of the steps computed
 worked AS (
   SELECT
-    run_id, e.phase,
-    CAST(SUM(c.model_flops * e.timed_ops) AS BIGINT) AS hlo_model_flops,
-    SUM(e.timed_self_ps) AS self_ps,
-    SUM(e.timed_self_ps) FILTER (WHERE c.model_flops IS NULL) AS unsized_ps
-  FROM models.instruction_time AS e
-  INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
-  WHERE e.op_class = 'compute' AND e.timed_ops > 0
-  GROUP BY run_id, e.phase
+    run_id, phase,
+    CAST(SUM(model_flops * timed_ops) AS BIGINT) AS hlo_model_flops,
+    SUM(timed_self_ps) AS self_ps,
+    SUM(timed_self_ps) FILTER (WHERE model_flops IS NULL) AS unsized_ps
+  FROM models.instruction_time
+  WHERE op_class = 'compute' AND timed_ops > 0
+  GROUP BY run_id, phase
 ),
 
 -- the steps whose time is known

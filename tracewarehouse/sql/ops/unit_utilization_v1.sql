@@ -25,7 +25,7 @@ WITH stated AS (
     'plane' AS source,
     COALESCE(double_value, int_value) AS percent
   FROM main.plane_stats
-  WHERE name LIKE '%_utilization_percent' AND COALESCE(double_value, int_value) IS NOT NULL
+  WHERE RIGHT(name, 20) = '_utilization_percent' AND COALESCE(double_value, int_value) IS NOT NULL
   UNION ALL
   SELECT
     run_id, host, device_id,
@@ -33,7 +33,7 @@ WITH stated AS (
     'samples' AS source,
     "value" AS percent
   FROM main.counters
-  WHERE name LIKE '%: _ util' AND "value" IS NOT NULL
+  WHERE RIGHT(name, 8) = ': % util' AND "value" IS NOT NULL
 ),
 
 -- integers, whose sum does not depend on their order

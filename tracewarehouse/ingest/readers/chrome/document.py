@@ -66,7 +66,16 @@ class Members(msgspec.Struct, gc=False, rename="camel"):
     device_properties: msgspec.Raw = NOTHING
 
 
+class _Metadata(msgspec.Struct, gc=False, frozen=True, rename="camel"):
+    added_arguments: tuple[str, ...] = ()
+
+
+class _Head(msgspec.Struct, gc=False):
+    metadata: _Metadata = _Metadata()
+
+
 _decode = msgspec.json.Decoder(list[Event]).decode
+_added = msgspec.json.Decoder(_Head).decode
 _members = msgspec.json.Decoder(Members).decode
 
 
@@ -145,6 +154,15 @@ class Document:
             raise ValueError("none")
         self._low += stop + len(mark)
         return events, mark
+
+    @property
+    def added_arguments(self) -> frozenset[str]:
+        """Names of the arguments that `tw export chrome` added to those of the profiler, if it wrote the trace."""
+        try:
+            added = _added(self._head + b"[]}").metadata.added_arguments if not self._is_list else ()
+        except _NO_JSON:  # the members that follow the events tell what is wrong
+            return frozenset()
+        return frozenset(added)
 
     def members(self) -> Members:
         """Return the members beside the events, once these have been read."""

@@ -82,7 +82,6 @@ class ChromeTrace(Trace):
         self._file = file
         self.size = file.size
         self._codes: dict[_Key, int] = {}  # number of each line, in the order of their first events
-        self._arguments = Arguments()
         self._process_names: dict[Id, str] = {}
         self._thread_names: dict[_Key, str] = {}
         self._left_out: Counter[str] = Counter()  # events of each phase that are not read
@@ -93,6 +92,7 @@ class ChromeTrace(Trace):
         self._added = [(np.zeros((3, 0), np.int64), np.zeros(0, np.int64))]
         try:
             document = Document(file, chunk)
+            self._arguments = Arguments(document.added_arguments)
             self._gather(document)
             members = document.members()
         except MalformedError as error:

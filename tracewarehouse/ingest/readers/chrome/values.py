@@ -131,9 +131,14 @@ class _Layout(NamedTuple):
 
 
 class Arguments:
-    """The arguments of events, piece by piece."""
+    """The arguments of events, piece by piece.
 
-    def __init__(self) -> None:
+    Args:
+        added: names of arguments that are none of the profiler's, and are left out.
+    """
+
+    def __init__(self, added: frozenset[str] = frozenset()) -> None:
+        self._added = added
         self._numbers: dict[_Key, int] = {}
         # by names with arguments; to compare texts takes less time than to hash
         self._last: dict[str, tuple[_Key, int]] = {}
@@ -148,7 +153,7 @@ class Arguments:
             names = (event.ph == "C", *facts)
             layout = layouts.get(names)
             if layout is None:
-                layout = layouts[names] = _layout(facts, is_counter=event.ph == "C")
+                layout = layouts[names] = self._layout(facts, is_counter=event.ph == "C")
             if not layout.shared:
                 metadata.append(self._numbers.setdefault(event.name, len(self._numbers)))
             else:
@@ -173,6 +178,12 @@ class Arguments:
             _column(name, np.array(rows, np.int64), values) for name, (rows, values) in sorted(columns.items())
         ]
 
+    def _layout(self, names: Mapping[str, Value], *, is_counter: bool) -> _Layout:
+        keys = METADATA_KEYS if "hlo_category" in names or "hlo_op" not in names else _NAMED_KEYS
+        shared = tuple(n for n in names if n in keys and not is_counter)
+        own = tuple(n for n in names if is_counter or (n not in keys and n not in self._added))
+        return _Layout(shared, itemgetter(*shared) if shared else lambda _: (), own)
+
     def metadata(self) -> list[EventMetadata]:
         """Return the event metadata in the order of their numbers; nothing can be added afterwards."""
         keys = list(self._numbers)
@@ -189,13 +200,6 @@ def _metadata(name: str, arguments: tuple[str, ...], values: Any) -> EventMetada
         else:
             stats.append(Stat(argument, kind, content))
     return EventMetadata(long_name or name, name if long_name else "", tuple(stats))
-
-
-def _layout(names: Sequence[str] | Mapping[str, Value], *, is_counter: bool) -> _Layout:
-    keys = METADATA_KEYS if "hlo_category" in names or "hlo_op" not in names else _NAMED_KEYS
-    shared = tuple(n for n in names if n in keys and not is_counter)
-    own = tuple(n for n in names if n not in keys or is_counter)
-    return _Layout(shared, itemgetter(*shared) if shared else lambda _: (), own)
 
 
 def merged(first: msgspec.Raw, second: msgspec.Raw) -> msgspec.Raw:

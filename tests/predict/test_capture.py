@@ -1,0 +1,253 @@
+"""A predicted run is a run: a small one, with its numbers by hand.
+
+Two v6e chips run a layer: weights of 8 MiB come to VMEM while a product of 1,024 tokens runs, then an all-reduce.
+
+    prefill, us    0    1                             41  43              63
+    core           [start)[-- fusion -----------------)[done)[- all-reduce -)
+    dma                 [--- copy, 30 us ---)
+
+The decode step is the same with times of a tenth, for a layer that was compiled and one that was not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.predict.programs import program
+from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
+from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
+from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+from tracewarehouse.predict.capture import PredictedStep, write_capture
+from tracewarehouse.predict.timeline import Queue, TimedOp
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+US = 1_000_000
+PATHS = {"fusion": "jit(step)/layer0/mlp/dot_general", "all-reduce": "jit(step)/layer0/mlp/psum"}
+
+
+def layer(phase: str) -> HloModule:
+    made = program(
+        2,
+        main="""
+        %a = bf16[1024,1024]{1,0:S(1)} parameter(0)
+        %w = bf16[1024,4096] parameter(1)
+        %copy-start = (bf16[1024,4096]{1,0:S(1)}, bf16[1024,4096], u32[]{:S(2)}) copy-start(%w)
+        %copy-done = bf16[1024,4096]{1,0:S(1)} copy-done(%copy-start)
+        %fusion = bf16[1024,4096]{1,0:S(1)} fusion(%a, %copy-done), kind=kOutput, calls=%product
+        %all-reduce = bf16[1024,4096] all-reduce(%fusion), channel_id=1, replica_groups={{0,1}}
+        """,
+        product="""
+        %x = bf16[1024,1024] parameter(0)
+        %y = bf16[1024,4096] parameter(1)
+        %dot = bf16[1024,4096] dot(%x, %y)
+        """,
+    )
+    proto = CLASSES["HloProto"].FromString(made.raw)
+    for each in (i for c in proto.hlo_module.computations for i in c.instructions):
+        each.metadata.op_name = PATHS.get(each.name.decode(), "").encode()
+        if each.opcode == b"dot":
+            each.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    return HloModule(f"jit_{phase}", proto.SerializeToString(), [])
+
+
+def timed(unit: int, begin: int = 0, of_layer: int | None = None) -> list[TimedOp]:
+    """The ops of one layer, in units that a prefill has as microseconds."""
+
+    def op(name: str, start: int, duration: int, basis: Any, queue: Queue = "core") -> TimedOp:
+        low, high = duration * 9 // 10, duration * 12 // 10
+        times = ((begin + start) * unit, duration * unit, low * unit, high * unit)
+        return TimedOp(name, times[0], times[1], queue, basis, times[2], times[3], layer=of_layer)
+
+    return [
+        op("copy-start", 0, 1, "small_op"),
+        op("copy-start", 1, 30, "hbm_bytes", "dma"),
+        op("fusion", 1, 40, "compiler_cycles"),
+        op("copy-done", 41, 2, "wait"),
+        op("all-reduce", 43, 20, "links"),
+    ]
+
+
+MODEL = ModelFacts(
+    name="small", family="llama", num_layers=2, hidden_size=1024, num_heads=8, head_dim=128, vocab_size=4096,
+    num_params=9_000_000, num_params_embedding=1_000_000, tie_word_embeddings=False,
+)  # fmt: skip
+
+
+def write(folder: Path, **changed: Any) -> Path:
+    """Write the example; `changed` replaces facts of the prediction."""
+    modules = {phase: layer(phase) for phase in ("prefill", "decode")}
+    memory = {"argument_bytes": 3_000, "output_bytes": 100, "temporary_bytes": 200, "program_bytes": 50}
+    phases = [
+        PredictedPhase(phase=p, program_digest=m.digest, layers=2, compiled_layers=1, context_tokens=256, **memory)
+        for p, m in modules.items()
+    ]
+    prediction = Prediction(
+        **{"topology": "v6e:1x2", "chip": "TPU v6e", "rules_version": 1, "phases": phases} | changed
+    )
+    ops = {"prefill": timed(US), "decode": [*timed(US // 10), *timed(US // 10, 63, of_layer=1)]}
+    manifest = Manifest(
+        name="small-tp2-predicted", model=MODEL, backend="jax", dtype="bfloat16", batch_size=4, input_length=256,
+        output_length=11, mesh=Mesh(axes={"tp": 2}),
+    )  # fmt: skip
+    steps = [PredictedStep(f, modules[f.phase], ops[f.phase]) for f in phases]
+    return write_capture(folder, manifest, prediction, steps)
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("predicted")
+    with open_warehouse(folder / "warehouse", create=True) as opened:
+        opened.ingest(write(folder))
+        yield opened
+
+
+def value(warehouse: Warehouse, metric: str, where: str = "TRUE", column: str = "value") -> Any:
+    source = f"metrics.{metric}" if column != "value" else f"metrics.all_values WHERE metric = '{metric}' AND {where}"
+    sql = f"SELECT {column} FROM {source}" + ("" if column == "value" else f" WHERE {where}")
+    [[found]] = warehouse.query(sql).rows()
+    return found
+
+
+def test_the_run_says_that_it_is_predicted(warehouse: Warehouse) -> None:
+    assert warehouse.query("SELECT origin, device_count, mesh FROM main.runs").rows() == [("predicted", 2, "tp=2")]
+    told = warehouse.query(
+        "SELECT phase, topology, rules_version, layers, compiled_layers, argument_bytes, ici_factor "
+        "FROM main.predictions ORDER BY phase DESC"
+    ).rows()
+    assert told == [(p, "v6e:1x2", 1, 2, 1, 3_000, 1.0) for p in ("prefill", "decode")]
+    assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
+
+
+def test_its_ops_have_the_times_that_were_predicted(warehouse: Warehouse) -> None:
+    rows = warehouse.query(
+        "SELECT i.name, o.line, o.start_ps, o.duration_ps, o.basis, o.low_ps, o.high_ps, o.is_extrapolated, o.phase "
+        "FROM main.ops AS o JOIN main.instructions AS i USING (run_id, instruction_id) "
+        "WHERE device_id = 1 AND basis IS NOT NULL AND phase = 'prefill' ORDER BY line DESC, start_ps"
+    ).rows()
+    core = [("copy-start", 0, 1, "small_op"), ("fusion", 1, 40, "compiler_cycles"), ("copy-done", 41, 2, "wait"),
+            ("all-reduce", 43, 20, "links")]  # fmt: skip
+    assert rows[:4] == [
+        (n, "XLA Ops", s * US, d * US, b, d * 9 // 10 * US, d * 12 // 10 * US, False, "prefill") for n, s, d, b in core
+    ]
+    assert rows[4:] == [("copy-start", "Async XLA Ops", US, 30 * US, "hbm_bytes", 27 * US, 36 * US, False, "prefill")]
+
+
+def test_a_layer_that_was_not_compiled_is_a_layer_of_the_run(warehouse: Warehouse) -> None:
+    rows = warehouse.query(
+        "SELECT i.name, i.layer, o.is_extrapolated, COUNT(*) FROM main.ops AS o JOIN main.instructions AS i "
+        "USING (run_id, instruction_id) WHERE i.layer IS NOT NULL AND phase = 'decode' AND o.is_leaf "
+        "GROUP BY ALL ORDER BY ALL"
+    ).rows()
+    # the copy has no name of its own and takes that of the op that it is for
+    names = ("all-reduce", "copy-done", "copy-start", "fusion")
+    assert rows == sorted([(n, 0, False, 2) for n in names] + [(f"{n}.layer1", 1, True, 2) for n in names])
+    copies = warehouse.query("SELECT phase, COUNT(*) FROM main.copies GROUP BY ALL ORDER BY ALL").rows()
+    assert copies == [("decode", 4), ("prefill", 2)]  # each start has found its own done
+    assert value(warehouse, "prediction_basis", "phase = 'decode' AND basis = 'links'", "extrapolated_share") == 0.5
+
+
+def test_latencies_by_hand(warehouse: Warehouse) -> None:
+    assert value(warehouse, "ttft", column="ttft_ms") == 0.063
+    assert value(warehouse, "tpot", column="tpot_ms") == pytest.approx(0.0126)  # two layers of 6.3 us
+    assert value(warehouse, "e2e_latency", column="decode_steps") == 10
+    assert value(warehouse, "e2e_latency", column="e2e_latency_ms") == pytest.approx(0.063 + 10 * 0.0126)
+    # 4 x 11 tokens in 189 us
+    assert value(warehouse, "throughput", column="output_tokens_per_s") == pytest.approx(44 / 189e-6)
+
+
+def test_communication_and_copies_by_hand(warehouse: Warehouse) -> None:
+    exposed = "phase = 'prefill' AND device_id = 0"
+    assert value(warehouse, "exposed_communication", exposed, "exposed_ms") == 0.020
+    assert value(warehouse, "communication_fraction", "phase = 'prefill'", "fraction") == pytest.approx(20 / 63)
+    # 1,024 x 4,096 numbers of two bytes
+    assert value(warehouse, "traffic_volume", "phase = 'prefill'", "message_bytes_per_step") == 8 << 20
+    # on each device the fusion hides 30 us of the copy, and nothing hides its start and its done
+    assert value(warehouse, "copy_overhead", "phase = 'prefill'", "exposed_ms") == pytest.approx(2 * 0.003)
+
+
+def test_work_by_hand(warehouse: Warehouse) -> None:
+    flops = 2 * 1024 * 1024 * 4096
+    [row] = warehouse.query(
+        "SELECT flops, bytes_accessed, hbm_bytes_accessed, category FROM main.instructions "
+        "WHERE name = 'fusion' AND module = 'jit_prefill'"
+    ).rows()
+    assert row == (flops, (1024 * 1024 + 2 * 1024 * 4096) * 2, 0, "convolution fusion")
+    # of the copy's start what it reads from HBM, of its done what it writes to VMEM
+    moved = warehouse.query(
+        "SELECT name, bytes_accessed, hbm_bytes_accessed FROM main.instructions WHERE name "
+        "IN ('copy-start', 'copy-done') AND module = 'jit_prefill' ORDER BY name"
+    ).rows()
+    assert moved == [("copy-done", 8 << 20, 0), ("copy-start", 8 << 20, 8 << 20)]
+    gemm = value(warehouse, "gemm_efficiency", "phase = 'prefill'", "efficiency")
+    assert gemm == pytest.approx(flops / 40e-6 / 918e12)
+    # the whole model: 9 M parameters, of which 1 M embed and 4,096 x 1,024 are the head
+    head, tokens = 4096 * 1024, 4 * 256
+    work = 2 * ((9_000_000 - 1_000_000 - head) * tokens + head * 4) + 4 * 2 * 1024 * 4 * (256 * 257 // 2)
+    assert value(warehouse, "mfu", "phase = 'prefill'", "mfu") == pytest.approx(work / 63e-6 / (2 * 918e12))
+
+
+def test_range_and_price_by_hand(warehouse: Warehouse) -> None:
+    # below: 1, 4, 1 (2 x 9 // 10 = 1) and 2 us of bases; above: 0, 8, 0 and 4
+    low, high = 63 - (1 + 16 + 1 + 4) ** 0.5, 63 + (64 + 16) ** 0.5
+    assert value(warehouse, "prediction_range", "phase = 'prefill'", "low_ms") == pytest.approx(low / 1e3)
+    assert value(warehouse, "prediction_range", "phase = 'prefill'", "high_ms") == pytest.approx(high / 1e3)
+    # two chips for 12.6 us make four tokens, at 2.70 USD an hour
+    hours = 2 * 12.6e-6 / 3600 / 4 * 1e6
+    assert value(warehouse, "token_cost", "phase = 'decode'", "chip_hours_per_million_tokens") == pytest.approx(hours)
+    assert value(warehouse, "token_cost", "phase = 'decode'", "usd_per_million_tokens") == pytest.approx(2.7 * hours)
+
+
+def test_what_only_a_recording_shows_is_refused(warehouse: Warehouse) -> None:
+    refused = {
+        "collective_attribution", "collective_skew", "device_idle", "hockney", "host_gap", "ici_bandwidth_utility",
+        "launch_overhead", "load_imbalance", "straggler_ranking", "sync_wait",
+    }  # fmt: skip
+    rows = warehouse.query("SELECT metric, reason FROM metrics.missing WHERE unmet = 'recorded'").rows()
+    assert {metric for metric, _ in rows} == refused
+    assert all("the run is predicted" in reason for _, reason in rows)
+    names = ", ".join(f"'{metric}'" for metric in refused)
+    assert warehouse.query(f"SELECT * FROM metrics.all_values WHERE metric IN ({names})").rows() == []
+
+
+def test_the_same_prediction_gives_the_same_bytes(tmp_path: Path) -> None:
+    one, two = (next(write(tmp_path / n).rglob("*.xplane.pb")).read_bytes() for n in ("a", "b"))
+    assert one == two
+
+
+def test_what_the_host_adds_and_a_price_change_the_run(tmp_path: Path) -> None:
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        opened.ingest(write(tmp_path, host_ms=1.0, ici_factor=2.0, chip_price_usd_per_h=1.0))
+        clocks = dict(opened.query("SELECT clock, tpot_ms FROM metrics.tpot").rows())
+        assert clocks == pytest.approx({"device": 1.0126, "host": 1.0126})
+        assert dict(opened.query("SELECT clock, ttft_ms FROM metrics.ttft").rows()) == pytest.approx(
+            {"device": 0.063, "host": 1.063}
+        )
+        assert value(opened, "token_cost", "phase = 'decode'", "chip_price_usd_per_h") == 1.0
+        assert opened.query("SELECT DISTINCT ici_factor, host_ps FROM main.predictions").rows() == [(2.0, 1000 * US)]
+
+
+def test_wrong_steps_leave_nothing_behind(tmp_path: Path) -> None:
+    module = layer("prefill")
+    facts = PredictedPhase(phase="prefill", program_digest=module.digest)
+    prediction = Prediction(topology="v6e:1x2", chip="TPU v6e", rules_version=1, phases=[facts])
+    strange = [TimedOp("fusion.99", 0, 1, "core", "links", 0, 2)]
+    with pytest.raises(CaptureError, match=r"jit_prefill has no instruction fusion\.99"):
+        write_capture(tmp_path / "out", Manifest(name="x"), prediction, [PredictedStep(facts, module, strange)])
+    with pytest.raises(CaptureError, match="not those that the prediction describes"):
+        write_capture(tmp_path / "out", Manifest(name="x"), prediction, [])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_capture_that_says_no_valid_prediction_is_refused(tmp_path: Path) -> None:
+    file = next(write(tmp_path).rglob("*.xplane.pb"))
+    file.write_bytes(file.read_bytes().replace(b'"rules_version":1', b'"rules_version":x'))
+    with (
+        open_warehouse(tmp_path / "warehouse", create=True) as opened,
+        pytest.raises((CaptureError, MalformedError), match="says no valid prediction"),
+    ):
+        opened.ingest(tmp_path / "small-tp2-predicted")

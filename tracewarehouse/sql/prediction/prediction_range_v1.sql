@@ -1,0 +1,54 @@
+/*---
+metric: prediction_range
+version: 1
+status: experimental
+unit: ratio
+polarity: lower_is_better
+grain: [run_id, phase]
+value: spread
+needs: [predicted, timed_ops]
+description: >
+  How far the device time of a predicted step may be from the truth: its range over its time. Ops with the same basis are
+  taken to err together, and different bases apart from each other.
+notes: >
+  So the ends of a basis are the sums of those of its ops, and the distances of the bases add as the square root of the
+  sum of squares. The compiler, other ops of a server and its host are not in the range: host_ms is what the user said of
+  the latter.
+changed: First version.
+---*/
+-- distances in units of 10 ns, whose squares stay below 2^63 up to 30 s
+WITH bases AS (
+  SELECT
+    run_id, phase, time_ps, low_ps, high_ps, extrapolated_ps,
+    (time_ps - low_ps) // 10000 AS below,
+    (high_ps - time_ps) // 10000 AS above
+  FROM models.prediction_times
+),
+
+summed AS (
+  SELECT
+    run_id, phase,
+    SUM(time_ps) AS time_ps,
+    SUM(low_ps) AS least_ps,
+    SUM(high_ps) AS most_ps,
+    SUM(extrapolated_ps) AS extrapolated_ps,
+    1e4 * SQRT(CAST(SUM(below * below) AS DOUBLE)) AS below_ps,
+    1e4 * SQRT(CAST(SUM(above * above) AS DOUBLE)) AS above_ps
+  FROM bases
+  GROUP BY run_id, phase
+)
+
+SELECT
+  s.run_id,
+  s.phase, -- prefill or decode.
+  (s.below_ps + s.above_ps) / s.time_ps AS spread, -- Range over time.
+  s.time_ps / 1e9 AS time_ms, -- Predicted device time of the step.
+  (s.time_ps - s.below_ps) / 1e9 AS low_ms, -- Low end of its range.
+  (s.time_ps + s.above_ps) / 1e9 AS high_ms, -- High end.
+  s.least_ps / 1e9 AS least_ms, -- The time if all ops err together, each to the least that it is expected to take.
+  s.most_ps / 1e9 AS most_ms, -- The same, each to the most.
+  s.extrapolated_ps / CAST(s.time_ps AS DOUBLE) AS extrapolated_share, -- Part of the time for layers that were not compiled.
+  p.host_ps / 1e9 AS host_ms -- Time that the host was said to add to the step, which is not in the range.
+FROM summed AS s
+LEFT JOIN main.predictions AS p ON s.run_id = p.run_id AND s.phase = p.phase
+WHERE s.time_ps > 0
