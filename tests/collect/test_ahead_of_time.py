@@ -9,17 +9,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from tracewarehouse.cli import app
 from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration, compile_ahead, compile_all
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import run_spec
@@ -313,31 +309,6 @@ def test_a_program_is_compiled_once(tmp_path: Path, python: str) -> None:
     assert len(list(kept.iterdir())) == 2
 
 
-@pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_traces: Path) -> Callable[..., str]:
-    """Gives what `tw plan` prints of a step that the compiler has made for a chip."""
-    program = shared_traces / "tpu-hlo" / "llama-tp8.decode.v6e-2x4.hlo.pb.gz"
-    if not program.exists():
-        pytest.skip("the compiled programs are not here")
-
-    def printed(chip: str, memory: dict[str, int], *arguments: str) -> str:
-        step = CompiledStep("decode", program, chip, memory)
-        monkeypatch.setattr("tracewarehouse.collect.ahead_of_time.compile_ahead", lambda *_: [step])
-        result = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *arguments, "--batch", "8"])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return printed
-
-
-def test_plan_prints_memory_and_traffic_of_each_step(planned: Callable[..., str]) -> None:
-    memory = {"arguments": 40 * 10**9, "outputs": 10**9, "aliased": 10**9, "temporaries": 10**9, "program": 0}
-    said = planned("TPU v6e", memory, "llama", "--mesh", "tp=8", "--topology", "v6e:2x4")
-    assert "41 GB per device" in said
-    assert "does not fit a device of TPU v6e" in said
-    assert "  all-reduce\ttp\t4 per step\t16384 message bytes\t28672 bytes sent per chip\n" in said
-
-
 def test_donated_arguments_and_source_files_of_a_dump() -> None:
     head = "HloModule decode.1, buffer_donor={ (1, {}), (12, {}) }, entry_computation_layout={()->f32[]}"
     assert donated_arguments(f"{head}\n(3, {{}})") == {1, 12}
@@ -355,14 +326,3 @@ def test_a_module_becomes_a_proto_that_reads_back() -> None:
 def test_memory_of_a_chip_counts_donated_outputs_once(tmp_path: Path) -> None:
     memory = json.loads('{"arguments": 10, "outputs": 4, "aliased": 3, "temporaries": 5, "program": 2}')
     assert CompiledStep("decode", tmp_path, "TPU v5e", memory).bytes_per_device == 18
-
-
-def test_plan_says_whether_the_whole_model_fits_where_a_part_was_compiled(planned: Callable[..., str]) -> None:
-    memory = {"arguments": 4 * 10**9, "outputs": 0, "aliased": 0, "temporaries": 0, "program": 0}
-    model = ["deepseek-ai/DeepSeek-V3.1-Base", "--mesh", "ep=2,tp=4", "--topology", "v5e:2x4"]
-    printed = planned("TPU v5e", memory, *model, "--layers", "4")
-    said = re.search(r"4 of 61 layers; the whole model needs (\d+) GB and does not fit a device of TPU v5e", printed)
-    assert said is not None, printed
-    # 57 layers more, of 256 experts with three matrices of 7168 x 2048 in bfloat16 each, over 8 devices
-    assert int(said[1]) > 4 + 57 * 256 * 3 * 7168 * 2048 * 2 / 8 / 1e9
-    assert "-l4" in printed

@@ -22,7 +22,7 @@ from tracewarehouse.cli.collect import (
     OutputLengthOption,
     SequenceParallelismOption,
 )
-from tracewarehouse.cli.output import chosen_format, lasting_echo, say_note, status
+from tracewarehouse.cli.output import lasting_echo, say_note, status
 
 if TYPE_CHECKING:
     from tracewarehouse.comparison.study import Place
@@ -75,6 +75,7 @@ def plan(
     chip_price: Annotated[
         float | None, typer.Option(min=0, help="Dollars for an hour of a chip, in place of the list price.")
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print all that is predicted as a JSON list.")] = False,
     python: Annotated[str, typer.Option(help="Python that has jax and libtpu.")] = sys.executable,
 ) -> None:
     """Predict how a model would run on TPU slices that need not exist, from what the TPU compiler makes of it.
@@ -114,7 +115,7 @@ def plan(
                 if outcome.refused is None:
                     update(f"{len(outcomes)} of {len(study)} predicted")
         answer = rows(warehouse, sorted(outcomes, key=lambda outcome: study.index(outcome.place)))
-    if chosen_format(context, None, None) == "json":
+    if json:
         lasting_echo(dump(answer))
     else:
         for line in _lines(answer):
