@@ -6,6 +6,7 @@ minutes: they run if TRACEWAREHOUSE_TEST_LIBTPU names the interpreter that has b
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -20,6 +21,7 @@ from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Conf
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import memory_need
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
@@ -34,7 +36,6 @@ def python() -> str:
     check = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('jax', 'libtpu'))))"
     if subprocess.run([named, "-c", check], check=False).returncode:
         pytest.skip("jax and libtpu are not installed here; TRACEWAREHOUSE_TEST_LIBTPU names an interpreter with both")
-    pytest.importorskip("torch")
     return named
 
 
@@ -94,11 +95,31 @@ ALWAYS = {
 }
 
 
-def kernels(step: CompiledStep) -> int:
-    """How many kernels a compiled step runs."""
+def instructions(step: CompiledStep) -> list[Any]:
+    """All instructions of a compiled step."""
     module = CLASSES["HloProto"].FromString(gzip.decompress(step.file.read_bytes())).hlo_module
-    targets = [i.custom_call_target for computation in module.computations for i in computation.instructions]
-    return targets.count(b"tpu_custom_call")
+    return [i for computation in module.computations for i in computation.instructions]
+
+
+GRID = re.compile(r"iteration_bounds = array<i64: ([-\d, ]+)>")
+ANY_NUMBER = str(-(2**63))
+"""The bound of a kernel's grid that its operands tell when it runs."""
+
+
+def grouped_products(step: CompiledStep) -> int:
+    """How many grouped products a compiled step runs, each with as many tiles as the routed rows need."""
+    found = [i for i in instructions(step) if i.name.startswith(b"ragged-dot-none")]
+    for product in found:
+        body = base64.b64decode(json.loads(product.backend_config)["custom_call_config"]["body"]).decode()
+        (bounds,) = GRID.findall(body)
+        assert bounds.split(", ")[1] == ANY_NUMBER, bounds
+    return len(found)
+
+
+def kernels(step: CompiledStep) -> int:
+    """How many kernels a compiled step runs, but for grouped products."""
+    found = [i for i in instructions(step) if i.custom_call_target == b"tpu_custom_call"]
+    return sum(not i.name.startswith(b"ragged-dot") for i in found)
 
 
 @pytest.mark.slow
@@ -114,13 +135,17 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
 
         write_checkpoint(tmp_path / WIDE, "qwen3", head_dim=128)
         fields = fields | {"model": str(tmp_path / WIDE)}
-    spec = run_spec(batch=8, output_length=3, **fields)
+    spec = run_spec(**{"batch": 8, "output_length": 3, "backend": "torch_xla", **fields})
     steps = compile_ahead(spec, topology, tmp_path / "compiled", python)
     forms = attention_forms(spec.model_copy(update={"device": "tpu"}))
     ticks = spec.microbatch_count + spec.axis("pp") - 1
     slots = spec.stage_layout.slots * ticks if spec.axis("pp") > 1 else spec.layers
     for step in steps:
         assert kernels(step) == (0 if forms[f"{step.phase}_attention"] == "einsum" else slots)
+    if spec.capacity_factor is None and spec.backend == "jax":
+        sparse = slots - ticks * model_architecture(spec.model).first_dense_layers
+        routed = sparse if model_architecture(spec.model).is_moe else 0
+        assert [grouped_products(step) for step in steps] == [3 * routed] * 2  # gate, up and down
     assert [s.phase for s in steps] == ["prefill", "decode"]
     assert all(s.fits(s.bytes_per_device) for s in steps)
     assert all(0 < s.memory["aliased"] <= s.memory["outputs"] for s in steps)  # the cache is donated
@@ -195,9 +220,8 @@ def test_a_topology_that_libtpu_does_not_know(tmp_path: Path, python: str) -> No
 
 
 def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:
-    pytest.importorskip("torch_xla")
     spec = run_spec(model="llama", mesh="tp=8", batch=8)
-    with pytest.raises(MissingDependencyError, match=r"tracewarehouse\[plan\]"):
+    with pytest.raises(MissingDependencyError, match=r"tracewarehouse\[jax\]"):
         compile_ahead(spec, "v6e:2x4", tmp_path / "a", str(tmp_path / "no python"))
     lacking = tmp_path / "python"
     lacking.write_text("#!/bin/sh\nexit 1\n")

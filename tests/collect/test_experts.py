@@ -1,4 +1,4 @@
-"""Dispatch to experts, against a loop over tokens; in a process of its own, as torch warns on import."""
+"""Dispatch to experts, against a loop over tokens; in processes of their own, as torch warns on import."""
 
 from __future__ import annotations
 
@@ -100,3 +100,118 @@ def test_groups_are_chosen_as_topk_does(torch_processes: TorchProcesses) -> None
 
     assert all(found)
     assert of_equal == [[False, True, True, False]]
+
+
+SERVED = """
+import json
+import sys
+import types
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tracewarehouse.collect.jax import experts
+from tracewarehouse.collect.jax.operations import Collectives
+
+HIDDEN, WIDTH, EXPERTS, CHOSEN, TOKENS = 6, 8, 8, 3, 40
+SPLIT = jax.sharding.PartitionSpec
+random = np.random.default_rng(0)
+ROUTINGS = {
+    "uneven": [random.choice(EXPERTS, CHOSEN, False, np.arange(1, 9) / 36) for _ in range(TOKENS)],
+    "even": [[(t + n * 3) % EXPERTS for n in range(CHOSEN)] for t in range(TOKENS)],
+    "all to the same experts": [[5, 6, 7]] * TOKENS,
+    "the senders differ": [[0, 1, 2]] * (TOKENS // 2) + [[1, 4, 7]] * (TOKENS - TOKENS // 2),
+}
+
+def mesh_of(dp, ep, tp):
+    devices = np.array(jax.devices()[: dp * ep * tp]).reshape(dp, ep, tp)
+    return jax.sharding.Mesh(devices, ("dp", "ep", "tp"))
+
+def expected(tokens, chosen, weight, gate, up, down):
+    out = np.zeros_like(tokens)
+    for t, x in enumerate(tokens):
+        for e, w in zip(chosen[t], weight[t]):
+            g = gate[e] @ x
+            out[t] += w * (down[e] @ (g / (1 + np.exp(-g)) * (up[e] @ x)))
+    return out
+
+found = []
+for name, chosen in ROUTINGS.items():
+    for dp, ep, tp in [(1, 1, 1), (1, 2, 1), (1, 4, 1), (1, 8, 1), (2, 2, 1), (1, 2, 2), (2, 2, 2), (1, 1, 4)]:
+        chosen = np.array(chosen, np.int32)
+        tokens, weight = (random.standard_normal(s, np.float32) for s in ((TOKENS, HIDDEN), (TOKENS, CHOSEN)))
+        weight = np.abs(weight)
+        weight[::5, 0] = 0  # routed, but with no weight
+        gate, up = (random.standard_normal((EXPERTS, WIDTH, HIDDEN), np.float32) for _ in range(2))
+        down = random.standard_normal((EXPERTS, HIDDEN, WIDTH), np.float32)
+        # The router answers with the given choice; the tokens say which rows are this device's.
+        experts.routed = lambda gate, weights, hidden, popularity: (weights["chosen"], weights["weight"])
+        links = Collectives({"dp": dp, "ep": ep, "tp": tp}, is_ragged=False)
+        served = experts.ServedExperts(links)
+
+        def run(tokens, chosen, weight, gate, up, down):
+            names = ("chosen", "weight", "mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.down_proj")
+            weights = dict(zip(names, (chosen, weight, gate, up, down)))
+            return served.run(types.SimpleNamespace(gate=types.SimpleNamespace(top_k=CHOSEN)), weights, tokens)
+
+        rows, matrices = SPLIT(("dp", "ep"), None), SPLIT("ep", "tp", None)
+        step = jax.jit(jax.shard_map(
+            run, mesh=mesh_of(dp, ep, tp), in_specs=(rows, rows, rows, matrices, matrices, SPLIT("ep", None, "tp")),
+            out_specs=(rows, SPLIT(("dp", "ep"))), check_vma=False,
+        ))
+        out, devices = step(tokens, chosen, weight, gate, up, down)
+        error = float(np.abs(out - expected(tokens, chosen, weight, gate, up, down)).max())
+        went = [len({int(e) // (EXPERTS // ep) for e in row}) for row in chosen]
+        found.append([name, error, went == np.asarray(devices).tolist()])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_experts_as_served_compute_what_a_loop_over_tokens_does(jax_processes: TorchProcesses) -> None:
+    """Whatever the routing, on every mesh; each token is counted once for each device of its experts."""
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    for name, error, is_counted in jax_processes.answer(SERVED, XLA_FLAGS=flags):
+        assert error < 1e-4, name
+        assert is_counted, name
+
+
+SKEWED = """
+import json
+import types
+import numpy as np
+from tracewarehouse.collect.jax.experts import routed
+from tracewarehouse.collect.parallel.expert_places import expert_popularity
+
+random = np.random.default_rng(0)
+hidden = random.standard_normal((20000, 64), np.float32)
+weights = {"mlp.gate.weight": random.standard_normal((8, 64), np.float32) * 0.02}
+of_groups = {**weights, "mlp.gate.e_score_correction_bias": np.zeros(8, np.float32)}
+plain = types.SimpleNamespace(top_k=2, norm_topk_prob=True)
+grouped = types.SimpleNamespace(top_k=2, norm_topk_prob=True, num_group=2, topk_group=1, routed_scaling_factor=1.0)
+
+found = []
+for skew in (0.0, 0.5, 1.0, 2.0):
+    popularity = expert_popularity(8, skew, 3)
+    chosen, weight = routed(plain, weights, hidden, popularity)
+    shares = np.bincount(np.asarray(chosen).ravel(), minlength=8) / len(hidden)
+    found.append([popularity.tolist(), shares.tolist(), float(np.abs(np.asarray(weight).sum(1) - 1).max())])
+own = routed(plain, weights, hidden)[0]
+of_one = np.asarray(routed(grouped, of_groups, hidden, expert_popularity(8, 1.0, 3))[0]) // 4
+is_same = bool((np.sort(own) == np.sort(routed(plain, weights, hidden, expert_popularity(8, 0.0, 3))[0])).all())
+print(json.dumps([found, is_same, bool((of_one[:, 0] == of_one[:, 1]).all())]))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_a_skew_makes_tokens_choose_by_popularity(jax_processes: TorchProcesses) -> None:
+    """As often as a draw without replacement by Zipf's law would; the router's logits are nearly normal, not Gumbel."""
+    found, is_same, stays_in_its_group = jax_processes.answer(SKEWED)
+    for popularity, shares, error in found:
+        p = [value / sum(popularity) for value in popularity]
+        drawn = [a + sum(b * a / (1 - b) for j, b in enumerate(p) if j != i) for i, a in enumerate(p)]
+        assert sum(shares) == pytest.approx(2)
+        assert shares == pytest.approx(drawn, abs=0.1)
+        assert error < 1e-5  # the weights are still those of the router
+    assert max(found[2][1]) > 2.2 * 2 / 8  # a skew of 1: the first of 8 has over twice the mean share
+    assert is_same  # without a preference the router alone chooses
+    assert stays_in_its_group

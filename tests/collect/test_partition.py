@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import importlib.util
-from math import inf
 
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
-from tracewarehouse.collect.parallel.partition import Places, device_slices, places, weight_partition
+from tracewarehouse.collect.parallel.partition import device_slices, weight_partition
 
 
 @pytest.mark.parametrize(
@@ -42,30 +41,6 @@ print(json.dumps([with_stage_index("gsec,gsh->gech", [True, True]), with_stage_i
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
 def test_stages_are_one_more_index(torch_processes: TorchProcesses) -> None:
     assert torch_processes.answer(STAGE_INDEX) == ["agsec,agsh->agech", "eabc,cd->eabd"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        # 32 tokens of 2 experts each go to 4 devices: 16 each on average, 20 with a quarter more. A device has 80
-        # places; its experts get 128 * 2 / 8 = 32 tokens on average.
-        ((32, 2, 8, 4, 1.25), Places(20, 80, 40)),
-        # A token goes once to each of 2 devices at most, which is less than the factor allows.
-        ((32, 2, 8, 2, 1.25), Places(32, 64, 20)),
-        # One token each: everything has room.
-        ((1, 2, 8, 4, 1.25), Places(1, 4, 4)),
-        # At least four places.
-        ((8, 2, 64, 16, 1.0), Places(4, 64, 4)),
-        ((32, 2, 8, 4, inf), Places(32, 128, 128)),
-        # Without ep nothing is sent.
-        ((64, 2, 8, 1, 1.0), Places(64, 64, 16)),
-        # DeepSeek-V3 on 32 devices, 128 tokens each: 32 places for each device, 1024 in all, k * tokens; once each
-        # expert had one for every token, 32768.
-        ((128, 8, 256, 32, 1.0), Places(32, 1024, 128)),
-    ],
-)
-def test_places_follow_from_the_mean_share(arguments: tuple[int, int, int, int, float], expected: Places) -> None:
-    assert places(*arguments) == expected
 
 
 def test_slices_worked_by_hand() -> None:

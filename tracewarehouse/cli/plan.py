@@ -85,8 +85,8 @@ def plan(
     communication, utilization, memory and cost, or why it cannot be. --json has more. Of a large model few layers are
     compiled. Programs are kept, so a plan that was stopped goes on, and a what-if compiles nothing.
 
-    The backend is jax by default, which needs the extras `jax` and `plan` in the interpreter of --python; torch_xla
-    needs the extra `collect` here, and `plan` in that interpreter.
+    The backend is jax by default, which needs the extra `jax` in the interpreter of --python; torch_xla needs the extra
+    `collect` here, and `jax` in that interpreter.
     """
     from tracewarehouse.comparison.study import Outcome, predicted, rows
     from tracewarehouse.predict.configuration import WhatIf

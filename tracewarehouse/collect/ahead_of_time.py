@@ -29,7 +29,7 @@ from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.errors import shown
 
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
-INSTALL = "pip install 'tracewarehouse[plan]', or name an interpreter that has jax and libtpu with --python"
+INSTALL = "pip install 'tracewarehouse[jax]', or name an interpreter that has jax and libtpu with --python"
 _PROCESS = "tracewarehouse.collect.{}.ahead_of_time"
 """Module of a backend that traces or compiles a run in a process of its own."""
 _ON_CPU = {"JAX_PLATFORMS": "cpu"}
@@ -106,7 +106,7 @@ def compile_all(
 ) -> Iterator[CompiledRun]:
     """Compile prefill and decode of runs, in few processes, and give them in order.
 
-    `python` is an interpreter that has jax and libtpu; for backend jax also what that needs, and tracewarehouse.
+    `python` is an interpreter that has jax and libtpu; for backend jax also tracewarehouse.
     `folder` gets the programs. `kept` keeps those of backend jax by the digest of what the compiler is given, so that
     nothing is compiled twice.
 
@@ -180,7 +180,7 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
 
     A run with which it ends unexpectedly is refused.
     """
-    _require_compiler(python, ("jax", "libtpu", "torch", "transformers", "tracewarehouse"))
+    _require_compiler(python, ("jax", "libtpu", "tracewarehouse"))
     tasks = list(itertools.takewhile(lambda task: task.is_for_jax, waiting))
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
         for task in tasks:

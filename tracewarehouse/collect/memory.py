@@ -1,6 +1,6 @@
 """Computes the memory that a run of a published model needs on its chips, or on the host for virtual devices.
 
-Nothing here allocates anything or imports torch. Weights follow the partition rules of
+Nothing here allocates anything. Weights follow the partition rules of
 `tracewarehouse.collect.parallel.partition`, which the run uses too.
 """
 
@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tracewarehouse.collect.errors import CollectError, ExperimentError
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.pretrained import PretrainedModel, pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import cache_length
-from tracewarehouse.collect.parallel.partition import BY_KV_HEAD, MODES, Partition, places, weight_partition
+from tracewarehouse.collect.parallel.expert_places import Routing, places, served_rows
+from tracewarehouse.collect.parallel.partition import BY_KV_HEAD, MODES, Partition, weight_partition
 from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 from tracewarehouse.ingest.capture.hardware import chips
 from tracewarehouse.ingest.capture.manifest import Mesh
@@ -52,7 +54,7 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     Weights are split as `collect.parallel.partition` says and copied over dp; layers are split over pp. The cache is
     split over the batch axes dp and ep and, except for latent attention, over tp. Temporaries are an estimate: the
     largest of the float32 attention scores, the logits of prefill, and the dispatch of the experts
-    (`places`), which are live at different times.
+    (`places`, `served_rows`), which are live at different times.
     """
     sizes = _sizes(spec)
     element = BYTES[spec.dtype]
@@ -97,9 +99,16 @@ def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], b
 
 
 def _dispatch(experts: int, config: dict[str, int], spec: RunSpec, devices: int, tokens: int, width: int) -> int:
-    """Return the elements that a layer of experts holds at once: sent and received, masks of places, and values."""
+    """Return the elements that a layer of experts holds at once: sent and received, masks of places, and values.
+
+    As served there are no masks, but rooms for whatever the routing gives.
+    """
     chosen, hidden, here = config["num_experts_per_tok"], config["hidden_size"], experts // devices
-    room = places(tokens, chosen, experts, devices, float(spec.capacity_factor or "inf"))
+    if spec.capacity_factor is None:
+        rows = served_rows(tokens, Routing.of(model_architecture(spec.model).config, experts), devices)
+        exchanged = (2 * rows.received + 2 * rows.sent) * hidden if devices > 1 else 0
+        return exchanged + rows.computed * (2 * hidden + 2 * width)
+    room = places(tokens, chosen, experts, devices, float(spec.capacity_factor))
     exchanged = 4 * (hidden + here) * room.received
     to_devices = tokens * room.received if room.per_device < tokens else 0
     if room.per_expert == room.received:
@@ -156,7 +165,7 @@ def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNe
 
 
 def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:
-    """Return the bytes that the same generation needs in plain torch on the host, with only the first layers."""
+    """Return the bytes that the same generation of the unsplit model needs on the host, with only the first layers."""
     whole = spec.model_copy(update={"mesh": Mesh(axes={"tp": 1}), "layers": layers, "microbatches": None})
     return memory_need(model, whole).total
 

@@ -36,6 +36,18 @@ def test_experts_are_there_in_all_layers_but_the_first() -> None:
     ]
 
 
+def test_experts_as_served_take_ragged_exchanges_where_the_devices_have_them() -> None:
+    fields = {"model": "deepseek_v3", "mesh": "ep=2", "layers": 3, "output_length": 1, "backend": "jax"}
+    # Two layers of experts: the numbers of rows, to the experts, and back.
+    assert promised_collectives(run_spec(**fields)) == [promised("prefill", "all-to-all", "ep", 2 * 3)]
+    assert promised_collectives(run_spec(**fields, device="tpu")) == [
+        promised("prefill", "all-to-all", "ep", 2),
+        promised("prefill", "ragged-all-to-all", "ep", 2 * 2),
+    ]
+    by_capacity = run_spec(**fields, device="tpu", capacity_factor=1.25)
+    assert promised_collectives(by_capacity) == [promised("prefill", "all-to-all", "ep", 2 * 2)]
+
+
 def test_pairs_of_token_and_expert_are_counted_over_layers_and_steps() -> None:
     # 4 sequences of 32 tokens, and one more in each of 3 further steps; 2 layers of experts, 2 experts a token.
     assert routed_pairs(run_spec(model="deepseek_v3", mesh="ep=2", layers=3, output_length=4)) == 4 * 35 * 2 * 2

@@ -66,7 +66,9 @@ def test_what_ran_and_nothing_more() -> None:
     ("fields", "said"),
     [
         ({"model": "llama"}, "random weights"),
-        ({"model": "qwen3_moe"}, "random weights, experts of capacity 1.25"),
+        ({"model": "qwen3_moe", "backend": "torch_xla"}, "random weights, experts of capacity 1.25"),
+        ({"model": "qwen3_moe", "backend": "jax"}, "random weights, experts as served"),
+        ({"model": "qwen3_moe", "backend": "jax", "capacity_factor": 1.25}, "weights, experts of capacity 1.25"),
         ({"model": "qwen3_moe", "capacity_factor": "inf"}, "random weights, dropless experts"),
     ],
 )

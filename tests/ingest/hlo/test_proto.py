@@ -252,6 +252,21 @@ def test_op_name_from_operands_that_agree() -> None:
     }
 
 
+def test_a_kernel_of_the_compiler_has_the_path_of_what_it_computes() -> None:
+    """The TPU compiler names its kernels of a ragged-dot after itself; operands tell whose product it is."""
+    builder = Builder()
+    entry = builder.computation("main")
+    builder.add(entry, "w", "parameter", op_name="weights[1]['experts.gate_proj']")
+    builder.add(entry, "sizes", "reduce", "s32[8]", "w", op_name="jit(decode)/layer1/moe/reduce_sum")
+    builder.add(entry, "rows", "gather", "f32[8]", "w", op_name="jit(decode)/layer1/moe/gather")
+    builder.add(entry, "facts", "custom-call", "s32[9]", "sizes", op_name="ragged-dot-metadata")
+    builder.add(entry, "matrix", "bitcast", "f32[8]", "w")
+    builder.add(entry, "product", "custom-call", "f32[8]", "facts", "rows", "matrix", op_name="ragged-dot-none")
+    found = builder.read()
+    assert (found["facts"].op_name, found["facts"].op_name_source) == ("jit(decode)/layer1/moe/reduce_sum", "operand")
+    assert (found["product"].op_name, found["product"].op_name_source) == ("jit(decode)/layer1/moe", "operand")
+
+
 def test_op_name_from_users_where_operands_do_not_say() -> None:
     builder = Builder()
     entry = builder.computation("main")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tracewarehouse.collect.models.architectures import model_architecture
-from tracewarehouse.collect.parallel.partition import MODES, Places, places
+from tracewarehouse.collect.parallel.expert_places import Places, Routing, Rows, places, served_rows
+from tracewarehouse.collect.parallel.partition import MODES
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import PromisedCollective
 
@@ -19,7 +20,9 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
         each. With ring, keys and values go to the next device tp - 1 times, and once into the cache, which is split by
         head, by an all-to-all each. Both gather a layer's attention in a decode step. After a split prefill, an
         all-reduce brings the last position to all devices.
-    ep: a layer of experts has an all-to-all to the experts and one back, whatever the capacity factor.
+    ep: a layer of experts has an all-to-all to the experts and one back, whatever the capacity factor. As served they
+        are ragged all-to-alls, and one of integers comes first. Virtual devices have no ragged one, and take an
+        all-to-all of as many rows as there can be.
     pp: the stages pass their hidden states on in every tick but the first, and an all-reduce brings the last stage's
         result to all. If stages differ, every device takes part in the layers of all, because they share one program.
         With one program per stage (hosts), each promises its own.
@@ -67,7 +70,13 @@ def _program_promises(spec: RunSpec, layers: Sequence[int], *, is_last: bool) ->
             else:
                 promise(phase, "all-reduce", "tp", blocks + routed)
         if spec.axis("ep") > 1:
-            promise(phase, "all-to-all", "ep", 2 * sparse)
+            if spec.capacity_factor is not None:
+                promise(phase, "all-to-all", "ep", 2 * sparse)
+            elif spec.device == "cpu":
+                promise(phase, "all-to-all", "ep", 3 * sparse)
+            else:
+                promise(phase, "all-to-all", "ep", sparse)
+                promise(phase, "ragged-all-to-all", "ep", 2 * sparse)
         if spec.axis("pp") > 1 and spec.hosts == 1:
             promise(phase, "collective-permute", "pp", ticks - 1)
             promise(phase, "all-reduce", "pp", 1)
@@ -84,13 +93,18 @@ def _promise_context(spec: RunSpec, phase: str, layers: int, promise: Callable[[
         promise(phase, "all-to-all", "tp", 2 * layers)
 
 
-def expert_places(spec: RunSpec) -> dict[str, Places]:
-    """Return the places of a layer of experts by phase, for a model that has experts."""
+def expert_places(spec: RunSpec) -> dict[str, Places] | dict[str, Rows]:
+    """Return the places or rows of a layer of experts by phase; none for a model without experts."""
     architecture = model_architecture(spec.model)
     sequences = spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
-    chosen, experts = int(architecture.config["num_experts_per_tok"]), architecture.num_experts or 0
-    factor = float(spec.capacity_factor or "inf")
-    return {p: places(sequences * n, chosen, experts, spec.axis("ep"), factor) for p, n in spec.step_lengths}
+    if architecture.num_experts is None:
+        return {}
+    routing, devices = Routing.of(architecture.config, architecture.num_experts), spec.axis("ep")
+    tokens = {phase: sequences * length for phase, length in spec.step_lengths}
+    if spec.capacity_factor is None:
+        return {phase: served_rows(count, routing, devices) for phase, count in tokens.items()}
+    chosen, experts, factor = routing.chosen, routing.experts, float(spec.capacity_factor)
+    return {phase: places(count, chosen, experts, devices, factor) for phase, count in tokens.items()}
 
 
 def routed_pairs(spec: RunSpec) -> int:

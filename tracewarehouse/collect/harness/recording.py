@@ -19,7 +19,7 @@ from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.backend import Backend, DeviceModel, Recording, Stack
 from tracewarehouse.collect.harness.generation import (
     Generation,
-    dropped_on_host,
+    counted_on_host,
     generate,
     generate_timed,
     logits_on_host,
@@ -42,7 +42,7 @@ from tracewarehouse.ingest.capture.card import dump_card
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
-PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
+PACKAGES = ("tracewarehouse", "numpy", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
 
 
 def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
@@ -112,8 +112,8 @@ def _generation_facts(spec: RunSpec, recording: Recording) -> dict[str, Any]:
         "weights": "published" if spec.is_published else "random",
         "prompt_source": recording.prompt_source,
     }
-    if spec.capacity_factor is not None:
-        facts["expert_places"] = {phase: asdict(places) for phase, places in expert_places(spec).items()}
+    if places := expert_places(spec):
+        facts["expert_places"] = {phase: asdict(counts) for phase, counts in places.items()}
     return facts
 
 
@@ -157,8 +157,8 @@ def record_generation(spec: RunSpec, capture: Path, stack_for: Callable[[RunSpec
     prepared = generations(stack, stack.model(subject), subject)
     warmups = warm_up(lambda: prepared()())
     timed = generate_timed(stack, prepared, capture)
-    dropped = dropped_on_host(stack, timed.profiled)
-    checks |= agreement(subject.reference, logits_on_host(stack, timed.profiled), dropped, spec)
+    counted = counted_on_host(stack, timed.profiled)
+    checks |= agreement(subject.reference, logits_on_host(stack, timed.profiled), counted, spec)
     checks |= timing_checks(warmups, timed)
     return finished(stack, subject, timed.profiled, [host_name(f) for f in timed.files], checks)
 
@@ -169,14 +169,17 @@ def generations(stack: Stack, model: DeviceModel, subject: Subject) -> Callable[
     return lambda: partial(generate, stack, model, prepare(stack, model, tokens), length)
 
 
-def agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) -> dict[str, Any]:
+def agreement(reference: Reference, logits: Any, counted: Any, spec: RunSpec) -> dict[str, Any]:
     """Return the results of the checks of a generation; a weaker check has another name.
 
-    `logits` are [batch, steps, vocabulary], `dropped` pairs of token and expert [batch, steps], None without experts.
+    `logits` are [batch, steps, vocabulary]. `counted` is [batch, steps], None without experts: the dropped pairs of
+    token and expert; or as served, where none is dropped, the devices of ep to which tokens went.
     """
     checks: dict[str, Any] = {"reference": reference.kind, **attention_forms(spec)}
-    if dropped is not None:
-        checks |= {"dropped_pairs": int(dropped.sum()), "routed_pairs": routed_pairs(spec)}
+    dropped = counted if spec.capacity_factor is not None else None
+    if counted is not None:
+        checks |= {"routed_pairs": routed_pairs(spec)}
+        checks["token_sends" if dropped is None else "dropped_pairs"] = int(counted.sum())
     if reference.kind != "full":
         require_finite(logits)
         return checks
@@ -203,10 +206,10 @@ def finished(
 
 
 def _first_layers_checks(subject: Subject, stack: Stack) -> dict[str, Any]:
-    """Compare the first layers of a model on the devices with plain torch, then remove them from the devices."""
+    """Compare the first layers of a model on the devices with the reference, then remove them from the devices."""
     part = first_layers_subject(subject)
     generation = generations(stack, stack.model(part), part)()()
-    dropped = dropped_on_host(stack, generation)
+    dropped = counted_on_host(stack, generation) if part.spec.capacity_factor is not None else None
     comparison = compare(logits_on_host(stack, generation), part.reference.expected, part.spec.precision, dropped)
     comparable = {} if dropped is None else {"first_layers_comparable_share": comparison.comparable_share}
     return comparable | {

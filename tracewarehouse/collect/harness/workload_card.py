@@ -111,8 +111,10 @@ def workload_card(
 
 
 def _experts(spec: RunSpec) -> str:
-    if spec.capacity_factor is None:
+    if not model_architecture(spec.model).is_moe:
         return ""
+    if spec.capacity_factor is None:
+        return ", experts as served"
     return ", dropless experts" if spec.capacity_factor == "inf" else f", experts of capacity {spec.capacity_factor}"
 
 

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.jax.decoder import Decoder
-from tracewarehouse.collect.jax.mesh import JaxMesh, TinyWeights, Weights, on_devices
+from tracewarehouse.collect.jax.mesh import JaxMesh, Weights, on_devices
 from tracewarehouse.collect.jax.operations import Collectives, Step, rms_norm, scope
 from tracewarehouse.collect.models.architectures import model_architecture
+from tracewarehouse.collect.models.form import ModelForm
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
-from tracewarehouse.collect.parallel.weights import skeleton
 from tracewarehouse.collect.run_spec import RunSpec
 
 
@@ -28,11 +28,8 @@ class JaxModel:
 
     def __init__(self, subject: Subject, mesh: JaxMesh) -> None:
         spec = subject.spec
-        weights = TinyWeights(subject.model) if subject.weights is None else subject.weights
-        # The transformers model has all sizes and constants; its own weights are not used.
-        self._module = subject.model if subject.weights is None else skeleton(spec, subject.weights.folder)
-        self._spec, self._mesh = spec, mesh
-        self._weights = on_devices(spec, weights, mesh)
+        self._spec, self._mesh, self._form = spec, mesh, subject.form
+        self._weights = on_devices(spec, subject.weights, mesh)
         self._programs: dict[str, Any] = {}
         self._phase = ""
         self._cache: dict[str, Any] = {}
@@ -62,7 +59,7 @@ class JaxModel:
         results: list[Any] = [partition(BATCH, "tp" if self._is_head_split() else None), partition(BATCH, None)]
         if model_architecture(spec.model).is_moe:
             results.append(partition("pp", BATCH))
-        program = _Program(spec, self._module, self._is_head_split(), length)
+        program = _Program(spec, self._form, self._is_head_split(), length)
         step = jax.shard_map(
             program.pipelined if spec.axis("pp") > 1 else program.whole,
             mesh=self._mesh.mesh,
@@ -87,11 +84,8 @@ class JaxModel:
 
         In a pipeline the layers are slots, with stages and microbatches in front.
         """
-        spec, config = self._spec, self._module.config
-        if model_architecture(spec.model).has_latent_cache:
-            heads, widths = 1, (config.kv_lora_rank, config.qk_rope_head_dim)
-        else:
-            heads, widths = config.num_key_value_heads * spec.kv_copies, (config.head_dim, config.head_dim)
+        spec, config = self._spec, self._form.config
+        heads, widths = config.kv_heads * spec.kv_copies, config.cache_widths
         length, count = cache_length(spec), spec.microbatch_count
         pp = spec.axis("pp")
         lead = (pp, count, spec.batch // count) if pp > 1 else (spec.batch,)
@@ -111,24 +105,25 @@ class JaxModel:
 class _Program:
     """A step of `length` tokens of each sequence, as one device of the mesh runs it."""
 
-    def __init__(self, spec: RunSpec, module: Any, is_head_split: bool, length: int) -> None:
-        self._spec, self._module, self._is_head_split, self._length = spec, module, is_head_split, length
-        self._links = Collectives({axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")})
+    def __init__(self, spec: RunSpec, form: ModelForm, is_head_split: bool, length: int) -> None:
+        self._spec, self._form, self._is_head_split, self._length = spec, form, is_head_split, length
+        sizes = {axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")}
+        self._links = Collectives(sizes, is_ragged=spec.device == "tpu")
         self._decoder = Decoder(spec, self._links)
 
     def whole(self, weights: tuple[Weights, list[Weights]], cache: dict[str, Any], tokens: Any) -> tuple[Any, ...]:
         """Run all layers, one after the other.
 
         Returns:
-            The new cache, logits [batch, vocabulary], next tokens [batch, 1], and with experts the number of dropped
-            pairs of token and expert, [1, batch].
+            The new cache, logits [batch, vocabulary], next tokens [batch, 1], and with experts what they count
+            (`Decoder.layer`), [1, batch].
         """
         outer, layers = weights
         step = self._facts(cache["position"])
         hidden = self._embedded(outer, tokens, step)
         keys, values = [], []
-        dropped: list[Any] = []
-        rows = zip(self._module.model.layers, layers, cache["keys"], cache["values"], strict=True)
+        counted: list[Any] = []
+        rows = zip(self._form.layers, layers, cache["keys"], cache["values"], strict=True)
         for number, (module, own, old_keys, old_values) in enumerate(rows):
             with scope(f"layer{number}"):
                 hidden, (new_keys, new_values), pairs = self._decoder.layer(
@@ -136,12 +131,12 @@ class _Program:
                 )
             keys.append(new_keys)
             values.append(new_values)
-            dropped += [] if pairs is None else [pairs]
+            counted += [] if pairs is None else [pairs]
         cache = {"keys": keys, "values": values, "position": cache["position"] + self._length}
         results = self._chosen(outer, self._last(hidden, step))
-        if dropped:
+        if counted:
             with scope("moe"):
-                by_token: Any = sum(dropped)
+                by_token: Any = sum(counted)
                 results = (*results, by_token.reshape(tokens.shape).sum(1)[None])
         return cache, *results
 
@@ -151,7 +146,7 @@ class _Program:
         In tick t stage s works on microbatch t - s. Then the hidden states are passed on to the next stage.
 
         Returns:
-            As for `whole`; the dropped pairs are those of this stage.
+            As for `whole`; the counts are those of this stage.
         """
         (outer, slots), links, spec = weights, self._links, self._spec
         count, stages, stage = spec.microbatch_count, spec.axis("pp"), links.place("pp")
@@ -161,7 +156,7 @@ class _Program:
         # Every microbatch takes each M-th sequence, as under torch_xla.
         inputs = hidden.reshape(rows, count, *hidden.shape[1:])
         keys, values = ([slot[0] for slot in cache[name]] for name in ("keys", "values"))
-        dropped = jnp.zeros((count, rows), jnp.int32)
+        counted = jnp.zeros((count, rows), jnp.int32)
         buffer, outputs = jnp.zeros_like(inputs[:, 0]), []
         for tick in range(count + stages - 1):
             with scope(f"tick{tick}"):
@@ -176,7 +171,7 @@ class _Program:
                             number, slots[number], buffer, (keys[number], values[number]), batch, is_working, step
                         )
                         if pairs is not None:
-                            dropped = dropped.at[batch].add(pairs)
+                            counted = counted.at[batch].add(pairs)
             if tick >= stages - 1:
                 outputs.append(self._last(buffer, step))
         with scope("pp_shift"):
@@ -190,7 +185,7 @@ class _Program:
         results = self._chosen(outer, last)
         if model_architecture(spec.model).is_moe:
             with scope("moe"):
-                results = (*results, dropped.T.reshape(1, -1))
+                results = (*results, counted.T.reshape(1, -1))
         return cache, *results
 
     def _slot(
@@ -209,13 +204,13 @@ class _Program:
         its first and last ticks a stage may have none.
 
         Returns:
-            New hidden states, keys and values, and the dropped pairs of each sequence, None for a dense layer.
+            New hidden states, keys and values, and what the experts count of each sequence, None for a dense layer.
         """
         layers = self._spec.stage_layout.slot_layers(number)
-        module = self._module.model.layers[next(n for n in layers if n is not None)]
+        module = self._form.layers[next(n for n in layers if n is not None)]
         own = {name: stages[0] for name, stages in weights.items()}
         before = tuple(jax.lax.dynamic_index_in_dim(c, batch, 0, keepdims=False) for c in cache)
-        hidden, after, dropped = self._decoder.layer(module, own, buffer, (before[0], before[1]), step)
+        hidden, after, counted = self._decoder.layer(module, own, buffer, (before[0], before[1]), step)
         if None in layers:
             is_filled = jnp.array([n is not None for n in layers])[self._links.place("pp")]
             hidden = jnp.where(is_filled, hidden, buffer)
@@ -226,16 +221,16 @@ class _Program:
             jax.lax.dynamic_update_index_in_dim(c, jnp.where(is_working, new, old), batch, 0)
             for c, new, old in zip(cache, after, before, strict=True)
         )
-        if dropped is not None:
-            dropped = jnp.where(is_counted, dropped.reshape(hidden.shape[0], -1).sum(1), 0)
-        return hidden, keys, values, dropped
+        if counted is not None:
+            counted = jnp.where(is_counted, counted.reshape(hidden.shape[0], -1).sum(1), 0)
+        return hidden, keys, values, counted
 
     def _facts(self, start: Any) -> Step:
         """Return the facts about the step that all layers share."""
-        spec, rotary = self._spec, self._module.model.rotary_emb
+        spec, rotary = self._spec, self._form.rotary
         with scope("rotary"):
             positions = start + jnp.arange(self._length)
-            angles = positions[:, None].astype(jnp.float32) * jnp.asarray(rotary.inv_freq.float().numpy())
+            angles = positions[:, None].astype(jnp.float32) * jnp.asarray(rotary.inv_freq)
             cosines, sines = (f(angles) * rotary.attention_scaling for f in (jnp.cos, jnp.sin))
         with scope("attn"):
             mask = jnp.arange(cache_length(spec))[None, :] <= positions[:, None]
@@ -260,7 +255,7 @@ class _Program:
     def _chosen(self, outer: Weights, last: Any) -> tuple[Any, ...]:
         """Return the logits of this device's part of the vocabulary, and the next tokens, from all parts."""
         with scope("norm"):
-            normed = rms_norm(self._module.model.norm, outer["model.norm.weight"], last)
+            normed = rms_norm(self._form.norm, outer["model.norm.weight"], last)
         with scope("lm_head"):
             matrix: Any = outer.get("lm_head.weight", outer["model.embed_tokens.weight"])
             logits = jnp.einsum("bh,vh->bv", normed, matrix)

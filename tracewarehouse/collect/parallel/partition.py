@@ -1,11 +1,10 @@
-"""Decides which mesh axes split which dimension of a tensor, and how many tokens the devices of experts exchange."""
+"""Decides which mesh axes split which dimension of a tensor."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 Axes = str | tuple[str, ...] | None
 """The split of one dimension: by one mesh axis, by several (outermost first), or by none."""
@@ -33,9 +32,6 @@ WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
 BY_KV_HEAD = re.compile(r"\.(k|v)_proj\.(weight|bias)$")
 """Names of the weights whose rows are those of key-value heads."""
 
-LEAST_PLACES = 4
-"""Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
-
 
 def weight_partition(name: str, dimensions: int) -> Partition:
     """Return the partition of a model's parameter by its name; without a rule every device has a copy."""
@@ -62,31 +58,3 @@ def device_slices(
         block = math.ceil(length / parts)
         slices.append(slice(min(place * block, length), min((place + 1) * block, length)))
     return tuple(slices)
-
-
-@dataclass(frozen=True)
-class Places:
-    """Places that routed tokens get."""
-
-    per_device: int
-    """Places that one device of (dp, ep) sends to each device of ep."""
-    received: int
-    """Places that a device of ep gets from all its senders, itself included."""
-    per_expert: int
-    """Places that each of its experts computes; `received` if every expert computes all."""
-
-
-def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) -> Places:
-    """Return the places that a capacity factor gives; it counts mean shares of the tokens.
-
-    `tokens` are those of one device of (dp, ep), each with `chosen` of the `experts` of a layer, which `devices` of ep
-    share. An infinite factor gives room for all, so nothing is dropped.
-    """
-
-    def room(most: int, mean: float) -> int:
-        return most if math.isinf(factor) else min(most, max(LEAST_PLACES, math.ceil(factor * mean)))
-
-    # A token takes one place at a device, however many of its experts are there.
-    per_device = room(tokens, tokens * chosen / devices) if devices > 1 else tokens
-    received = per_device * devices
-    return Places(per_device, received, room(received, tokens * devices * chosen / experts))

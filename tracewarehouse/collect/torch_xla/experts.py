@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from tracewarehouse.collect.parallel.partition import BATCH, Places, places
+from tracewarehouse.collect.parallel.expert_places import Places, places
+from tracewarehouse.collect.parallel.partition import BATCH
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.operations import einsum
 

@@ -11,7 +11,7 @@ import numpy as np
 from tracewarehouse.ingest.columns.profiler_names import is_memcpy
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo import text
+from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction, Loop, merged, with_logical_numbers, without_groups
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
@@ -230,8 +230,11 @@ def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
     if row.hlo is None or module is None:
         return
     if row.hlo.opcode == "custom-call":
-        known = module.instruction(row.name) if module.has_communicating_kernels else None
+        lacks_path = row.op_name is not None and op_names.stated_path(row.op_name) is None
+        known = module.instruction(row.name) if lacks_path or module.has_communicating_kernels else None
         row.is_communicating = known is not None and known.is_communicating
+        if lacks_path and known is not None:
+            row.op_name = known.op_name
     elif row.name in module.fused_collectives:
         row.hlo = merged(row.hlo, module.instruction(row.name))
         if row.hlo.inner:

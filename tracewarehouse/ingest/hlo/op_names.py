@@ -140,8 +140,15 @@ def _component_part(component: str) -> str | None:
 # Values without an operation of their own: their op_name tells nothing about the op that uses them.
 _PASSIVE = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
 _VIEWS = frozenset({"bitcast", "broadcast", "convert", "copy", "reshape", "slice", "transpose"})
+# The TPU compiler's names for its kernels of a ragged-dot, in place of the path that this had.
+_KERNEL_NAMES = ("ragged-dot-none", "ragged-dot-metadata")
 # torch_xla's names for values from outside the program, however the compiler slices them.
 _DATA_NAMES = ("xla__device_data", "prim__Constant")
+
+
+def stated_path(op_name: str | None) -> str | None:
+    """Return an op_name that the framework gave; None for one that only names a kernel of the compiler."""
+    return None if not op_name or op_name.startswith(_KERNEL_NAMES) else op_name
 
 
 def inherited_names(
@@ -177,8 +184,8 @@ class _Inheritance:
             opcode = decoded(proto.opcode)
             if opcode in _PASSIVE or (opcode in _VIEWS and passive.issuperset(proto.operand_ids)):
                 passive.add(proto.id)
-            if proto.metadata.op_name:
-                names[proto.id] = decoded(proto.metadata.op_name)
+            if own := stated_path(decoded(proto.metadata.op_name)):
+                names[proto.id] = own
                 if names[proto.id].endswith(_DATA_NAMES):
                     passive.add(proto.id)
                 continue
@@ -219,8 +226,8 @@ class _Inheritance:
     def _op_name_of(self, computation: Any) -> str | None:
         root = root_instruction(computation, self._instructions)
         for inner in chain([root] if root is not None else [], reversed(computation.instructions)):
-            if inner.metadata.op_name and decoded(inner.opcode) not in _PASSIVE:
-                return decoded(inner.metadata.op_name)
+            if decoded(inner.opcode) not in _PASSIVE and (name := stated_path(decoded(inner.metadata.op_name))):
+                return name
         return None
 
 

@@ -13,7 +13,7 @@ from google.protobuf import message
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer, is_communicating
-from tracewarehouse.ingest.hlo.op_names import decoded, inherited_names, root_instruction
+from tracewarehouse.ingest.hlo.op_names import decoded, inherited_names, root_instruction, stated_path
 from tracewarehouse.ingest.hlo.opcodes import CARRIES_INNER
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.replica_groups import (
@@ -176,8 +176,8 @@ class _Instructions(Mapping[str, Instruction]):
         started = self._started(proto) if opcode in ("async-update", "async-done") and not called else called
         inner = tuple(self._inner(started)) if opcode in CARRIES_INNER else ()
         op_name, op_name_source = self._inherited.get(name, (None, None))
-        if proto.metadata.op_name:
-            op_name, op_name_source = decoded(proto.metadata.op_name), "own"
+        if own := stated_path(decoded(proto.metadata.op_name)):
+            op_name, op_name_source = own, "own"
         source_file, source_line = self._source(proto.metadata)
         return Instruction(
             name=name,

@@ -14,7 +14,7 @@ from tracewarehouse.ingest.hlo.op_names import layer_and_part
 _BLOCKS = frozenset({"attn", "mlp", "moe"})
 _NORM = re.compile(r"rsqrt|aten::mean|variance|rms_?norm|layer_?norm|aten(?:__|::)pow", re.IGNORECASE)
 _HINTS = (
-    ("moe", re.compile(r"gmm|megablox|ragged_dot", re.IGNORECASE)),
+    ("moe", re.compile(r"gmm|megablox|ragged[_-]dot", re.IGNORECASE)),
     ("attn", re.compile(r"\brpa-|flash|splash|index_copy|softmax", re.IGNORECASE)),
     ("mlp", re.compile(r"MergedColumnParallel|silu|swiglu", re.IGNORECASE)),
 )

@@ -1,0 +1,113 @@
+"""How many tokens the devices of experts exchange, in closed form, against hand cases and against every choice."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+from math import inf
+
+import pytest
+
+from tracewarehouse.collect.models.architectures import model_architecture
+from tracewarehouse.collect.parallel.expert_places import Places, Routing, Rows, places, served_rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        # 32 tokens of 2 experts each go to 4 devices: 16 each on average, 20 with a quarter more. A device has 80
+        # places; its experts get 128 * 2 / 8 = 32 tokens on average.
+        ((32, 2, 8, 4, 1.25), Places(20, 80, 40)),
+        # A token goes once to each of 2 devices at most, which is less than the factor allows.
+        ((32, 2, 8, 2, 1.25), Places(32, 64, 20)),
+        # One token each: everything has room.
+        ((1, 2, 8, 4, 1.25), Places(1, 4, 4)),
+        # At least four places.
+        ((8, 2, 64, 16, 1.0), Places(4, 64, 4)),
+        ((32, 2, 8, 4, inf), Places(32, 128, 128)),
+        # Without ep nothing is sent.
+        ((64, 2, 8, 1, 1.0), Places(64, 64, 16)),
+        # DeepSeek-V3 on 32 devices, 128 tokens each: 32 places for each device, 1024 in all, k * tokens; once each
+        # expert had one for every token, 32768.
+        ((128, 8, 256, 32, 1.0), Places(32, 1024, 128)),
+    ],
+)
+def test_places_follow_from_the_mean_share(arguments: tuple[int, int, int, int, float], expected: Places) -> None:
+    assert places(*arguments) == expected
+
+
+def devices_of_choices(routing: Routing, devices: int) -> list[int]:
+    """The devices of every choice of experts that the rule allows, one after the other."""
+    size, here = routing.experts // routing.groups, routing.experts // devices
+    found = []
+    for best in combinations(range(routing.groups), routing.best_groups):
+        open_to = [group * size + n for group in best for n in range(size)]
+        found += [len({expert // here for expert in choice}) for choice in combinations(open_to, routing.chosen)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("routing", "devices"),
+    [
+        (Routing(8, 2), 1),
+        (Routing(8, 2), 4),
+        (Routing(8, 2), 8),
+        (Routing(12, 3), 4),
+        (Routing(8, 2, 2, 1), 2),
+        (Routing(8, 2, 2, 1), 4),
+        (Routing(12, 3, 4, 2), 2),
+        (Routing(12, 3, 4, 2), 4),
+        (Routing(12, 3, 4, 2), 12),
+        (Routing(12, 2, 3, 1), 6),
+        # A group of four experts lies on two devices of six or three.
+        (Routing(12, 3, 3, 2), 2),
+        (Routing(12, 3, 3, 2), 4),
+        (Routing(15, 3, 3, 1), 5),
+        (Routing(16, 8), 4),
+    ],
+)
+def test_the_devices_of_a_token_are_the_mean_and_the_most_over_all_choices(routing: Routing, devices: int) -> None:
+    found = devices_of_choices(routing, devices)
+    assert routing.mean_devices(devices) == pytest.approx(float(Fraction(sum(found), len(found))), rel=1e-12)
+    assert max(found) <= routing.most_devices(devices) <= min(routing.chosen, devices)
+    is_aligned = routing.experts // devices % (routing.experts // routing.groups) == 0
+    assert max(found) == routing.most_devices(devices) or not is_aligned
+
+
+@pytest.mark.parametrize(
+    ("model", "routing", "mean", "most"),
+    [
+        # Of eight devices each is missed by C(56, 6) of the C(64, 6) choices.
+        ("deepseek-ai/DeepSeek-V2-Lite", Routing(64, 6), 4.5355, 6),
+        # Experts of four of eight groups, and a group is a device: 4 (1 - C(96, 8) / C(128, 8)).
+        ("deepseek-ai/DeepSeek-V3.1-Base", Routing(256, 8, 8, 4), 3.6290, 4),
+        # Here by C(112, 8) of C(128, 8).
+        ("Qwen/Qwen3-30B-A3B", Routing(128, 8), 5.3394, 8),
+        ("deepseek_v3", Routing(8, 2, 2, 1), 2.0, 2),
+        ("deepseek_v2", Routing(8, 2), 2.0, 2),
+    ],
+)
+def test_the_rule_of_a_model_and_its_devices_of_eight(model: str, routing: Routing, mean: float, most: int) -> None:
+    architecture = model_architecture(model)
+    assert Routing.of(architecture.config, architecture.num_experts or 0) == routing
+    assert (routing.mean_devices(8), routing.most_devices(8)) == (pytest.approx(mean, abs=1e-3), most)
+
+
+def test_places_of_the_capacity_form_beside_the_devices_of_a_token() -> None:
+    """DeepSeek on eight devices of ep, 1024 tokens each: what goes to the experts, per token."""
+    lite = Routing(64, 6)
+    sent = 8 * places(1024, 6, 64, 8, 1.25).per_device / 1024
+    assert sent == 7.5
+    assert sent / lite.mean_devices(8) == pytest.approx(1.654, abs=1e-3)
+    assert 8 * places(1024, 8, 256, 8, 1.25).per_device == 8 * 1024  # each token to all
+    # 1.51 times the devices if the best experts were chosen of all 256, 2.2 times those that the model's groups allow.
+    assert 8 / Routing(256, 8).mean_devices(8) == pytest.approx(1.511, abs=1e-3)
+    assert 8 / Routing(256, 8, 8, 4).mean_devices(8) == pytest.approx(2.204, abs=1e-3)
+
+
+def test_rows_as_served() -> None:
+    assert served_rows(1024, Routing(256, 8, 8, 4), 8) == Rows(
+        sent=4096, received=8192, computed=65536, mean_sent=pytest.approx(1024 * 3.62901, rel=1e-5), mean_computed=8192
+    )
+    # On one device nothing is sent, and the products have exactly the routed pairs.
+    assert served_rows(16, Routing(8, 2), 1) == Rows(16, 16, 32, 16, 32)
