@@ -10,6 +10,7 @@ import base64
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path

@@ -74,7 +74,7 @@ def compile_steps(spec: RunSpec, whole: RunSpec, topology: str, folder: Path, ke
         else:
             _take(_kept(program, devices[0].device_kind, kept / _digest(program, topology)), folder, name)
     if facts is not None and whole.layers != spec.layers:
-        facts = traced_subject(whole, folder).facts
+        facts = traced_subject(whole).facts
     write_promises(whole, facts, folder)
 
 
