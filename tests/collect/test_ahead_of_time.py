@@ -318,18 +318,10 @@ def test_a_program_is_compiled_once(tmp_path: Path, python: str) -> None:
     assert (second.steps[0].file.read_bytes(), second.steps[0].memory) == (b"kept", first.steps[0].memory)
     assert (second.steps[0].file.parent / "manifest.json").exists()
     (folder / "refused.txt").write_text("too large")
-    [third] = compile_all(
-        [
-            (spec, "v6e:2x2"),
-        ],
-        tmp_path / "third",
-        python,
-        kept,
-    )
+    [third] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "third", python, kept)
     assert third.refused == "compiling for v6e:2x2 failed: too large"
-    [other] = compile_all(
-        [Configuration(spec.model_copy(update={"batch": 16}), "v6e:2x2")], tmp_path / "fourth", python, kept
-    )
+    larger = Configuration(spec.model_copy(update={"batch": 16}), "v6e:2x2")
+    [other] = compile_all([larger], tmp_path / "fourth", python, kept)
     assert other.refused is None
     assert len(list(kept.iterdir())) == 2
 

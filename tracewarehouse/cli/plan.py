@@ -22,6 +22,7 @@ from tracewarehouse.cli.collect import (
     OutputLengthOption,
     SequenceParallelismOption,
 )
+from tracewarehouse.cli.options import complete_runs
 from tracewarehouse.cli.output import lasting_echo, say_note, status
 
 if TYPE_CHECKING:
@@ -34,18 +35,19 @@ _UNKNOWN = "-"
 def plan(
     context: typer.Context,
     what: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MODEL|EXPERIMENT",
             help="A model, as in `tw collect --model`; an experiment file, or the name of a ready-made one.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     slices: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Slices as libtpu names them, separated by commas: v6e:2x4, v4:2x2x1, tpu7x:2x2x1 (2 devices a chip)."
         ),
-    ],
+    ] = None,
     meshes: Annotated[
         str | None,
         typer.Option(
@@ -75,6 +77,14 @@ def plan(
     chip_price: Annotated[
         float | None, typer.Option(min=0, help="Dollars for an hour of a chip, in place of the list price.")
     ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Plan nothing: replace the rates of predictions by what the ops of this recorded run took.",
+            autocompletion=complete_runs,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print all that is predicted as a JSON list.")] = False,
     python: Annotated[str, typer.Option(help="Python that has jax and libtpu.")] = sys.executable,
 ) -> None:
@@ -87,7 +97,17 @@ def plan(
 
     The backend is jax by default, which needs the extra `jax` in the interpreter of --python; torch_xla needs the extra
     `collect` here, and `jax` in that interpreter.
+
+    With --calibrate it prints each rate that changed, before and after, and keeps them in calibrations.csv in the
+    warehouse. Delete rows of that file, or the file, to return to the rates that ship.
     """
+    if calibrate is not None:
+        if what is not None:
+            raise typer.BadParameter("--calibrate takes a recorded run and no model")
+        _calibrate(context, calibrate)
+        return
+    if what is None or slices is None:
+        raise typer.BadParameter("expected a model or experiment and --slices, or --calibrate RUN")
     from tracewarehouse.comparison.study import Outcome, predicted, rows
     from tracewarehouse.predict.configuration import WhatIf
     from tracewarehouse.queries.output import dump
@@ -127,6 +147,21 @@ def plan(
             )
     if all("refused" in row for row in answer):
         raise typer.Exit(1)
+
+
+def _calibrate(context: typer.Context, reference: str) -> None:
+    from tracewarehouse.comparison.calibration import calibrate
+
+    with context.obj.open() as warehouse:
+        done = calibrate(warehouse, reference)
+    for before, after in done.changes:
+        lasting_echo(
+            f"{after.chip}\t{after.class_} {after.what}\t{before.value:.4g} ({before.low:.4g} to {before.high:.4g})\t"
+            f"{after.value:.4g} ({after.low:.4g} to {after.high:.4g})\t{after.n} ops"
+        )
+    say_note(f"written to {done.path}, from what was predicted in {', '.join(done.predicted)}")
+    if done.kept:
+        say_note(f"no rate follows from {'; '.join(done.kept)}")
 
 
 def _study(

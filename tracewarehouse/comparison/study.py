@@ -18,7 +18,7 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.predict.calibrations import Calibration, read_calibrations
+from tracewarehouse.predict.calibrations import FILE, Calibration, read_calibrations
 from tracewarehouse.predict.configuration import (
     WhatIf,
     configuration,
@@ -137,7 +137,7 @@ def predicted(
             yield Outcome(place, refused=refused)
         else:
             asked.append((place, configuration(place.spec, place.topology, is_whole=is_whole)))
-    own = read_calibrations(Path(warehouse.path) / "calibrations.csv")
+    own = read_calibrations(Path(warehouse.path) / FILE)
     while asked:
         again: list[tuple[Place, Configuration]] = []
         with tempfile.TemporaryDirectory(prefix="tw-plan-") as folder:

@@ -213,7 +213,7 @@ def test_what_cannot_fit_is_not_compiled(planned: Callable[..., Any], compiler: 
     [
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8,x"], "--batches: expected numbers"),
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged"], "--kernel: expected NAME=US"),
-        (["--meshes", "tp=8"], "Missing option '--slices'"),
+        (["--meshes", "tp=8"], "expected a model or experiment and --slices, or --calibrate RUN"),
     ],
 )
 def test_wrong_usage(planned: Callable[..., Any], arguments: list[str], said: str) -> None:
