@@ -258,7 +258,7 @@ class Warehouse:
         return self.lake.listing()[1]
 
     def run(self, reference: str) -> RunVersion:
-        """Find a run by its run id, the beginning of its run id, or its name.
+        """Find a run by its id or name, or the beginning of one; an empty text means the only run.
 
         Raises:
             WarehouseError: no run fits, or several do; the message lists the candidates.

@@ -6,6 +6,7 @@ minutes: they run if TRACEWAREHOUSE_TEST_LIBTPU names the interpreter that has b
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -24,6 +25,7 @@ from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, comp
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import memory_need
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.run_spec import RunSpec
@@ -105,6 +107,21 @@ def instructions(step: CompiledStep) -> list[Any]:
     return [i for computation in module.computations for i in computation.instructions]
 
 
+GRID = re.compile(r"iteration_bounds = array<i64: ([-\d, ]+)>")
+ANY_NUMBER = str(-(2**63))
+"""The bound of a kernel's grid that its operands tell when it runs."""
+
+
+def grouped_products(step: CompiledStep) -> int:
+    """How many grouped products a compiled step runs, each with as many tiles as the routed rows need."""
+    found = [i for i in instructions(step) if i.name.startswith(b"ragged-dot-none")]
+    for product in found:
+        body = base64.b64decode(json.loads(product.backend_config)["custom_call_config"]["body"]).decode()
+        (bounds,) = GRID.findall(body)
+        assert bounds.split(", ")[1] == ANY_NUMBER, bounds
+    return len(found)
+
+
 def kernels(step: CompiledStep) -> int:
     """How many kernels a compiled step runs, but for grouped products."""
     found = [i for i in instructions(step) if i.custom_call_target == b"tpu_custom_call"]
@@ -131,6 +148,10 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
     slots = spec.stage_layout.slots * ticks if spec.axis("pp") > 1 else spec.layers
     for step in steps:
         assert kernels(step) == (0 if forms[f"{step.phase}_attention"] == "einsum" else slots)
+    if spec.capacity_factor is None and spec.backend == "jax":
+        sparse = slots - ticks * model_architecture(spec.model).first_dense_layers
+        routed = sparse if model_architecture(spec.model).is_moe else 0
+        assert [grouped_products(step) for step in steps] == [3 * routed] * 2  # gate, up and down
     assert [s.phase for s in steps] == ["prefill", "decode"]
     assert all(s.fits(s.bytes_per_device) for s in steps)
     assert all(0 < s.memory["aliased"] <= s.memory["outputs"] for s in steps)  # the cache is donated

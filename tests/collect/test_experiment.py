@@ -86,6 +86,15 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
         ({"input_length": 30, "sequence_parallelism": "megatron"}, "input_length: tp=4 does not divide the 30"),
         ({"capacity_factor": 1.25}, "capacity_factor: llama has no experts; remove the field"),
         (
+            {"routing_skew": 1, "backend": "jax"},
+            "routing_skew: needs a model with experts and the jax backend, not llama with jax",
+        ),
+        (
+            {"model": "qwen3_moe", "routing_skew": 1, "backend": "torch_xla"},
+            "routing_skew: needs a model with experts and the jax backend, not qwen3_moe with torch_xla",
+        ),
+        ({"model": "qwen3_moe", "routing_skew": -1, "backend": "jax"}, "routing_skew: Input should be greater than or"),
+        (
             {"model": "qwen3_moe", "capacity_factor": 0.5},
             "capacity_factor: expected a number from 1 on, or inf, found 0.5",
         ),
@@ -160,7 +169,7 @@ def test_a_wrong_field_of_a_file_is_named(tmp_path: Path, text: str, message: st
 
 
 def test_an_absent_file_names_the_ready_made_ones(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="ready-made are backends, captures, scaling, tiny"):
+    with pytest.raises(ExperimentError, match="ready-made are backends, calibrate, captures, scaling, tiny"):
         load_experiment(tmp_path / "none.yaml")
 
 

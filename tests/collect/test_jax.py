@@ -148,6 +148,16 @@ def test_experts_as_served_send_what_the_closed_form_says(record: Callable[[RunS
     assert checks["token_sends"] / tokens == pytest.approx(Routing(8, 2).mean_devices(devices), abs=0.15)
 
 
+def test_a_skewed_routing_is_recorded_without_a_reference(record: Callable[[RunSpec], Path]) -> None:
+    sizes = {"batch": 4, "input_length": 8, "output_length": 3, "routing_skew": 2}
+    spec = run_spec(backend="jax", model="deepseek_v2", mesh="ep=4", **sizes)
+    assert "-zipf2.0-" in spec.name
+    checks = load_manifest(record(spec) / "manifest.json").checks
+    assert checks["reference"] == "finite_logits"
+    assert "tokens_equal" not in checks
+    assert 40 <= checks["token_sends"] <= 2 * 40
+
+
 @pytest.mark.parametrize("mode", [None, "ulysses", "ring"])
 def test_a_published_model_with_more_devices_than_key_value_heads(
     record: Callable[[RunSpec], Path], tmp_path: Path, mode: str | None

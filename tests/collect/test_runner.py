@@ -109,6 +109,25 @@ def test_finished_runs_are_skipped(output: Path) -> None:
     assert [r.status for r in results] == ["skipped", "recorded"]
 
 
+def test_captures_by_model_and_parallelism(output: Path) -> None:
+    """Each is in its folder, is found there again, and what a killed collector left there is removed."""
+    split = run_spec(model="qwen3", mesh="dp=2,tp=2", sequence_parallelism="megatron")
+    left = output / "qwen3" / "dp2tp2-sp" / f".{split.name}.999999999.partial"
+    left.mkdir(parents=True)
+
+    results = collect(Experiment.from_runs(ONE, split), output, by_model=True)
+
+    assert [r.path for r in results] == [output / spec.folder / spec.name for spec in (ONE, split)]
+    assert [str(spec.folder) for spec in (ONE, split)] == ["llama/tp4", "qwen3/dp2tp2-sp"]
+    assert all((r.path / "manifest.json").is_file() for r in results)
+    assert not left.exists()
+    assert sorted(p.name for p in output.iterdir()) == ["llama", "qwen3"]
+    assert [r.captures for r in dry_run(Experiment.from_runs(ONE, split), output, by_model=True)] == [0, 0]
+    assert [r.captures for r in dry_run(Experiment.from_runs(ONE, split), output)] == [1, 1]
+    again = collect(Experiment.from_runs(ONE, split), output, by_model=True)
+    assert [r.status for r in again] == ["skipped", "skipped"]
+
+
 def test_a_failed_attempt_is_repeated(output: Path) -> None:
     behave(output, ONE, "abort")
 

@@ -156,13 +156,13 @@ def test_what_if_begins_at_todays_links(fitted: Warehouse) -> None:
     assert 'class="mark-line' in vl_convert.vegalite_to_svg(figure.specification())
 
 
-def test_waterfall_goes_from_step_to_step(study: Warehouse) -> None:
+def test_differences_of_steps(study: Warehouse) -> None:
     """A step of 180 us is one of 150 us with 30 us more of idle time."""
-    figure = runs.step_waterfall(study, "slow", "fast")
-    prefill = [(r["name"], r["what"], round(r["difference_us"], 6), round(r["until_us"], 6))
-               for r in figure.rows if r["phase"] == "prefill" and r["difference_us"]]  # fmt: skip
-    assert prefill == [("baseline", "step", 150, 150), ("idle", "longer", 30, 180), ("run", "step", 180, 180)]
-    assert figure.description.startswith("prefill: 150 µs became 180 µs (idle +30 µs")
+    figure = runs.step_differences(study, "slow", "fast")
+    first, *others = [r for r in figure.rows if r["phase"] == "prefill"]
+    assert (first["name"], first["what"], round(first["difference_us"], 6)) == ("idle", "longer", 30)
+    assert {r["difference_us"] for r in others} == {0}
+    assert figure.description.startswith("A prefill step is 30 µs longer, 180 µs against 150 µs: idle +30 µs.")
 
 
 @pytest.mark.parametrize("name", [n for n in STUDY_CHARTS if n not in ("scaling", "what-if-curves")])

@@ -12,6 +12,8 @@ from tracewarehouse.ingest.hlo.text import parse_instruction
 
 _NUMBERS = {name: number for number, name in PRIMITIVE_TYPES.items()}
 _LAYOUT = re.compile(r"\w+\[[^\]]*\](?:\{([\d,]*)(?::[^}]*?(?:S\((\d)\))?)?\})?")
+_CONSTANT = re.compile(r"constant\((-?\d+)\)")
+_INDEX, _DIRECTION = re.compile(r"\bindex=(\d+)"), re.compile(r"\bdirection=(\w+)")
 _AXES = re.compile(r"dimensions=\{([\d,]+)\}")
 _THREAD = re.compile(r'async_execution_thread="(\w+)"')
 
@@ -76,6 +78,11 @@ def _add(computation: Any, line: str, ids: dict[str, int], numbers: dict[str, in
         made.source_target_pairs.add(source=source, target=target)
     _, has_config, config = line.partition("backend_config=")
     made.backend_config = config.encode() if has_config else b""
+    if stated.opcode == "constant" and (value := _CONSTANT.search(line)):
+        made.literal.s32s.append(int(value[1]))
+    index, direction = _INDEX.search(line), _DIRECTION.search(line)
+    made.tuple_index = int(index[1]) if index else 0
+    made.comparison_direction = direction[1].encode() if direction else b""
     axes = _AXES.search(line)
     made.dimensions.extend(map(int, axes[1].split(","))) if axes else None
     thread = _THREAD.search(line)

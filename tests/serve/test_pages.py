@@ -200,8 +200,8 @@ def test_a_comparison_has_the_numbers_of_the_command(client: TestClient, folder:
     assert len(rows(client.get(f"{address}&from=150").text)) == len(expected) - 150
 
 
-def test_the_waterfall_of_a_comparison(client: TestClient, ids: dict[str, str]) -> None:
-    address = f"/compare/charts/waterfall?run={ids[LLAMA]}&run={ids[SP]}&unlike=1"
+def test_the_differences_of_a_comparison(client: TestClient, ids: dict[str, str]) -> None:
+    address = f"/compare/charts/differences?run={ids[LLAMA]}&run={ids[SP]}&unlike=1"
     assert client.get(f"{address}&split=layer").json()["title"] == "What changed a step, by layer"
     assert client.get(f"{address}&split=colour").status_code == 400
 

@@ -67,7 +67,7 @@ def test_three_steps_say_nothing_of_noise(connection: duckdb.DuckDBPyConnection)
     rows = values("a", "step_time", [1, 2, 3], 1) + values("b", "step_time", [1, 3, 3], 1)
     [row] = compared(connection, rows, "['b'], ['a']")
     assert (row["baseline"], row["value"], row["noise"], row["noise_source"]) == (2, 3, None, None)
-    assert row["verdict"] == "worse"
+    assert row["verdict"] == "unknown"
 
 
 def test_the_tail_of_a_metric_of_which_more_is_better_is_its_low_end(connection: duckdb.DuckDBPyConnection) -> None:
@@ -107,7 +107,7 @@ def test_what_one_side_does_not_have_is_named(connection: duckdb.DuckDBPyConnect
     assert {r["loss"] for r in found} == {None}
 
 
-@pytest.mark.parametrize(("covered", "verdict"), [(0.9, "worse"), (0.89, "not judged"), (None, "not judged")])
+@pytest.mark.parametrize(("covered", "verdict"), [(0.9, "unknown"), (0.89, "not judged"), (None, "not judged")])
 def test_numbers_by_layer_are_judged_where_both_sides_know_most_layers(
     connection: duckdb.DuckDBPyConnection, covered: float | None, verdict: str
 ) -> None:
@@ -125,8 +125,8 @@ def test_numbers_by_layer_are_judged_where_both_sides_know_most_layers(
     ]
     found = compared(connection, rows, "['b'], ['a']")
     by_layer = {json.loads(r["dimensions"])["phase"]: r for r in found if r["metric"] == "layer_time"}
-    assert by_layer["prefill"]["verdict"] == "worse"
-    assert next(r["verdict"] for r in found if r["metric"] == "tpot") == "worse"
+    assert by_layer["prefill"]["verdict"] == "unknown"
+    assert next(r["verdict"] for r in found if r["metric"] == "tpot") == "unknown"
     decode = by_layer["decode"]
     assert decode["verdict"] == verdict
     assert (decode["baseline"], decode["value"]) == (0.1, 2480.0)
@@ -137,7 +137,7 @@ def test_numbers_by_layer_are_judged_where_both_sides_know_most_layers(
 def test_a_loss_from_zero_is_without_limit(connection: duckdb.DuckDBPyConnection) -> None:
     rows = values("a", "tpot", [0]) + values("b", "tpot", [1])
     [row] = compared(connection, rows, "['b'], ['a']")
-    assert (row["relative"], row["loss"], row["verdict"]) == (None, float("inf"), "worse")
+    assert (row["relative"], row["loss"], row["verdict"]) == (None, float("inf"), "unknown")
     [row] = compared(connection, rows, "['a'], ['a']")
     assert (row["loss"], row["verdict"]) == (0, "same")
 
@@ -216,6 +216,10 @@ def test_a_step_by_layer_category_and_collective(connection: duckdb.DuckDBPyConn
         ("operation", "copy"): (0, 0, 0),
         ("operation", "dot"): (4, 4, 0),
         ("operation", "idle"): (2, 3, 1),
+        ("part", "all-reduce over tp"): (3, 7, 4),
+        ("part", "idle"): (2, 3, 1),
+        ("part", "matrix"): (4, 4, 0),
+        ("part", "other compute"): (1, 1, 0),
     }
     assert {r[6] for r in rows if r[1] == "collective"} == {0.8, 0.2, 0}
 
@@ -268,7 +272,7 @@ def test_contributions_add_up_to_the_difference_to_the_picosecond(recorded: Ware
         (our_steps, our_ps), (their_steps, their_ps) = steps[ours, phase], steps[theirs, phase]
         difference = Fraction(our_ps, our_steps) - Fraction(their_ps, their_steps)
         assert difference != 0
-        for split in ("layer", "category", "collective", "operation"):
+        for split in ("part", "layer", "category", "collective", "operation"):
             parts = [r for r in rows if (r["phase"], r["split"]) == (phase, split)]
             assert len(parts) >= 3
             assert {(r["value_steps"], r["baseline_steps"]) for r in parts} == {(our_steps, their_steps)}
@@ -405,7 +409,38 @@ def test_a_moment_in_which_two_collectives_wait_is_saved_once(connection: duckdb
 
 
 def _savings(connection: duckdb.DuckDBPyConnection) -> list[Any]:
-    return connection.execute("SELECT phase, metric, saved FROM macros.step_savings(['r'])").fetchall()
+    sql = "SELECT phase, metric, saved FROM macros.step_savings(['r']) WHERE metric = 'sync_wait'"
+    return connection.execute(sql).fetchall()
+
+
+def test_links_twice_as_fast_save_half_of_what_is_exposed_unless_a_fit_says_less(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    """A step of 10 us, 4 of them in a collective over ICI and 2 in one between slices."""
+    given = {
+        "runs": [{}],
+        "instructions": [{"instruction_id": 0, "opcode": "all-reduce", "collective": "all-reduce"}],
+        "phases": [{"kind": "step", "name": "decode", "index": 1, "device_id": 0, "start_us": 0, "end_us": 10}],
+        "ops": [
+            {"event_id": e, "instruction_id": 0, "device_id": 0, "phase": "decode", "step": 1}
+            | {"start_us": s, "duration_us": d}
+            for e, s, d in ((0, 0, 4), (1, 5, 2))
+        ],
+        "collectives": [
+            {"event_id": e, "device_id": 0, "kind": "all-reduce", "phase": "decode", "step": 1, "link": link}
+            | {"start_us": s, "end_us": u}
+            for e, s, u, link in ((0, 0, 4, "ici"), (1, 5, 7, "dcn"))
+        ],
+    }
+    sql = "SELECT change, saved FROM macros.step_savings(['r']) WHERE change LIKE '%twice%'"
+    fill(connection, given)
+    assert dict(connection.execute(sql).fetchall()) == {
+        "ICI links twice as fast": pytest.approx(0.2),
+        "DCN links twice as fast": pytest.approx(0.1),
+    }
+    fitted = values("r", "ici_bandwidth_utility", [12.5], phase="decode", factor="2")
+    fill(connection, given | {"metric_values": fitted})
+    assert dict(connection.execute(sql).fetchall())["ICI links twice as fast"] == pytest.approx(0.125)
 
 
 def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connection: duckdb.DuckDBPyConnection) -> None:

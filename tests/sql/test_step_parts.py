@@ -11,14 +11,16 @@ def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
 
             0    1    2    3    4    5    6    7    8    9
     step    [ decode 1         )    [ decode 2     )[ decode 3
-    dev 0   [ op )[ ar    )[copy)        [ op      )
-    dev 1   [ op      )[ar)         [ op )
+    dev 0   [ op )[ ar    )[copy)        [ matrix  )
+    dev 1   [ attn    )[ar)         [ op )
     """
     given = {
         "instructions": [
             {"instruction_id": 0, "opcode": "fusion"},
             {"instruction_id": 1, "opcode": "all-reduce", "collective": "all-reduce"},
             {"instruction_id": 2, "opcode": "copy"},
+            {"instruction_id": 3, "opcode": "dot"},
+            {"instruction_id": 4, "opcode": "custom-call", "name": "RPA-bq_32-bkvp_64-p_64-.1"},
         ],
         "phases": [
             {"kind": "step", "name": "decode", "index": i, "device_id": d, "start_us": s, "end_us": e}
@@ -31,8 +33,8 @@ def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
                 [0, 0, 0, "decode", 1, 0, 1],
                 [1, 1, 0, "decode", 1, 1, 2],
                 [2, 2, 0, "decode", 1, 3, 1],
-                [3, 0, 0, "decode", 2, 6, 2],
-                [4, 0, 1, "decode", 1, 0, 2],
+                [3, 3, 0, "decode", 2, 6, 2],
+                [4, 4, 1, "decode", 1, 0, 2],
                 [5, 1, 1, "decode", 1, 2, 1],
                 [6, 0, 1, "decode", 2, 5, 1],
             ],
@@ -54,11 +56,10 @@ def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
         found = connection.execute(
             "SELECT step, phase, part, position, time_ps, mean_ms FROM models.step_parts ORDER BY step, position"
         ).fetchall()
-    parts = ("compute and copies", "exposed communication", "idle")
-    # of 2 x 5 us: 1 + 1 + 2, 2 + 1, 1 + 2; of 2 x 3 us: 2 + 1, 0, 1 + 2
+    parts = ("matrix", "attention", "other compute", "waiting for copies", "exposed communication", "idle")
     assert found == [
         (step, "decode", part, position, us * 1_000_000, us / 2 / 1000)
-        for step, times in ((1, (4, 3, 3)), (2, (3, 0, 3)))
+        for step, times in ((1, (0, 2, 1, 1, 3, 3)), (2, (2, 0, 1, 0, 0, 3)))
         for position, (part, us) in enumerate(zip(parts, times, strict=True))
     ]
 
@@ -82,11 +83,90 @@ def test_the_only_step_of_a_phase_counts_with_its_own_duration() -> None:
         ).fetchall()
     us = 1_000_000
     assert found == [
-        (1, "compute and copies", 2 * us),
+        (1, "other compute", 2 * us),
         (1, "idle", 2 * us),
-        (2, "compute and copies", 2 * us),
+        (2, "other compute", 2 * us),
         (2, "idle", us),
     ]
+
+
+def test_time_in_which_a_device_computes_is_computing_whatever_runs_beside_it() -> None:
+    """Microseconds of one step of 10, on three streams: an all-gather and a copy beside products.
+
+            0    1    2    3    4    5    6    7    8    9    10
+    core              [ matrix           )[ fusion  )
+    links   [ all-gather     )
+    copies                                [ copy    )
+    """
+    given = {
+        "instructions": [
+            {"instruction_id": 0, "opcode": "dot"},
+            {"instruction_id": 1, "opcode": "fusion"},
+            {"instruction_id": 2, "opcode": "all-gather", "collective": "all-gather"},
+            {"instruction_id": 3, "opcode": "copy"},
+        ],
+        "phases": [{"kind": "step", "name": "decode", "index": 0, "device_id": 0, "start_us": 0, "end_us": 10}],
+        "ops": {
+            "columns": ["event_id", "instruction_id", "device_id", "phase", "step", "start_us", "duration_us"],
+            "rows": [
+                [0, 2, 0, "decode", 0, 0, 3],
+                [1, 0, 0, "decode", 0, 2, 4],
+                [2, 3, 0, "decode", 0, 6, 2],
+                [3, 1, 0, "decode", 0, 6, 2],
+            ],
+        },
+        "collectives": [
+            {
+                "event_id": 0,
+                "device_id": 0,
+                "kind": "all-gather",
+                "phase": "decode",
+                "step": 0,
+                "start_us": 0,
+                "end_us": 3,
+            }
+        ],
+    }
+    with warehouse_of(given) as connection:
+        found = dict(connection.execute("SELECT part, time_ps // 1000000 FROM models.step_parts").fetchall())
+    assert found == {
+        "matrix": 4,
+        "attention": 0,
+        "other compute": 2,
+        "waiting for copies": 0,
+        "exposed communication": 2,
+        "idle": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("instruction", "expected"),
+    [
+        ({"opcode": "custom-call", "name": "RPA-bq_32-bkvp_64-p_64-.7"}, "attention"),
+        ({"opcode": "custom-call", "name": "splash_mha_fwd_no_residuals.3"}, "attention"),
+        (
+            {"opcode": "custom-call", "name": "custom-call.9", "op_name": "jit(f)/attn/flash_attention/pallas_call"},
+            "attention",
+        ),
+        ({"opcode": None, "name": "void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits>"}, "attention"),
+        ({"opcode": None, "name": "fmha_cutlassF_bf16_aligned_64x128_rf_sm80"}, "attention"),
+        ({"opcode": "fusion", "name": "fusion.1", "op_name": "jit(f)/dot_product_attention/softmax"}, "attention"),
+        ({"opcode": "fusion", "name": "add_fusion", "op_name": "jit(f)/flash_attention/reshape"}, "fusion"),
+        ({"opcode": "fusion", "name": "fusion.4", "category": "convolution fusion"}, "matrix"),
+        ({"opcode": "custom-call", "name": "quantized_matmul_kernel_512_6400_1024.2"}, "matrix"),
+        ({"opcode": "custom-call", "name": "closed_call.1", "operand_dtype": "s8"}, "matrix"),
+        ({"opcode": None, "name": "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV"}, "matrix"),
+        ({"opcode": None, "name": "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"}, "matrix"),
+        ({"opcode": "reshape", "name": "dot_reshape.1"}, "other"),
+        ({"opcode": "fusion", "name": "loop_add_fusion"}, "fusion"),
+        ({"opcode": "copy-done", "name": "copy-done.3"}, "copy"),
+        ({"opcode": "collective-broadcast", "collective": "collective-broadcast"}, "other collective"),
+    ],
+)
+def test_class_of_an_instruction(instruction: dict[str, str | None], expected: str) -> None:
+    with warehouse_of({"instructions": [{"instruction_id": 0} | instruction]}) as connection:
+        [(found,)] = connection.execute("SELECT class FROM models.instruction_classes").fetchall()
+    assert found == expected
 
 
 def test_idle_time_by_what_ends_it_adds_up_to_that_of_the_devices() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from given_tables import warehouse_of
 from xplane_builder import Space
 
 from tracewarehouse.cli import run
-from tracewarehouse.cli.runs import sentences
-from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.queries.run_summary import StepShare, labelled, main_numbers, step_shares
@@ -110,6 +109,10 @@ def test_what_dominates_a_step() -> None:
     step = {"kind": "step", "name": "decode", "device_id": 0}
     given = {
         "runs": [{}],
+        "instructions": [
+            {"instruction_id": 0, "opcode": "fusion"},
+            {"instruction_id": 1, "opcode": "all-reduce", "collective": "all-reduce"},
+        ],
         "phases": [
             step | {"index": 0, "start_us": 0, "end_us": 9},
             step | {"index": 1, "start_us": 10, "end_us": 19},
@@ -117,7 +120,15 @@ def test_what_dominates_a_step() -> None:
         ],
         "ops": [
             {"event_id": 0, "device_id": 0, "phase": "decode", "step": 0, "start_us": 0, "duration_us": 4},
-            {"event_id": 2, "device_id": 0, "phase": "decode", "step": 0, "start_us": 4, "duration_us": 2},
+            {
+                "event_id": 2,
+                "instruction_id": 1,
+                "device_id": 0,
+                "phase": "decode",
+                "step": 0,
+                "start_us": 4,
+                "duration_us": 2,
+            },
             {"event_id": 1, "device_id": 0, "phase": "decode", "step": 1, "start_us": 10, "duration_us": 4},
         ],
         "collectives": [
@@ -128,11 +139,8 @@ def test_what_dominates_a_step() -> None:
         shares = step_shares(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
     assert shares == [
         StepShare("decode", "idle", 0.5, 0.005, 2),
-        StepShare("decode", "compute and copies", 0.4, 0.004, 2),
+        StepShare("decode", "other compute", 0.4, 0.004, 2),
         StepShare("decode", "exposed communication", 0.1, 0.001, 2),
-    ]
-    assert sentences(shares) == [
-        "decode, 10 µs each, 2 steps: mostly idle 50 %; compute and copies 40 %, exposed communication 10 %"
     ]
 
 
@@ -173,14 +181,47 @@ def test_it_fits_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["-w", str(warehouse.path), "show", name]) == 0
     printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 80
-    assert "\x1b" not in printed
-    for heading in ("TTFT", "Traffic per step", "Missing:"):
-        assert f"\n{heading}" in printed
-    flags = {flag.flag for flag in warehouse.summary(name).flags}
+    assert run(["-w", str(warehouse.path), "show", name, "--missing"]) == 0
+    in_full = capsys.readouterr().out
+    assert max(map(len, in_full.splitlines())) <= 80
+    assert "\x1b" not in in_full
+    summary = warehouse.summary(name)
     said = " ".join(printed.split())
-    assert all(f"{flag}: {FLAGS[flag]}" in said for flag in flags)
-    assert name != RED or "no_device_events" in flags
+    assert f"{len(summary.missing)} metrics need something that this capture lacks; --missing says what." in said
+    assert "\nMissing:" not in printed
+    assert all(" ".join(reason.split()) in " ".join(in_full.split()) for reason in summary.reasons)
+    assert all(f"{flag.flag}: " in said for flag in summary.flags)
+    assert name != RED or "no_device_events" in said
+
+
+def test_the_bar_of_a_step_has_its_parts_in_proportion(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["-w", str(warehouse.path), "show", LLAMA]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [at] = [i for i, line in enumerate(lines) if line.startswith("A decode step takes ")]
+    legend = " ".join(lines[at + 2 : at + 5])
+    shares = {s.part: s.share or 0 for s in warehouse.summary(LLAMA).steps if s.phase == "decode"}
+    for part, share in shares.items():
+        mark = legend[legend.index(part) - 2]
+        assert lines[at + 1].count(mark) == pytest.approx(100 * share, abs=1)
+
+
+def test_a_run_is_meant_by_the_beginning_of_its_name_and_without_a_name_if_alone(
+    warehouse: Warehouse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert warehouse.run("deepseek_v2-ep4-b4-i16-o9-").name == "deepseek_v2-ep4-b4-i16-o9-cfinf"
+    with pytest.raises(WarehouseError, match="'llama-tp' stands for"):
+        warehouse.run("llama-tp")
+    with pytest.raises(WarehouseError, match=r"holds \d+ runs; name one"):
+        warehouse.run("")
+    space = Space()
+    space.host().line("python").event("f", 1, 2)
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        opened.ingest(space.write(tmp_path / "only.xplane.pb"), name="only")
+    assert run(["-w", str(tmp_path / "w"), "show"]) == 0
+    assert capsys.readouterr().out.startswith("only\n")
 
 
 def test_json_holds_everything(warehouse: Warehouse, capsys: pytest.CaptureFixture[str]) -> None:

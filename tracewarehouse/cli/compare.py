@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
+from collections import Counter
 from dataclasses import fields
+from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +16,7 @@ import typer
 
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, complete_runs
 from tracewarehouse.cli.output import chosen_format, say_flags
-from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.errors import TracewarehouseError, printable
 from tracewarehouse.queries.output import Format, write
 from tracewarehouse.queries.quality import flagged
 
@@ -31,7 +34,7 @@ Run = Annotated[
     ),
 ]
 
-_TOP = 5
+_WIDTH = 80
 
 
 def _percent(text: str | float) -> float:
@@ -73,14 +76,16 @@ def compare(
             metavar="FILE", help="Instead, compare with the rows of CCL-Bench's benchmark_data.json of the same names."
         ),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print every value of every metric.")] = False,
     force: Force = False,
     at_least: Annotated[float, typer.Option(min=0, help="Leave out smaller differences; in percent.")] = 0.0,
     output_format: FormatOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Compare two runs, or groups of runs, metric by metric, and say what is better, worse or noise.
+    """Say why a step of a run is longer or shorter than that of another, and which values changed most.
 
-    Below the table it says what contributes most to the difference in step time.
+    Takes groups of runs too, and a baseline file. --all prints every value of every metric, and so do -m, --by and the
+    formats for other programs. --why splits the step by part, layer, category, collective and operation.
     """
     from tracewarehouse.comparison.compare import SPLITS, comparing
 
@@ -108,11 +113,14 @@ def compare(
             return
         values = comparison.values(metric or (), by)
         rows = [r for r in values.dicts() if r["relative"] is None or abs(r["relative"]) * 100 >= at_least]
-        write(_result(rows, values) if chosen != "table" else _table(rows, by), chosen, output)
         if not rows:
             typer.echo("note: there is no value to compare", err=True)
-        if chosen == "table" and output is None and not metric and by is None:
-            _print_top(comparison)
+        if chosen != "table":
+            write(_result(rows, values), chosen, output)
+        elif every or metric or by is not None or output is not None:
+            write(_table(rows, by), chosen, output)
+        else:
+            _print_screen(comparison.steps("part").dicts(), rows)
 
 
 def _compare_published(
@@ -266,15 +274,46 @@ def _note_check(outcome: Check, limits: Limits) -> None:
         typer.echo(f"{values} missing on {sides}: {names}{remark}", err=True)
 
 
-def _print_top(comparison: Comparison) -> None:
-    rows = [r for r in comparison.steps().dicts() if r["difference_us"]]
-    groups: dict[tuple[str | None, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["phase"], row["split"]), []).append(row)
-    top = [r for group in groups.values() for r in group[:_TOP]]
+def _print_screen(causes: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
+    """Print why the steps differ, with a bar per cause, and the values that changed most; 80 columns wide."""
+    from tracewarehouse.comparison.compare import VERDICTS, largest_changes
+    from tracewarehouse.dashboards.words import changes, quantity, signed
+
+    for sentence in changes(causes):
+        typer.echo(_filled(sentence))
+    known = [c for c in causes if c["difference_us"] is not None]
+    for phase, of_phase in groupby(known, key=lambda c: c["phase"]):
+        own = list(of_phase)
+        most = max(abs(c["difference_us"]) for c in own)
+        typer.echo(f"\n{f'a {phase} step' if phase else 'a step':<28}{'baseline':>12}{'run':>12}{'change':>12}")
+        for cause in own:
+            change = cause["difference_us"]
+            bar = "" if not most else ("▓" if change > 0 else "░") * round(14 * abs(change) / most)
+            typer.echo(
+                f"{printable(cause['name'])[:27]:<28}{quantity(cause['baseline_us'], 'us'):>12}"
+                f"{quantity(cause['value_us'], 'us'):>12}{signed(change, 'us'):>12}  {bar}".rstrip()
+            )
+    top = largest_changes(rows)
     if top:
-        typer.echo("\nwhat contributes most to the difference in step time (--why shows all):")
-        write(_steps_table(top), "table")
+        typer.echo(f"\n{'changed most':<46}{'baseline':>12}{'run':>12}{'':>9}")
+    for row in top:
+        words = _words(row, None)
+        sizes = [quantity(row[side], row["unit"] or "") for side in ("baseline", "value")]
+        label = f"{row['metric']}  {printable(words['of'])}"
+        label = label if len(label) < 46 else f"{label[:44]}…"
+        typer.echo(f"{label:<46}{sizes[0]:>12}{sizes[1]:>12}{words['change']:>10}")
+    verdicts = Counter(row["verdict"] for row in rows)
+    counts = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
+    typer.echo()
+    typer.echo(_filled(f"{len(rows)} values: {counts}. --all prints them, --why all that steps consist of."))
+    if any(row["verdict"] == "unknown" for row in top):
+        typer.echo("note: too few runs or steps show how much equal runs differ, so changes may be noise", err=True)
+
+
+def _filled(sentence: str) -> str:
+    """The sentence in lines, none of which begins with a unit."""
+    bound = re.sub(r"(?<=\d) (?=[^\W\d]?s\b|%)", "\u00a0", printable(sentence))
+    return textwrap.fill(bound, _WIDTH, break_on_hyphens=False).replace("\u00a0", " ")
 
 
 def _table(rows: list[dict[str, Any]], by: str | None) -> QueryResult:

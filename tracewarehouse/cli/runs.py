@@ -149,6 +149,16 @@ def _listed(unread: list[UnreadRun], readable: QueryResult | None = None) -> Que
     return QueryResult(rows)
 
 
+_PART_MARKS = {
+    "matrix": "█",
+    "attention": "▓",
+    "other compute": "▒",
+    "waiting for copies": "≈",
+    "exposed communication": "X",
+    "idle": "·",
+}
+"""The parts of a step and their characters, in order."""
+
 _LABEL = 12
 _NAME = 24
 _NUMBER = 22
@@ -156,12 +166,15 @@ _NUMBER = 22
 
 def show(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(help="Run id, beginning of an id, or name.", show_default=False)],
+    run: Annotated[str, typer.Argument(help="Run id, or the beginning of an id or a name.", show_default=False)] = "",
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Also list what cannot be known of the run, and how to get it.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """Show a run in short: what ran, ten main numbers, what dominates a step, its flags, and what is missing.
+    """Show a run on one screen: what ran, its main numbers, where a step goes, and what would shorten it.
 
-    A number without data says why. `tw metrics values RUN` prints all values, `tw report RUN` draws the run.
+    A warehouse of one run needs no name. `tw metrics values RUN` prints all values, `tw report RUN` draws the run.
     """
     with context.obj.open() as warehouse:
         summary = warehouse.summary(run)
@@ -171,62 +184,58 @@ def show(
         typer.echo(dump(summary.to_dict()))
         return
     width = min(shutil.get_terminal_size().columns, 100)
-    for line in _lines(summary, width):
+    for line in _lines(summary, width, with_missing=missing):
         typer.echo(line)
 
 
-def _lines(summary: RunSummary, width: int) -> Iterator[str]:
+def _lines(summary: RunSummary, width: int, *, with_missing: bool) -> Iterator[str]:
+    from tracewarehouse.dashboards import words
     from tracewarehouse.queries.run_summary import labelled, title
 
     yield from _wrapped(title(summary.facts), width)
-    yield ""
     for label, text in labelled(summary.facts):
         yield from _wrapped(f"{label:<{_LABEL}}{text}", width, _LABEL)
     yield ""
-    reasons = {m.metric: m.reason for m in summary.missing}
     for name, numbers in groupby(summary.numbers, key=lambda n: n.name):
-        yield from _number_lines(name, list(numbers), reasons, width)
-    if summary.steps:
-        yield "\nWhere the time of a step goes, mean over devices:"
-        for sentence in sentences(summary.steps):
-            yield from _wrapped(f"  {sentence}.", width, 4)
+        yield from _number_lines(name, list(numbers), width)
+    for phase, shares in groupby(summary.steps, key=lambda s: s.phase):
+        yield ""
+        yield from _step_bar(phase, list(shares), width)
+    for sentence in words.savings(summary):
+        yield from _wrapped(sentence, width)
     if summary.flags:
         yield "\nRead with care:"
         for flag in summary.flags:
-            yield from _wrapped(f"  {flag.flag}: {flag}", width, 4)
-    if summary.missing:
+            where = f"{flag.host}: " if flag.host else ""
+            yield from _wrapped(f"  {flag.flag}: {where}{flag.detail}", width, 4)
+    if summary.missing and not with_missing:
+        yield f"\n{len(summary.missing)} metrics need something that this capture lacks; --missing says what."
+    elif summary.missing:
         yield "\nMissing:"
         for reason, metrics in summary.reasons.items():
             yield from _wrapped(f"  {', '.join(metrics)}: {reason}", width, 4)
 
 
-def _number_lines(name: str, numbers: list[Number], reasons: dict[str, str], width: int) -> Iterator[str]:
-    """Lines with the values of one number side by side, or with the reason why there is none."""
+def _number_lines(name: str, numbers: list[Number], width: int) -> Iterator[str]:
+    """Lines with the values of one number side by side; none without a value."""
     from tracewarehouse.dashboards.words import quantity
 
     cells = [f"{n.part_in_words} {quantity(n.value, n.unit)}".strip() for n in numbers if n.value is not None]
-    if not cells:
-        reason = reasons.get(numbers[0].metric, "no value.")
-        yield from _wrapped(f"{name:<{_NAME}}none: {reason.partition(';')[0].rstrip('.')}", width, _NAME)
-        return
-    yield from _wrapped(f"{name:<{_NAME}}{''.join(f'{c:<{_NUMBER}}  ' for c in cells)}", width, _NAME)
+    if cells:
+        yield from _wrapped(f"{name:<{_NAME}}{''.join(f'{c:<{_NUMBER}}  ' for c in cells)}", width, _NAME)
 
 
-def sentences(steps: Sequence[StepShare]) -> list[str]:
-    """Sentences that say what dominates a step, one per phase."""
-    return [_dominates(phase, list(parts)) for phase, parts in groupby(steps, key=lambda s: s.phase)]
-
-
-def _dominates(phase: str, parts: Sequence[StepShare]) -> str:
+def _step_bar(phase: str, shares: Sequence[StepShare], width: int) -> Iterator[str]:
+    """A step of a phase as a bar of characters, and what they stand for; small parts have no place in it."""
     from tracewarehouse.dashboards.words import quantity
 
-    whole = quantity(sum(p.mean_ms for p in parts), "ms")
-    first, *others = [
-        f"{p.part} {100 * (p.share or 0):.0f} %" for p in parts if p is parts[0] or (p.share or 0) >= 0.005
-    ]
-    rest = f"; {', '.join(others)}" if others else ""
-    count = "1 step" if parts[0].steps == 1 else f"{parts[0].steps} steps"
-    return f"{phase or 'step'}, {whole} each, {count}: mostly {first}{rest}"
+    ordered = sorted(shares, key=lambda s: [*_PART_MARKS].index(s.part))
+    whole = quantity(sum(s.mean_ms for s in shares), "ms", 4)
+    count = "1 step" if shares[0].steps == 1 else f"{shares[0].steps} steps"
+    yield f"A {phase} step takes {whole} (mean over devices, of {count}):".replace("  ", " ")
+    yield "".join(_PART_MARKS[s.part] * round((s.share or 0) * width) for s in ordered)[:width]
+    legend = [f"{_PART_MARKS[s.part]} {s.part} {quantity(s.share, 'ratio')}".replace(" ", "\u00a0") for s in ordered]
+    yield from (line.replace("\u00a0", " ") for line in textwrap.wrap("   ".join(legend), width))
 
 
 def _wrapped(text: str, width: int, indent: int = 0) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli.collect import CapturesOption
+from tracewarehouse.cli.collect import ByModelOption, CapturesOption
 from tracewarehouse.cli.output import lasting_echo
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ExperimentArgument = Annotated[
     Path,
     typer.Argument(metavar="EXPERIMENT", help="Experiment file, or the name of a ready-made one, such as tpu_v6e."),
 ]
-GenerationOption = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e or v6e.")]
+GenerationOption = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e, v6e or tpu7x.")]
 ZoneOption = Annotated[str | None, typer.Option(help="Zone; by default the first whose quota has the chips.")]
 SpotOption = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on demand.")]
 ProjectOption = Annotated[str | None, typer.Option(help="Google Cloud project; by default that of gcloud.")]
@@ -137,6 +137,7 @@ def run(
     name: SliceArgument,
     experiment: ExperimentArgument,
     output: CapturesOption = Path("captures"),
+    by_model: ByModelOption = False,
     wheel: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Wheel to install; by default one built from these sources."),
@@ -176,6 +177,7 @@ def run(
             installation=Installation(wheel, setup, given),
             poll_s=poll,
             attempts=attempts,
+            by_model=by_model,
         )
     is_faulty = False
     for path in result.recorded:
@@ -198,17 +200,19 @@ def fetch(
     name: SliceArgument,
     experiment: ExperimentArgument,
     output: CapturesOption = Path("captures"),
+    by_model: ByModelOption = False,
     state: StateOption = STATE,
 ) -> None:
     """Copy finished captures of an experiment back from a slice; print their directories."""
     from tracewarehouse.collect import experiment as experiments
-    from tracewarehouse.collect.capture import require_writable
+    from tracewarehouse.collect.capture import Output, require_writable
     from tracewarehouse.collect.tpu import captures
 
     slices = _slices(state, None, 0)
     specs = experiments.plan(experiments.load_experiment(experiment))
     require_writable(output)
-    for path in captures.fetch(slices.gcloud, slices.state.get(name), specs, output, slices.show):
+    entry = slices.state.get(name)
+    for path in captures.fetch(slices.cloud(entry), entry, specs, Output(output, by_model), slices.show):
         lasting_echo(path)
 
 

@@ -97,7 +97,13 @@ class RunSpec(BaseModel):
         description="with experts: room for this many times the mean share of tokens; inf drops none; when absent as "
         "servers run them, without places, and under torch_xla 1.25",
     )
-    seed: int = Field(default=0, ge=0, description="seed of the weights and the prompts")
+    routing_skew: float | None = Field(
+        default=None,
+        ge=0,
+        description="with experts, under jax: exponent of Zipf's law by which tokens prefer some experts, such as 1; "
+        "when absent the router alone chooses",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the weights, the prompts and the preferred experts")
     prompt: str | None = Field(
         default=None, min_length=1, description="text for a published model's tokenizer, repeated to input_length"
     )
@@ -154,6 +160,10 @@ class RunSpec(BaseModel):
             raise ValueError(f"mesh: ep={ep} needs a model with experts ({moe}), {self.model} has none")
         if self.capacity_factor is not None and not architecture.is_moe:
             raise ValueError(f"capacity_factor: {self.model} has no experts; remove the field")
+        if self.routing_skew is not None and not (architecture.is_moe and self.backend == "jax"):
+            raise ValueError(
+                f"routing_skew: needs a model with experts and the jax backend, not {self.model} with {self.backend}"
+            )
         _require_divisor("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
         _require_divisor("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
         self._check_kv_heads(architecture)
@@ -259,7 +269,12 @@ class RunSpec(BaseModel):
 
     @property
     def reference_mode(self) -> Literal["compute", "kept", "off"]:
-        """The allowed source of the reference; a TPU slice does not wait for its host to compute one."""
+        """The allowed source of the reference; a TPU slice does not wait for its host to compute one.
+
+        There is none of a skewed routing, which the model does not have.
+        """
+        if self.routing_skew is not None:
+            return "off"
         return self.reference or ("kept" if self.device == "tpu" else "compute")
 
     @property
@@ -280,9 +295,7 @@ class RunSpec(BaseModel):
     @property
     def name(self) -> str:
         """Name of the capture directory: every value in which two runs may differ, without defaults."""
-        mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
-        parts = [re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII), mesh]
-        parts += ["sp" if mode == "megatron" else mode] if (mode := self.sequence_parallelism) else []
+        parts = [self.folder.parent.name, self.folder.name]
         parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
         parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"] if self.has_model else []
         usual = _default_capacity(self.backend)
@@ -290,6 +303,7 @@ class RunSpec(BaseModel):
             ("l", self.layers, 2),
             ("", self.dtype, DTYPE_OF_DEVICE[self.device]),
             ("cf", self.capacity_factor or usual, usual),
+            ("zipf", self.routing_skew, None),
             ("hosts", self.hosts, 1),
             ("seed", self.seed, 0),
             ("r", self.repeat, 0),
@@ -305,12 +319,19 @@ class RunSpec(BaseModel):
         return "-".join(parts)
 
     @property
+    def folder(self) -> Path:
+        """Model and parallelism, such as Qwen3-32B/tp8-sp: the folder of its capture, where these are sorted so."""
+        mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
+        mode = {None: "", "megatron": "-sp"}.get(self.sequence_parallelism, f"-{self.sequence_parallelism}")
+        return Path(re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII)) / f"{mesh}{mode}"
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the specification, which a resumed collector compares."""
         # These fields are left out at their defaults: captures from before they existed keep their digest.
         defaults = {
             name
-            for name in ("hosts", "prompt", "backend", "capacity_factor")
+            for name in ("hosts", "prompt", "backend", "capacity_factor", "routing_skew")
             if getattr(self, name) == RunSpec.model_fields[name].default
         }
         values = self.model_dump(mode="json", exclude=defaults | {"reference"})  # which does not change the capture

@@ -28,9 +28,17 @@ Query = Callable[[str], QueryResult]
 WORKLOAD = ("model", "model_family", "dtype", "batch_size", "input_length", "output_length", "num_layers")
 """Columns of main.runs. The numbers of two runs are comparable only if these are equal."""
 
-Split = Literal["layer", "category", "collective", "operation"]
+Split = Literal["part", "layer", "category", "collective", "operation"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 """The ways to divide the time of a step."""
+
+_LEAST_CHANGE = 0.001
+"""Smaller changes, as shares of the baseline, read +0.0 %."""
+
+VERDICTS = (
+    "worse", "better", "unknown", "different", "not in run", "not in baseline", "not judged", "noise", "same"
+)  # fmt: skip
+"""What macros.compare_values says of a value, the most telling first."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +232,25 @@ class Check:
     def is_passed(self) -> bool:
         """Whether something was checked, nothing is worse than allowed and, unless excused, nothing is absent."""
         return bool(self.checked) and not self.worse and (self.limits.is_absence_excused or not self.absent)
+
+
+def largest_changes(rows: Sequence[Mapping[str, Any]], most: int = 10) -> list[Mapping[str, Any]]:
+    """Return the rows of macros.compare_values with the largest changes beyond the noise, one row per metric.
+
+    Changes that are known to be better or worse come first, then those whose noise is unknown. Layers are left out,
+    because they repeat what the metrics of a phase say.
+    """
+    changed = [
+        row
+        for row in rows
+        if row["verdict"] in ("worse", "better", "unknown")
+        and row["relative"] is not None
+        and abs(row["relative"]) >= _LEAST_CHANGE
+        and '"layer":' not in row["dimensions"]
+    ]
+    changed.sort(key=lambda r: (r["verdict"] == "unknown", -abs(r["relative"]), r["metric"], r["dimensions"]))
+    first = {row["metric"]: row for row in reversed(changed)}
+    return [row for row in changed if row is first[row["metric"]]][:most]
 
 
 def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | None = None) -> Check:

@@ -159,7 +159,7 @@ CHARTS: dict[str, Chart] = {
             ("ici_bandwidth_utility",), _NO_FIT,
         ),
         Chart(
-            "waterfall", "comparison", "runs.step_waterfall", "What changed a step", ("step_time",),
+            "differences", "comparison", "runs.step_differences", "What changed a step", ("step_time",),
             "The two sides have no phase with steps on devices in common.",
         ),
     )

@@ -133,14 +133,14 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     """
     ours, theirs = referenced_run_ids(warehouse, run), referenced_run_ids(warehouse, against)
     with comparing(warehouse, run, against, is_unlike_allowed=is_unlike_allowed) as comparison:
-        compared = comparison.values().dicts()
+        compared, causes = comparison.values().dicts(), comparison.steps("part").dicts()
         unknown = comparison.unknown
     changed = Section("comparison", "What changed")
     if unknown:
         changed.notes.append(f"Not known for every run, so the workloads may differ: {', '.join(unknown)}.")
     for split in SPLITS:
-        _add(changed, "waterfall", warehouse, ours, theirs, split)
-    changed.words = [f"{f.title}. {f.description}" for f in changed.figures[:1]]
+        _add(changed, "differences", warehouse, ours, theirs, split)
+    changed.words = words.changes(causes)
     verdicts = Counter(row["verdict"] for row in compared).most_common()
     changed.words.append(f"Of {len(compared)} metric values: {', '.join(f'{n} {v}' for v, n in verdicts)}.")
     changed.values = _compared_values(warehouse, compared)
@@ -203,7 +203,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     section.words = [
         *words.dominating(summary),
         *words.largest_categories(warehouse, run_id),
-        *words.savings(warehouse, run_id),
+        *words.savings(summary),
     ]
     section.unknown = words.unknown(summary)
     if summary.facts["backend"] == "cpu":
@@ -229,7 +229,7 @@ def _add(section: Section, name: str, *subject: Any) -> None:
     try:
         section.figures.append(CHARTS[name](*subject))
     except NothingToDraw as absence:
-        section.absent.append((f"{name}-{subject[-1]}" if name == "waterfall" else name, str(absence)))
+        section.absent.append((f"{name}-{subject[-1]}" if name == "differences" else name, str(absence)))
 
 
 def _peaks(warehouse: Warehouse, run_id: str) -> list[tuple[str, str]]:

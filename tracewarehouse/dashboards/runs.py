@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
+from tracewarehouse.dashboards.figure import Figure, NothingToDraw, ask
 from tracewarehouse.dashboards.theme import (
     ALARM,
     HEAT,
-    QUIET,
     SERIES,
     WIDTH,
     axis,
+    named_color,
     number,
     percent,
     series_color,
     tooltips,
 )
-from tracewarehouse.dashboards.words import largest, quantity
+from tracewarehouse.dashboards.words import changes, largest, quantity
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -287,26 +287,27 @@ def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     )
 
 
-def step_waterfall(
+def step_differences(
     warehouse: Warehouse,
     runs: str | Sequence[str],
     against: str | Sequence[str],
-    split: str = "category",
+    split: str = "part",
     most: int = 12,
 ) -> Figure:
-    """What made a step longer or shorter than the baseline's, by layer, category, collective or operation.
+    """What made a step longer or shorter than the baseline's, by part, layer, category, collective or operation.
 
     Args:
         warehouse: the warehouse.
         runs: the runs.
         against: the runs that they are compared with.
-        split: layer, category, collective or operation.
+        split: part, layer, category, collective or operation.
         most: number of differences to draw per phase, the largest first; the others are added up.
     """
     drawn = ask(
         warehouse,
-        "waterfall",
-        """SELECT coalesce(phase, 'no phase') AS phase, name, what, difference_us, from_us, until_us
+        "differences",
+        """SELECT coalesce(phase, 'no phase') AS phase, name, baseline_us, value_us, difference_us,
+                  CASE WHEN difference_us > 0 THEN 'longer' ELSE 'shorter' END AS what
            FROM macros.step_changes($runs, $against, $split, $most)
            ORDER BY phase DESC, place""",
         runs=runs,
@@ -314,43 +315,30 @@ def step_waterfall(
         split=split,
         most=most,
     )
-    colors = {"step": QUIET, "longer": ALARM, "shorter": "#4d9440"}
+    colors = {"longer": ALARM, "shorter": "#4d9440"}
     chart = (
         alt.Chart()
         .mark_bar()
         .encode(
-            x=alt.X("from_us:Q", title="time of a step", axis=axis("us")),
-            x2="until_us:Q",
+            x=alt.X("difference_us:Q", title="change of a step", axis=axis("us")),
             y=alt.Y("name:N", sort=None, title=None),
-            color=alt.Color("what:N", title=None, legend=alt.Legend(orient="top"),
-                            scale=alt.Scale(domain=list(colors), range=list(colors.values()))),
+            color=named_color("what", colors),
             tooltip=tooltips(
-                "name:N", "what:N", number("difference_us", "difference, µs"), number("until_us", "then, µs")
+                "name:N",
+                number("difference_us", "change, µs"),
+                number("baseline_us", "baseline, µs"),
+                number("value_us", "run, µs"),
             ),
         )
         .properties(width=WIDTH, height=alt.Step(20), data=drawn.data)
         .facet(facet=alt.Facet("phase:N", sort=drawn.values("phase"), title=None), columns=1)
         .resolve_scale(x="independent", y="independent")
-    )  # fmt: skip
+    )
     return drawn.figure(
         chart,
-        "From the mean step of the baseline to that of the run, mean over devices; the differences add up.",
-        _changes(drawn),
-        name=f"waterfall-{split}",
+        "Time in the mean step of the run less that in the baseline's, mean over devices; the differences add up to "
+        "that of the steps.",
+        " ".join(changes(drawn.rows)),
+        name=f"differences-{split}",
         title=f"What changed a step, by {split}",
     )
-
-
-def _changes(drawn: Drawn) -> str:
-    words = []
-    for phase in drawn.values("phase"):
-        own = [r for r in drawn.rows if r["phase"] == phase]
-        before, after = (next(r["difference_us"] for r in own if r["name"] == n and r["what"] == "step")
-                         for n in ("baseline", "run"))  # fmt: skip
-        parts = [r for r in own if r["what"] != "step"][:3]
-        said = ", ".join(
-            f"{r['name']} {'+' if r['difference_us'] > 0 else '-'}{quantity(abs(r['difference_us']), 'us')}"
-            for r in parts
-        )
-        words.append(f"{phase}: {quantity(before, 'us')} became {quantity(after, 'us')} ({said})")
-    return "; ".join(words) + "."

@@ -9,6 +9,7 @@ import altair as alt
 from tracewarehouse.dashboards.figure import Drawn, Figure, ask
 from tracewarehouse.dashboards.theme import (
     ALARM,
+    KIND_COLORS,
     PRIMARY,
     QUIET,
     WIDTH,
@@ -26,7 +27,14 @@ from tracewarehouse.dashboards.words import largest, quantity
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
-_PART_COLORS = {"compute and copies": PRIMARY, "exposed communication": ALARM, "idle": QUIET}
+_PART_COLORS = {
+    "matrix": PRIMARY,
+    "attention": KIND_COLORS["attention"],
+    "other compute": "#0f8b9d",
+    "waiting for copies": "#b57a12",
+    "exposed communication": ALARM,
+    "idle": QUIET,
+}
 _IDLE_COLORS = {
     "before a launch": "#4a7fb0",
     "before a pipeline's tick": "#4d9440",
@@ -37,7 +45,7 @@ _IDLE_COLORS = {
 
 
 def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
-    """Each step's time, as the mean over devices: compute and copies, exposed communication, idle.
+    """Each step's time, as the mean over devices: products, attention, other computing, copies, communication, idle.
 
     Args:
         warehouse: the warehouse.
@@ -53,7 +61,7 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
            ORDER BY step, position
            LIMIT $most""",
         run=run,
-        most=3 * most,
+        most=len(_PART_COLORS) * most,
     )
     steps = len(drawn.values("step"))
     chart = (

@@ -20,6 +20,7 @@ KIND_COLORS = {
     "collective-permute": "#4d9440",
     "other collective": "#a96f54",
     "matrix": "#4a7fb0",
+    "attention": "#7d5fb2",
     "fusion": "#7a93a8",
     "copy": "#8c8677",
     "other": "#8a949e",

@@ -32,37 +32,38 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
 
 
-def quantity(value: float | None, unit: str = "") -> str:
-    """A value with three or four digits, the prefix that leaves the fewest zeros, and its unit.
+def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
+    """A value, with the prefix that leaves the fewest zeros, and its unit.
 
     Args:
         value: the value; None is shown as nothing.
         unit: its unit as in the metrics, such as ms, bytes or ratio; a ratio is shown in percent.
+        digits: significant digits; those before the point are never cut.
     """
     if value is None:
         return ""
     if not isfinite(value):
         return f"{value} {unit}".strip()
     if unit == "ratio":
-        return f"{_digits(100 * value)} %"
+        return f"{_digits(100 * value, digits)} %"
     if unit not in _BASES:
-        return f"{_digits(value)} {unit if unit != 'count' else ''}".strip()
+        return f"{_digits(value, digits)} {unit if unit != 'count' else ''}".strip()
     factor, base = _BASES[unit]
     in_base = value * factor
     steps = _PREFIXES if base != "s" else _SMALL
     size, prefix = next(((s, p) for s, p in steps if abs(in_base) >= 0.9995 * s), steps[-1])
     if in_base == 0:
         size, prefix = 1.0, ""
-    return f"{_digits(in_base / size)} {prefix}{base}"
+    return f"{_digits(in_base / size, digits)} {prefix}{base}"
 
 
-def _digits(value: float) -> str:
-    """A number with three significant digits, or all digits before the point: 0.0994, 67.2, 1,352."""
+def _digits(value: float, digits: int = 3) -> str:
+    """A number with some significant digits, or all digits before the point: 0.0994, 67.2, 1,352."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
-    if abs(value) >= 100:
+    if abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 1e-4 else f"{value:.2e}"
+    return f"{value:.{digits}g}" if abs(value) >= 1e-4 else f"{value:.2e}"
 
 
 def largest(rows: Sequence[Mapping[str, Any]], value: str, unit: str, *labels: str, most: int = 3) -> str:
@@ -107,17 +108,56 @@ def largest_categories(warehouse: Warehouse, run_id: str) -> list[str]:
     return sentences
 
 
-def savings(warehouse: Warehouse, run_id: str) -> list[str]:
+def savings(summary: RunSummary) -> list[str]:
     """Say what would make a step shorter, and by how much at most: a sentence per phase, the most helpful first."""
-    rows = warehouse.query(
-        f"""SELECT phase, change, saved FROM macros.step_savings([{literal(run_id)}])
-            WHERE saved >= {_WORTH} ORDER BY phase, saved DESC, change"""
-    ).rows()
+    worthy = [s for s in summary.savings if s.saved >= _WORTH]
     sentences = []
-    for phase, of_phase in groupby(rows, key=lambda r: r[0]):
-        named = "; ".join(f"{change}, by at most {quantity(saved, 'ratio')}" for _, change, saved in of_phase)
+    for phase, of_phase in groupby(worthy, key=lambda s: s.phase):
+        named = "; ".join(f"{s.change}, by at most {quantity(s.saved, 'ratio')}" for s in of_phase)
         sentences.append(f"What would shorten a {f'{phase} ' if phase else ''}step: {named}.")
     return sentences
+
+
+def changes(causes: Sequence[Mapping[str, Any]], most: int = 4) -> list[str]:
+    """Say how much longer or shorter a step is than the baseline's, and why: a sentence per phase.
+
+    Args:
+        causes: rows of macros.compare_steps of one split, or of macros.step_changes; the largest difference of a phase
+            first.
+        most: number of causes to name; those below half a percent of the baseline's step are not worth a word.
+    """
+    sentences = []
+    for phase, of_phase in groupby(causes, key=lambda c: c["phase"]):
+        rows = [c for c in of_phase if c["difference_us"] is not None]
+        if not rows:
+            sentences.append(f"No step of {phase or 'no phase'} has a time on both sides.")
+            continue
+        before, after = (sum(c[side] for c in rows) for side in ("baseline_us", "value_us"))
+        difference = after - before
+        worthy = [c for c in rows if abs(c["difference_us"]) >= _WORTH * before][:most]
+        step = f"A {phase} step" if phase else "A step"
+        sides = f"{quantity(after, 'us', 4)} against {quantity(before, 'us', 4)}"
+        if not worthy:
+            sentences.append(f"{step} takes as long, {sides}.")
+            continue
+        verdict = f"{quantity(abs(difference), 'us')} {'longer' if difference > 0 else 'shorter'}"
+        named = "; ".join(f"{_cause(c)} {signed(c['difference_us'], 'us')}" for c in worthy)
+        sentences.append(f"{step} is {verdict}, {sides}: {named}.")
+    return sentences
+
+
+def _cause(row: Mapping[str, Any]) -> str:
+    """The cause, and how many collectives of a step are new or gone."""
+    more = row.get("value_executions", 0) - row.get("baseline_executions", 0)
+    if not more:
+        return str(row["name"])
+    what = "new" if not row["baseline_executions"] else "gone" if not row["value_executions"] else ""
+    return f"{row['name']}, {_digits(abs(more))} {what or ('more' if more > 0 else 'fewer')},"
+
+
+def signed(value: float, unit: str) -> str:
+    """A difference in words, with its sign."""
+    return f"{'+' if value >= 0 else '-'}{quantity(abs(value), unit)}"
 
 
 def unknown(summary: RunSummary) -> list[tuple[str, str]]:

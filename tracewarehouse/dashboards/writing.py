@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MOST_CHANGES = 50
-_CHANGES = ("worse", "better", "not in run", "not in baseline", "different")
+_CHANGES = ("worse", "better", "unknown", "not in run", "not in baseline", "different")
 """The verdicts of a comparison that the digest lists, in order."""
 
 

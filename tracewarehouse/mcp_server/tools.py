@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tracewarehouse.comparison.compare import SPLITS, Split, comparing
+from tracewarehouse.comparison.compare import SPLITS, VERDICTS, Split, comparing
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.ingest.lake.manifest import RunVersion
@@ -122,7 +122,7 @@ class Compare(Tool):
     baseline: Annotated[str, Field(description="What to compare it with, in the same form.")]
     metrics: Metrics = []
     by: Annotated[str | None, Field(description="Only metrics with this dimension, such as phase, axis, layer.")] = None
-    split: Annotated[Split, Field(description=f"How to split a step: {', '.join(SPLITS)}.")] = "category"
+    split: Annotated[Split, Field(description=f"How to split a step: {', '.join(SPLITS)}.")] = "part"
     force: Annotated[bool, Field(description="Compare although the workloads differ.")] = False
     max_rows: Rows = 60
     offset: Offset = 0
@@ -146,8 +146,8 @@ class Compare(Tool):
                     f"{alike} values that are the same or differ within noise; name their metrics to see them"
                 )
             whole.rows = told
-        ranks = {v: i for i, v in enumerate(("worse", "better", "different"))}
-        whole.rows.sort(key=lambda r: (ranks.get(r[-1], 3), -abs(r[6] or 0.0)))
+        ranks = {v: i for i, v in enumerate(VERDICTS)}
+        whole.rows.sort(key=lambda r: (ranks[r[-1]], -abs(r[6] or 0.0)))
         answer.metric_versions = {r[0]: [r[1]] for r in whole.rows}
         for row in whole.rows:
             row[2] = json.loads(row[2])

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
+from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp, Space
 from tracewarehouse.predict.calibrations import Calibration
 from tracewarehouse.predict.links import TimeRange
 from tracewarehouse.predict.machine import Machine
@@ -47,6 +47,7 @@ HBM_BOUND = 0.7
 """From this share of its time on, moving its bytes is what an op waits for (a judgement)."""
 SEGMENT_BYTES = 256
 """A gather reads rows in segments of this size."""
+_SEGMENT = {"hbm": "segment_ns", "host": "segment_ns"}
 
 
 class Cost(NamedTuple):
@@ -81,7 +82,7 @@ def hbm_bytes(buffers: Iterable[Buffer]) -> int:
 def stated_cost(op: ScheduledOp, machine: Machine, inside: frozenset[str] = frozenset()) -> Cost | None:
     """Return the cost of an op whose cycles the compiler estimates; None without an estimate.
 
-    `inside` are the opcodes of a fusion.
+    `inside` are its opcode and those in the computations that it calls.
     """
     if op.cycles is None:
         return None
@@ -92,7 +93,7 @@ def stated_cost(op: ScheduledOp, machine: Machine, inside: frozenset[str] = froz
         return (
             transposing_cost(op, machine) if not moved and is_transposing(op) else copy_cost(op.cycles, moved, machine)
         )
-    return loop_cost(op.cycles, moved, machine, is_reducing=op.opcode == "reduce" or "reduce" in inside)
+    return loop_cost(op.cycles, moved, machine, is_reducing="reduce" in inside)
 
 
 def product_cost(cycles: int, moved: int, machine: Machine) -> Cost:
@@ -166,15 +167,33 @@ def _small(moved: int, machine: Machine) -> float:
 def gather_cost(op: ScheduledOp, machine: Machine) -> Cost:
     """Return the cost of a gather of rows, for which the compiler states no cycles.
 
-    Each row costs at least a constant, and else its segments of 256 bytes. The two constants are fitted to two gathers
-    that were measured.
+    Each row costs at least a constant, and else its segments of 256 bytes, which take longer if they lie in HBM.
     """
-    out = op.results[0]
-    rows = out.dimensions[0] if out.dimensions else 1
-    segments = math.ceil(out.byte_size / max(rows, 1) / SEGMENT_BYTES)
-    row = max(machine.rate("gather", "row_ns"), segments * machine.rate("gather", "segment_ns"))
-    time = rows * row * NS + _small(1, machine)
-    return cost(time, "gather", 0.7, 1.5, out.byte_size)
+    table = max(op.operands[0], key=lambda b: b.byte_size, default=op.results[0]) if op.operands else op.results[0]
+    moved = op.results[0].byte_size if "hbm" in (table.space, op.results[0].space) else 0
+    return _rows_cost(op.results[0], table.space, 1, moved, machine)
+
+
+def scatter_cost(op: ScheduledOp, machine: Machine) -> Cost:
+    """Return the cost of a scatter, which writes rows into the buffer that it got: those of a gather, read and written.
+
+    Its updates are the largest operand behind the buffer. No scatter was measured.
+    """
+    updates = max((b for operand in op.operands[1:] for b in operand), key=lambda b: b.byte_size, default=op.results[0])
+    space = op.results[0].space
+    return _rows_cost(updates, space, 2, 2 * updates.byte_size if space == "hbm" else 0, machine)
+
+
+def _rows_cost(array: Buffer, space: Space, times: int, moved: int, machine: Machine) -> Cost:
+    """Return the cost of finding the rows of an array one by one in a memory, some times."""
+    rows = times * math.prod(array.dimensions[:-1] or array.dimensions)
+    segments = math.ceil(times * array.byte_size / max(rows, 1) / SEGMENT_BYTES)
+    row, segment = machine.rates["gather", "row_ns"], machine.rates["gather", _SEGMENT.get(space, "vmem_segment_ns")]
+    low, mid, high = (
+        max(rows * max(row_ns, segments * segment_ns) * NS, moved / machine.hbm_bytes_per_ps) + _small(moved, machine)
+        for row_ns, segment_ns in ((row.low, segment.low), (row.value, segment.value), (row.high, segment.high))
+    )
+    return Cost(round(low), round(mid), round(high), "gather", moved)
 
 
 def update_cost(op: ScheduledOp, machine: Machine) -> Cost:
@@ -192,7 +211,7 @@ def moving_cost(op: ScheduledOp, machine: Machine) -> Cost:
     Scalar arithmetic takes nothing. What a sort or a window takes in VMEM is not known: the passes of an algorithm that
     it may use, at the rate of elementwise fusions, which is a judgement.
     """
-    parts = ("slice", "dynamic-slice", "gather")
+    parts = ("slice", "dynamic-slice")
     buffers = [*op.results, *op.results] if op.opcode in parts else list(op.buffers)
     is_read = op.opcode in parts and hbm_bytes(op.operands[0] if op.operands else ()) > 0
     moved = hbm_bytes(op.buffers) if op.opcode not in parts else hbm_bytes(op.results) + is_read * _size(op.results)

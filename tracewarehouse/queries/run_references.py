@@ -1,4 +1,7 @@
-"""Finds the runs that references mean: a run id, the beginning of one, a name, or a pattern of names."""
+"""Finds the runs that references mean: a run id or name, the beginning of one, or a pattern of names.
+
+No text at all means the only run of a warehouse.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,8 @@ def _named(
     for fitting in (
         [r for r in runs if r.run_id == reference],
         [r for r in runs if r.name == reference],
-        [r for r in runs if reference and r.run_id.startswith(reference)],
+        [r for r in runs if r.run_id.startswith(reference)] if reference or len(runs) == 1 else [],
+        [r for r in runs if r.name.startswith(reference)] if reference else [],
     ):
         if len(fitting) == 1:
             return fitting[0]
@@ -78,6 +82,8 @@ def _named(
             raise WarehouseError(f"{reference!r} stands for {len(fitting)} runs: {_listed(fitting)}; use a run id")
     if not runs:
         raise WarehouseError(f"no run {reference!r}: the warehouse {warehouse} is empty; add runs with `tw ingest`")
+    if not reference:
+        raise WarehouseError(f"the warehouse {warehouse} holds {len(runs)} runs; name one")
     names = [*dict.fromkeys(r.name for r in runs), *(r.run_id for r in runs)]
     if close := get_close_matches(reference, names, n=3):
         raise WarehouseError(f"no run {reference!r} in {warehouse}; did you mean {' or '.join(close)}?")

@@ -15,6 +15,10 @@ from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[[str], QueryResult]
 
+_SAVINGS = """
+SELECT phase, metric, change, saved FROM macros.step_savings([{run}]) ORDER BY phase, saved DESC, change
+"""
+
 
 @dataclass(frozen=True)
 class Number:
@@ -59,6 +63,16 @@ class StepShare:
 
 
 @dataclass(frozen=True)
+class Saving:
+    """What would make a phase's steps shorter, and by which share at most; see the macro step_savings."""
+
+    phase: str
+    metric: str
+    change: str
+    saved: float
+
+
+@dataclass(frozen=True)
 class RunFlag:
     """One quality flag of a run: its name, the host that it concerns or None, its meaning, and the details."""
 
@@ -90,6 +104,7 @@ class RunSummary:
         facts: what ran, on what, and how its steps were found: the columns of the macro run_facts.
         numbers: the main numbers, in order.
         steps: the parts of a step's time, the phase with the longest total first and its largest part first.
+        savings: what would make its steps shorter, by phase, the most helpful first.
         flags: the reasons to read the numbers with care.
         missing: the metrics without a row.
     """
@@ -97,6 +112,7 @@ class RunSummary:
     facts: dict[str, Any]
     numbers: list[Number]
     steps: list[StepShare]
+    savings: list[Saving]
     flags: list[RunFlag]
     missing: list[Missing]
 
@@ -124,6 +140,7 @@ def summarise(query: Query, run_id: str) -> RunSummary:
         facts,
         main_numbers(query, run_id),
         step_shares(query, run_id),
+        [Saving(*row) for row in query(_SAVINGS.format(run=run)).rows()],
         [RunFlag(flag, host, FLAGS.get(flag, ""), detail) for flag, host, detail in flags.rows()],
         [Missing(*row) for row in missing.rows()],
     )

@@ -80,7 +80,7 @@ def _routes() -> list[BaseRoute]:
         "/runs/{run}/trace/{window}/handover.js": run_pages.script,
         f"/runs/{{run}}/trace/{{window}}/{TRACE}": run_pages.trace,
         "/compare": compare_page.compare_page,
-        "/compare/charts/waterfall": compare_page.compare_chart,
+        "/compare/charts/differences": compare_page.compare_chart,
         "/catalogue": sql_pages.catalogue_page,
         "/metrics": sql_pages.metrics_page,
         "/metrics/{metric}": sql_pages.metric_page,

@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tracewarehouse.comparison.compare import SPLITS, comparing
-from tracewarehouse.dashboards.runs import step_waterfall
-from tracewarehouse.dashboards.words import quantity
+from tracewarehouse.comparison.compare import SPLITS, VERDICTS, comparing
+from tracewarehouse.dashboards.runs import step_differences
+from tracewarehouse.dashboards.words import changes, quantity
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.output import Format
@@ -24,8 +24,6 @@ from tracewarehouse.serve.warehouses import first_row, requested_run, served_war
 from tracewarehouse.warehouse import Warehouse
 
 _MOST_RUNS = 8
-_ORDER = ("worse", "better", "different", "not in run", "not in baseline", "not judged", "noise", "same")
-"""Verdicts in the order in which rows are listed; others come last."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def compare_page(request: Request, warehouse: Warehouse) -> Response:
         "chosen": [r.run_id for r in asked.others],
     }
     try:
-        rows, notes = _compared(request, warehouse, asked)
+        rows, notes, sentences = _compared(request, warehouse, asked)
     except MetricError as unlike:
         anyway = address("/compare", asked.said | {"unlike": "1"})
         return page(request, "compare_choice", **shared, sentence=str(unlike), anyway=anyway)
@@ -70,7 +68,7 @@ def compare_page(request: Request, warehouse: Warehouse) -> Response:
         **shared,
         notes=notes,
         rows=fitting[first:last],
-        counts=_counts(rows),
+        counts=[(name, " ".join([*sentences[name], counts])) for name, counts in _counts(rows)],
         verdict=verdict,
         metric=metric,
         verdicts=sorted({r["verdict"] for r in rows}),
@@ -79,7 +77,7 @@ def compare_page(request: Request, warehouse: Warehouse) -> Response:
         later=address("/compare", said | {"from": str(last)}) if last < len(fitting) else None,
         files=[(form, address(f"/compare.{form}", asked.said)) for form in FILES],
         charts=[
-            (r.name, address("/compare/charts/waterfall", asked.said | {"run": [asked.baseline.run_id, r.run_id]}))
+            (r.name, address("/compare/charts/differences", asked.said | {"run": [asked.baseline.run_id, r.run_id]}))
             for r in asked.others
         ],
         all_splits=[(s, address("/compare", asked.said | {"split": s})) for s in SPLITS],
@@ -91,7 +89,7 @@ def compare_file(request: Request, warehouse: Warehouse, form: Format) -> Respon
     asked = _asked(request, warehouse)
     if asked is None:
         raise HTTPException(400, "A comparison needs two runs: /compare?run=BASELINE&run=RUN.")
-    rows, _ = _compared(request, warehouse, asked)
+    rows, *_ = _compared(request, warehouse, asked)
     return file(QueryResult(pa.Table.from_pylist(rows)), form, "comparison")
 
 
@@ -101,7 +99,7 @@ def compare_chart(request: Request, warehouse: Warehouse) -> Response:
     if asked is None:
         raise HTTPException(400, "A comparison needs two runs.")
     run, baseline = asked.others[0].run_id, asked.baseline.run_id
-    return chart(lambda: step_waterfall(warehouse, [run], [baseline], asked.split))
+    return chart(lambda: step_differences(warehouse, [run], [baseline], asked.split))
 
 
 def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:
@@ -119,37 +117,40 @@ def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:
         return None
     if len(chosen) > _MOST_RUNS:
         raise HTTPException(400, f"{len(chosen)} runs are too many for one page; compare at most {_MOST_RUNS}.")
-    split = parameters.get("split", "") or "category"
+    split = parameters.get("split", "") or "part"
     if split not in SPLITS:
         raise HTTPException(400, f"A step is split by {', '.join(SPLITS)}, not by {split[:40]}.")
     unlike = parameters.get("unlike", "") == "1"
     said: dict[str, str | Sequence[str] | None] = {
         "run": list(chosen),
         "unlike": "1" if unlike else "",
-        "split": split if split != "category" else "",
+        "split": split if split != "part" else "",
     }
     first, *others = chosen.values()
     return _Asked(first, others, unlike, split, said)
 
 
-def _compared(request: Request, warehouse: Warehouse, asked: _Asked) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows, one per run and value, and notes on the comparison.
+def _compared(
+    request: Request, warehouse: Warehouse, asked: _Asked
+) -> tuple[list[dict[str, Any]], list[str], dict[str, list[str]]]:
+    """Rows, one per run and value; notes on the comparison; and by run, why its steps differ.
 
     Raises:
         MetricError: the workloads differ, and the request does not allow that.
     """
 
-    def make() -> tuple[list[dict[str, Any]], list[str]]:
-        rows, notes = [], []
+    def make() -> tuple[list[dict[str, Any]], list[str], dict[str, list[str]]]:
+        rows, notes, sentences = [], [], {}
         for run in asked.others:
             with comparing(
                 warehouse, [run.run_id], [asked.baseline.run_id], is_unlike_allowed=asked.unlike
             ) as comparison:
                 rows += [{"run_id": run.run_id, "name": run.name} | row for row in comparison.values().dicts()]
+                sentences[run.name] = changes(comparison.steps("part").dicts())
                 if comparison.unknown:
                     known = ", ".join(comparison.unknown)
                     notes.append(f"{run.name}: not known for both runs, so the workloads may differ: {known}.")
-        return rows, notes
+        return rows, notes, sentences
 
     key = ("compare", tuple(cast("Sequence[str]", asked.said["run"])), asked.unlike)
     return served_warehouses(request).kept(warehouse, key, make)
@@ -178,7 +179,7 @@ def _grouped(rows: list[dict[str, Any]], asked: _Asked) -> list[dict[str, Any]]:
         known["cells"] = [known["cells"].get(r.run_id) for r in asked.others]
 
     def order(known: dict[str, Any]) -> tuple[int, float, str, str]:
-        place = min(_ORDER.index(v) if v in _ORDER else len(_ORDER) for v in known["verdicts"])
+        place = min(map(VERDICTS.index, known["verdicts"]))
         return place, -known["weight"], known["metric"], known["of"]
 
     return sorted(grouped.values(), key=order)

@@ -56,6 +56,7 @@ class Cloud:
         self.output = folder / "captures"
         self.home = folder / "home"
         self.state = State(folder / "state.json")
+        self.quota: Path | None = None
         programs = folder / "bin"
         for path in (self.folder, self.folder / "tpus", self.folder / "host-bin", self.home / ".ssh", programs):
             path.mkdir(parents=True)
@@ -90,6 +91,7 @@ class Cloud:
             disks={},
             buckets=[],
             service_accounts=[],
+            identities=["service-1@cloud-tpu.iam.gserviceaccount.com"],
         )
         self.experiment = folder / "experiment.yaml"
         self.experiment.write_text(
@@ -110,6 +112,7 @@ class Cloud:
         more += ["--poll", "0.2"] if verb == "run" else []
         more += ["--wheel", self.wheel] if verb == "run" and "--setup" not in arguments else []
         more += ["-o", self.output] if verb in ("run", "fetch", "doctor") else []
+        more += ["--quota", self.quota] if self.quota and verb not in ("fetch", "delete") else []
         return ["tpu", *map(str, [*arguments, *more])]
 
     def tw(self, *arguments: str | Path) -> Done:

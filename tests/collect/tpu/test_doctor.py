@@ -26,7 +26,7 @@ def missing(stdout: str) -> dict[str, str]:
 
 def test_it_leads_from_an_empty_project_to_a_sweep(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command that it prints is run as it stands, until nothing is missing."""
-    cloud.world(account="", project="", services=[], networks={}, rules={})
+    cloud.world(account="", project="", services=[], identities=[], networks={}, rules={})
     for file in (cloud.home / ".ssh").iterdir():
         file.unlink()
     options = ("--network", "lab", "--subnetwork", "tpus", "--service-account", EMAIL, "--bucket", "weights")
@@ -50,6 +50,7 @@ def test_it_leads_from_an_empty_project_to_a_sweep(cloud: Cloud, monkeypatch: py
     assert {what.split()[0] for what in said} == {"account", "project", "service", "network", "subnetwork", "ssh"} | {
         "bucket",
         "key",
+        "identity",
     }
     made = cloud.tw("create", "one", "--type", "v6e-4", *options)
     assert made.returncode == 0, made.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import zipfile
@@ -121,6 +122,22 @@ def test_a_run_that_never_succeeds_is_reported_and_the_others_go_on(one: Cloud) 
     third = one.tw("run", "one", one.experiment)
     assert (second.returncode, third.returncode) == (0, 0)
     assert one.recorded() == [f"{DP2TP2} 0", *[f"{TP4} 0"] * 3]
+
+
+def test_captures_by_model_and_parallelism(one: Cloud) -> None:
+    """A second call finds them in their folders; fetch with the same option puts them there too."""
+    done = one.tw("run", "one", one.experiment, "--by-model")
+    again = one.tw("run", "one", one.experiment, "--by-model")
+    where = [one.output / "llama" / mesh / name for mesh, name in (("tp4", TP4), ("dp2tp2", DP2TP2))]
+    recorded = one.recorded()
+    shutil.rmtree(one.output / "llama")
+    fetched = one.tw("fetch", "one", one.experiment, "--by-model")
+
+    assert (done.returncode, again.returncode, fetched.returncode) == (0, 0, 0), done.stderr
+    for run in (done, again, fetched):
+        assert run.stdout.splitlines() == list(map(str, where))
+    assert len(recorded) == 2
+    assert all((capture / "manifest.json").is_file() for capture in where)
 
 
 def test_preemption_at_every_stage(one: Cloud) -> None:

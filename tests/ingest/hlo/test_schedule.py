@@ -56,6 +56,57 @@ def test_the_schedule_counts_and_not_the_order_of_the_proto() -> None:
     assert [op.name for op in unscheduled.ops(unscheduled.entry)] == ["c", "copy-done", "copy-start", "w"]
 
 
+def counted(*, begin: int, end: str, step: int, direction: str, kept: str = "%limit.1") -> int | None:
+    """The iterations that are read of a loop, whose state is its counter and its limit."""
+    state = "(s32[], s32[])"
+    module = program(
+        main=f"""
+        %begin = s32[] constant({begin})
+        %copied = s32[] copy(%begin)
+        %last = s32[] constant(12)
+        %state = {state} tuple(%copied, %last)
+        %w = {state} while(%state), condition=%test, body=%body
+        """,
+        test=f"""
+        %s = {state} parameter(0)
+        %n = s32[] get-tuple-element(%s), index=0
+        %limit = s32[] get-tuple-element(%s), index=1
+        %twelve = s32[] constant(12)
+        %p = s32[] partition-id()
+        %go = pred[] compare(%n, {end}), direction={direction}
+        """,
+        body=f"""
+        %b = {state} parameter(0)
+        %m = s32[] get-tuple-element(%b), index=0
+        %limit.1 = s32[] get-tuple-element(%b), index=1
+        %step = s32[] constant({step})
+        %here = s32[] copy(%m)
+        %next = s32[] add(%here, %step)
+        %state.1 = {state} tuple(%next, {kept})
+        """,
+    )
+    schedule = Schedule(module.raw)
+    return schedule.ops(schedule.entry)[-1].trips
+
+
+def test_the_iterations_of_a_loop_follow_from_its_condition() -> None:
+    """libtpu's own programs do not state them."""
+    assert counted(begin=0, end="%twelve", step=1, direction="LT") == 12
+    assert counted(begin=2, end="%twelve", step=4, direction="LT") == 3
+    assert counted(begin=2, end="%twelve", step=5, direction="LE") == 3
+    assert counted(begin=40, end="%twelve", step=-7, direction="GT") == 4
+    assert counted(begin=12, end="%twelve", step=1, direction="LT") == 0
+    assert counted(begin=0, end="%limit", step=1, direction="LT") == 12
+
+
+def test_a_loop_whose_end_is_not_stated_has_no_number() -> None:
+    assert counted(begin=0, end="%p", step=1, direction="LT") is None
+    assert counted(begin=0, end="%twelve", step=0, direction="LT") is None
+    assert counted(begin=0, end="%twelve", step=-1, direction="LT") is None
+    assert counted(begin=0, end="%twelve", step=1, direction="NE") is None
+    assert counted(begin=0, end="%limit", step=1, direction="LT", kept="%next") is None
+
+
 def test_a_program_without_an_entry_is_refused() -> None:
     module = CLASSES["HloProto"].FromString(small().raw)
     module.hlo_module.entry_computation_id = 77

@@ -16,7 +16,6 @@ from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import BATCH
 from tracewarehouse.collect.processes import wait_until_asleep
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.quota import hosts_of_slice
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -29,8 +28,6 @@ class JaxStack:
         jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._count)
-        if spec.device == "tpu" and not spec.has_model and hosts_of_slice() > 1:
-            jax.distributed.initialize()
         self.mesh = JaxMesh(spec)
         if spec.has_model and jax.process_count() > 1:
             raise CollectError("the jax backend runs a model on the devices of one host; choose a slice of one host")

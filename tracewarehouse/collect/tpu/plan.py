@@ -91,7 +91,7 @@ def plan_slices(
     details = quota.generation(generation)
     by_size: dict[int, list[RunSpec]] = {}
     for spec in tpu_runs(experiment):
-        by_size.setdefault(spec.mesh.size, []).append(spec)
+        by_size.setdefault(details.chips(spec.mesh.size), []).append(spec)
     slices, existing = [], list(used)
     for chips, runs in sorted(by_size.items()):
         accelerator_type = details.accelerator_type(chips)
@@ -99,6 +99,7 @@ def plan_slices(
         memory = {s.name: require_memory(s, details.kind) for s in runs if s.is_published}
         hosts = details.hosts[chips]
         _require_one_host_for_jax(runs, accelerator_type, hosts)
+        _require_jax_for_instances(runs, details.provider, details.kind)
         slices.append(PlannedSlice(accelerator_type, chips, hosts, pool, runs, experiment.timeout_s, memory))
     return slices
 
@@ -106,11 +107,14 @@ def plan_slices(
 def slice_runs(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]:
     """Return the runs whose mesh has the size of a slice with chips of a kind in the table of hardware."""
     specs = tpu_runs(experiment)
-    fitting = [s for s in specs if s.mesh.size == entry.chips]
+    fitting = [s for s in specs if s.mesh.size == entry.devices]
     if not fitting:
         sizes = sorted({s.mesh.size for s in specs})
-        raise TpuError(f"no run fits {entry.name} with its {entry.chips} chips; their meshes have {sizes} devices")
+        raise TpuError(
+            f"no run fits {entry.name} with its {counted(entry.devices, 'device')}; their meshes have {sizes} devices"
+        )
     _require_one_host_for_jax(fitting, entry.accelerator_type, entry.hosts)
+    _require_jax_for_instances(fitting, entry.provider, kind)
     for spec in fitting:
         if spec.is_published:
             require_memory(spec, kind)
@@ -125,6 +129,13 @@ def _require_one_host_for_jax(runs: list[RunSpec], accelerator_type: str, hosts:
             f"{', '.join(refused)}: the jax backend runs a model on one host, and {accelerator_type} has {hosts}; use "
             "backend torch_xla, or a smaller mesh"
         )
+
+
+def _require_jax_for_instances(runs: list[RunSpec], provider: str, kind: str) -> None:
+    """Refuse runs of torch_xla on chips for which it has no driver."""
+    refused = [run.name for run in runs if run.backend == "torch_xla"]
+    if refused and provider == "instance_group":
+        raise TpuError(f"{', '.join(refused)}: torch_xla has no driver for {kind}; use backend jax")
 
 
 def tpu_runs(experiment: Experiment) -> list[RunSpec]:

@@ -89,11 +89,13 @@ class LoopPlace(NamedTuple):
         layer: its layer in the loop's first iteration; in a pipeline, counted from the first layer of the stage.
         per_iteration: how many layers further it is in each iteration; negative where a loop goes back through them.
         part: part of the model; None if unknown.
+        confidence: confidence that these are layers, where no loop but the order of kernels tells; None for a loop.
     """
 
     layer: int
     per_iteration: int
     part: str | None
+    confidence: float | None = None
 
 
 @dataclass
@@ -253,7 +255,8 @@ class InstructionRow:
         layer_source = None if layer is None and stage_layer is None else "marked"
         part_source = "marked" if part else None
         if self.in_loop:
-            layer, stage_layer, layer_source = None, None, "loop"
+            layer, stage_layer = None, None
+            layer_source = "loop" if self.in_loop.confidence is None else "inferred"
         elif self.inferred and layer_source is None:
             layer_source = "inferred"
             if self.inferred.is_in_stage:
@@ -293,7 +296,7 @@ class InstructionRow:
             "part": part,
             "layer_source": layer_source,
             "part_source": part_source,
-            "layer_confidence": self.inferred.confidence if self.inferred and not self.in_loop else None,
+            "layer_confidence": place.confidence if (place := self.in_loop or self.inferred) else None,
             "source": self.source,
             "op_class": self.op_class,
             "collective": collective.kind if collective else None,

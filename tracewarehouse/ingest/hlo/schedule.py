@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 from google.protobuf.message import DecodeError
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS
 from tracewarehouse.ingest.hlo.op_names import decoded
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import (
@@ -24,11 +23,12 @@ from tracewarehouse.ingest.hlo.shapes import (
     TUPLE_TYPE,
     array_shape,
 )
+from tracewarehouse.ingest.hlo.trip_counts import trip_count
 
-Space = Literal["hbm", "vmem", "host", "scalar"]
-"""A memory of a TPU: its HBM, its vector memory, the memory of its host, or one for scalars and semaphores."""
+Space = Literal["hbm", "vmem", "cmem", "host", "scalar"]
+"""A memory of a TPU: HBM, vector memory, the common memory of a v4, the host's, or one for scalars and semaphores."""
 
-_SPACES: dict[int, Space] = {0: "hbm", 1: "vmem", 5: "host"}
+_SPACES: dict[int, Space] = {0: "hbm", 1: "vmem", 3: "cmem", 5: "host"}
 _CYCLES = re.compile(rb'"estimated_cycles":"(\d{1,15})"')
 _COST_MODEL = re.compile(rb'"cost_model_type":"COST_MODEL_TYPE_(\w{1,40})"')
 _EMITTER = re.compile(rb'"emitter":"(\w{1,80})"')
@@ -190,8 +190,7 @@ class Schedule:
 
     def _op(self, proto: Any) -> ScheduledOp:
         opcode, config = decoded(proto.opcode), proto.backend_config
-        operands = [self._by_id[i] for i in proto.operand_ids if i in self._by_id]
-        trips = KNOWN_TRIPS.search(decoded(config)) if opcode == "while" else None
+        operands = self._operands(proto)
         is_kernel = opcode == "custom-call"
         is_collective = b'"collective_algorithm_config"' in config
         return ScheduledOp(
@@ -205,7 +204,7 @@ class Schedule:
             target=decoded(proto.custom_call_target) or None,
             cycles=_number(_CYCLES, config),
             cost_model=_text(_COST_MODEL, config),
-            trips=int(trips[1]) if trips else None,
+            trips=trip_count(proto, self._computations, self._by_id) if opcode == "while" else None,
             emitter=_text(_EMITTER, config) if is_collective else None,
             strategy=_text(_STRATEGY, config) if is_collective else None,
             debug=_text(_DEBUG, config) if is_collective else None,
@@ -215,6 +214,9 @@ class Schedule:
             window=tuple(dimension.size for dimension in proto.window.dimensions),
             thread=decoded(proto.async_execution_thread),
         )
+
+    def _operands(self, proto: Any) -> list[Any]:
+        return [self._by_id[number] for number in proto.operand_ids if number in self._by_id]
 
     def _results(self, proto: Any, opcode: str) -> tuple[Buffer, ...]:
         """Return the arrays of a result; a copy-start has it first, an async-start behind the operands."""

@@ -326,7 +326,7 @@ INSTRUCTIONS = _table(
     layer                 INTEGER  Transformer layer, known from layer_source; NULL if it is run for different layers,
         as in a loop over layers and in a pipeline, or if not known. models.op_layers gives the layer of each op.
     loop_layer            INTEGER  Of an instruction in a loop over layers: its layer in the first iteration. In a
-        pipeline it counts from the first layer of the stage.
+        pipeline it counts from the first layer of the stage. A kernel that runs for several layers has it too.
     layers_per_iteration  INTEGER  Of an instruction in a loop over layers: how many layers further it is in each
         iteration; negative in a loop that goes back through them, as in training. [layers]
     stage_layer           INTEGER  Slot of a layer in a pipeline's program, known from layer_source; models.op_layers
@@ -381,7 +381,8 @@ OPS = _table(
     execution           INTEGER  Execution of a program on this device, counted from 0 in order of time.
     iteration           INTEGER  Iteration of the loop in which the op runs, counted from 0 in each run of the loop. Of
         nested loops the one over layers counts: the outermost with three products of its own; without one, the
-        innermost. NULL outside of loops, and if the ops do not show it.
+        innermost. On GPUs without loops, where a kernel runs for several layers, the layer that the order of the
+        kernels shows. NULL elsewhere, and if the ops do not show it.
     phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
         step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.

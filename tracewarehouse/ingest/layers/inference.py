@@ -17,6 +17,7 @@ from tracewarehouse.ingest.layers.loops import MIN_PRODUCTS
 from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
 from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, Pieces, find_pieces
 from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, op_kind
+from tracewarehouse.ingest.layers.shared_kernels import repeated_layers
 
 _MOSTLY = 0.5
 """Share of a program's op time from which on marks cover it, and nothing is inferred."""
@@ -68,8 +69,10 @@ class ProgramLayers:
         return not self.is_marked and self.refusal is None
 
     def __str__(self) -> str:
-        if self.in_loop:
+        if any(place.confidence is None for place in self.in_loop.values()):
             return f"{self.count} layers, which a loop runs"
+        if self.in_loop:
+            return f"{self.count} layers, in which kernels repeat, confidence {self.confidence:.2f}"
         return self.refusal or f"{self.count} layers, confidence {self.confidence:.2f}"
 
 
@@ -143,6 +146,8 @@ def _program_layers(
     for e in executions:
         once = None if e.has_loop else _run_once(e)
         if once is None:
+            if repeated := _repeated(program, executions, rows, marks):
+                return replace(repeated, marked_share=share)
             refusal = "an instruction runs several times in an execution, and no loop tells why"
             return ProgramLayers(program, share, refusal=refusal)
         if e.is_cut or not len(e.instruction_id):
@@ -176,6 +181,27 @@ def _has_layers(executions: Sequence[Execution], rows: Sequence[InstructionRow])
         return True
     products = [i for e in executions for i in e.instruction_id.tolist() if rows[i].contracts]
     return len(set(products)) >= MIN_PRODUCTS and len(products) >= _FEW_LAYERS * MIN_PRODUCTS * len(executions)
+
+
+def _repeated(
+    program: Program, executions: Sequence[Execution], rows: Sequence[InstructionRow], marks: Mapping[int, int]
+) -> ProgramLayers | None:
+    """Return the layers of executions whose kernels run for several layers; None if there are none, or names differ."""
+    placed = [(e, e.loops.iteration) for e in executions if e.loops is not None and (e.loops.iteration >= 0).any()]
+    if not placed:
+        return None
+    longest, iteration = max(placed, key=lambda item: len(item[1]))
+    pieces = repeated_layers(longest.instruction_id, rows)
+    if pieces is None:
+        return None
+    stated = np.array([marks.get(i, -1) for i in longest.instruction_id.tolist()])
+    both = (stated >= 0) & (iteration >= 0)
+    shift = int(np.median((stated - iteration)[both])) if both.any() else 0
+    if shift < 0 or (both.any() and (stated == iteration + shift)[both].mean() < _AGREED):
+        return None
+    used = {i for e, at in placed for i in e.instruction_id[at >= 0].tolist()}
+    in_loop = {i: LoopPlace(shift, 1, None, pieces.confidence) for i in used}
+    return ProgramLayers(program, count=pieces.count, confidence=pieces.confidence, first=shift, in_loop=in_loop)
 
 
 def _run_once(e: Execution) -> tuple[Int32, npt.NDArray[np.float64]] | None:

@@ -31,6 +31,7 @@ from tracewarehouse.ingest.hlo.modules import HloModules
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
 from tracewarehouse.ingest.layers.loops import LoopPlaces, loop_chains, places_in_programs
+from tracewarehouse.ingest.layers.shared_kernels import place_in_repetition
 from tracewarehouse.ingest.tables.leaf_ops import LeafTimes, lines_leaf_times
 from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines, leaf_times
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpColumns
@@ -193,6 +194,7 @@ class NamedOpWriter:
         chains, trips = loop_chains(self._instructions.rows)
         execution, start, instruction = (np.concatenate(columns) for columns in zip(*executed, strict=True))
         places = places_in_programs(execution, start, instruction, chains, trips, self._tables.ops.loop_facts())
+        place_in_repetition(places, execution, start, instruction, self._instructions.rows)
         edges = [0, *accumulate(lengths)]
         return [places[low:high] for low, high in pairwise(edges)]
 

@@ -196,8 +196,9 @@ SELECT
   samples, -- Samples of the runs.
   noise, -- The largest difference that counts as noise; NULL if noise cannot be told.
   noise_source, -- repeats or steps; NULL if noise cannot be told.
-  -- same, noise, better or worse; different for a metric without polarity; not in run or not in baseline if one side
-  -- has no value; not judged for a number by layer if less than 0.9 of a side's op time has a known layer.
+  -- same, noise, better or worse; unknown where the values differ and noise cannot be told, unless they are bytes or
+  -- counts, which equal runs have alike; different for a metric without polarity; not in run or not in baseline if one
+  -- side has no value; not judged for a number by layer if less than 0.9 of a side's op time has a known layer.
   CASE
     WHEN lacks_layers THEN 'not judged'
     WHEN value IS NULL THEN 'not in run'
@@ -205,6 +206,7 @@ SELECT
     WHEN difference = 0 THEN 'same'
     WHEN ABS(difference) <= noise THEN 'noise'
     WHEN polarity = 'none' THEN 'different'
+    WHEN noise IS NULL AND unit NOT IN ('bytes', 'count') THEN 'unknown'
     WHEN worse_by > 0 THEN 'worse'
     ELSE 'better'
   END AS verdict

@@ -9,7 +9,7 @@ description: >
 columns:
   run_id: The run.
   phase: Phase; empty for steps of none.
-  part: compute and copies, exposed communication, or idle.
+  part: A part of models.step_parts that takes any time.
   share: Share of the time of the phase's steps.
   mean_ms: Time of a step, mean over devices and steps.
   steps: Steps of the phase.
@@ -23,6 +23,7 @@ WITH summed AS (
   FROM models.step_parts
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id, phase, part
+  HAVING SUM(time_ps) > 0
 )
 
 SELECT

@@ -1,11 +1,27 @@
 /*---
 model: instruction_classes
-description: The class of each instruction by which charts colour its ops - its op_class, with communication and compute divided.
+description: >
+  What the device does in each instruction, as the parts of a step and the colours of charts tell it: a kind of collective, a
+  copy, an attention kernel, a matrix product, or other computing.
+notes: >
+  An attention kernel is known by its name, on TPUs and GPUs. Attention that a framework composes of products counts as these,
+  unless the framework names its scope as jax.nn.dot_product_attention and scaled_dot_product_attention do.
 ---*/
+WITH named AS (
+  SELECT
+    run_id, instruction_id, op_class, collective, opcode, operand_dtype,
+    opcode IS NULL OR opcode IN ('custom-call', 'fusion') AS is_kernel,
+    LOWER(CONCAT_WS(' ', name, CASE WHEN opcode = 'custom-call' THEN op_name END)) AS kernel,
+    LOWER(CONCAT_WS(' ', name, category)) AS title,
+    LOWER(op_name) AS scope
+  FROM main.instructions
+)
+
 SELECT
   run_id, -- The run.
   instruction_id, -- The HLO instruction.
-  -- The kind of collective, other collective, copy, matrix (a product or a fusion around one), fusion, or other.
+  -- The kind of collective, other collective, copy, attention, matrix (a product or a fusion around one), fusion, or
+  -- other.
   CASE
     WHEN
       op_class = 'communication'
@@ -13,8 +29,20 @@ SELECT
       THEN collective
     WHEN op_class = 'communication' THEN 'other collective'
     WHEN op_class = 'copy' THEN 'copy'
-    WHEN opcode IN ('dot', 'convolution') OR category LIKE 'convolution%' THEN 'matrix'
+    WHEN
+      is_kernel
+      AND (
+        REGEXP_MATCHES(kernel, '(flash|paged|splash|ring)_?(attention|attn|mha|mqa|fwd|mla)|fmha|attn_fwd')
+        OR REGEXP_MATCHES(kernel, '(^|[ /_])(rpa|mha|mla)([-_. ]|$)')
+      )
+      THEN 'attention'
+    WHEN COALESCE(REGEXP_MATCHES(scope, '(^|/)(scaled_)?dot_product_attention'), FALSE) THEN 'attention'
+    WHEN
+      operand_dtype IS NOT NULL
+      OR opcode IN ('dot', 'convolution', 'ragged-dot')
+      OR (is_kernel AND REGEXP_MATCHES(title, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_'))
+      THEN 'matrix'
     WHEN opcode = 'fusion' THEN 'fusion'
     ELSE 'other'
   END AS class
-FROM main.instructions
+FROM named

@@ -25,7 +25,9 @@ WITH stated AS (
     'plane' AS source,
     COALESCE(double_value, int_value) AS percent
   FROM main.plane_stats
-  WHERE RIGHT(name, 20) = '_utilization_percent' AND COALESCE(double_value, int_value) IS NOT NULL
+  WHERE
+    REGEXP_EXTRACT(name, '^(.*)_utilization_percent$', 1) <> ''
+    AND COALESCE(double_value, int_value) IS NOT NULL
   UNION ALL
   SELECT
     run_id, host, device_id,
@@ -33,7 +35,7 @@ WITH stated AS (
     'samples' AS source,
     "value" AS percent
   FROM main.counters
-  WHERE RIGHT(name, 8) = ': % util' AND "value" IS NOT NULL
+  WHERE REGEXP_EXTRACT(name, '^(.*): % util$', 1) <> '' AND "value" IS NOT NULL
 ),
 
 -- integers, whose sum does not depend on their order
