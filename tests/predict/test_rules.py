@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -220,3 +221,45 @@ def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None
     # 16 rows of which two are filled need the matrices of two experts
     assert experts(16, exchange) == round(2 * 2048 * 1024 * 2 / RATE * 1e3)
     assert experts(16, "") == round(8 * 2048 * 1024 * 2 / RATE * 1e3)
+
+
+def kernel(name: str, shapes: str, machine: Machine = V6E, **how: Any) -> TimedOp:
+    """A kernel with arrays of these shapes."""
+    arrays = shapes.split()
+    parameters = "\n".join(f"%p{n} = {shape} parameter({n})" for n, shape in enumerate(arrays))
+    operands = ", ".join(f"%p{n}" for n in range(len(arrays)))
+    called = f'%{name} = bf16[8]{{0:S(1)}} custom-call({operands}), custom_call_target="tpu_custom_call"'
+    return predict_program(program(main=f"{parameters}\n{called}"), machine, **how)[-1]
+
+
+def test_causal_attention_takes_half_of_its_pairs() -> None:
+    # 8 x 4 heads, 1,024 tokens, 128 wide: 2 x 32 x 1024^2 x 128 FLOPs at a quarter of 918 TFLOP/s
+    expected = round(2 * 32 * 1024**2 * 128 / (0.25 * 918e12) * 1e12)
+    query = "bf16[8,4,1024,128]"
+    flash = kernel("flash_attention.3", f"{query} {query} {query}")
+    assert (flash.duration_ps, flash.basis) == (expected, "kernel_model")
+    masks = "s8[1,4,4] s8[4,256,256]"
+    splash = kernel("splash_mha_fwd.1", f"{masks} bf16[32,1024,128] bf16[8,1024,128] bf16[8,1024,128]")
+    assert splash.duration_ps == expected
+    # the last 256 of 1,024 tokens see 1,024 - 128 on average; values half as wide take half of their part
+    chunk = kernel("splash_mha_fwd.1", "bf16[32,256,128] bf16[8,1024,128] bf16[8,1024,64]")
+    assert chunk.duration_ps == round(2 * 32 * 256 * (1024 - 128) * (128 + 64) / (0.25 * 918e12) * 1e12)
+
+
+def test_paged_attention_reads_the_contexts_in_use() -> None:
+    # 8 sequences with room for 10 pages of 128 tokens, one head of 128: keys and values of 5.2 MB
+    shapes = "s32[8] s32[80] f32[8,4,1,128]{3,2,1,0:S(1)} bf16[1,80,128,128] bf16[1,80,128,128]"
+    everything = kernel("paged_attention.8", shapes)
+    cache = 2 * 80 * 128 * 128 * 2
+    assert everything.duration_ps == round(cache / (0.85 * RATE) * 1e3 + 8 * 100_000)
+    half = kernel("paged_attention.8", shapes, context_tokens=640.0)
+    assert half.duration_ps == pytest.approx(cache / 2 / (0.85 * RATE) * 1e3 + 800_000, abs=1)
+    assert kernel("paged_attention.8", shapes, context_tokens=9999.0) == everything
+
+
+def test_a_measured_median_replaces_the_formula_of_its_kernel_alone() -> None:
+    shapes = "bf16[8,4,1024,128] bf16[8,4,1024,128] bf16[8,4,1024,128]"
+    found = kernel("flash_attention.12", shapes, kernels={"flash_attention": 42_000_000})
+    assert (found.duration_ps, found.basis) == (42_000_000, "kernel_measured")
+    assert (found.low_ps, found.high_ps) == (37_800_000, 46_200_000)
+    assert kernel("flash_attention.12", shapes, kernels={"flash": 42_000_000}).basis == "kernel_model"

@@ -151,6 +151,21 @@ def test_a_loop_of_a_damaged_program_ends() -> None:
         predict_program(endless, V6E)
 
 
+def test_what_only_names_memory_is_no_op() -> None:
+    ops = predict_program(
+        program(
+            main=f"""
+            %w = {MB_16} parameter(0)
+            %b = {MB_16} bitcast(%w)
+            %buffer = {MB_16} custom-call(), custom_call_target="AllocateBuffer"
+            %joined = {MB_16} custom-call(%b, %buffer), custom_call_target="ConcatBitcast"
+            """
+        ),
+        V6E,
+    )
+    assert ops == []
+
+
 def test_of_a_conditional_the_longest_branch_counts() -> None:
     ops = predict_program(
         program(

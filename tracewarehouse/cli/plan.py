@@ -50,8 +50,8 @@ def plan(
 
     Prints for each phase: run id, the memory per device that the compiler plans, and whether the whole model fits, also
     where --layers compiles a part of it; then the collectives of a step and their traffic, by kind and mesh axis. The
-    backend is jax by default, which needs the extras `jax` and `plan` in the interpreter of --python; torch_xla needs
-    the extra `collect` here, and `plan` in that interpreter.
+    backend is jax by default, which needs the extra `jax` in the interpreter of --python; torch_xla needs
+    the extra `collect` here, and `jax` in that interpreter.
     """
     from tracewarehouse.collect.ahead_of_time import compile_ahead
     from tracewarehouse.collect.experiment import run_spec

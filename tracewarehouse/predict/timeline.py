@@ -7,18 +7,16 @@ schedule with a time for each op is the timeline, and an op costs no launch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.collectives import DCN, KINDS, Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import with_logical_numbers
 from tracewarehouse.ingest.hlo.modules import HloModule
-from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode, is_spread_step
+from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name
 from tracewarehouse.ingest.hlo.program import MOST_NESTED
 from tracewarehouse.ingest.hlo.schedule import Schedule, ScheduledOp
+from tracewarehouse.predict.collectives import ProgramCollectives
 from tracewarehouse.predict.kernels import kernel_cost
-from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
+from tracewarehouse.predict.links import TimeRange
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.rules import (
     Basis,
@@ -46,8 +44,8 @@ _FREE = frozenset({
     "partition-id", "replica-id", "tuple",
 })  # fmt: skip
 _FREE_TARGETS = frozenset({
-    "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked", "PrepareAsyncCallDone",
-    "PrepareAsyncCallStart",
+    "AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked",
+    "PrepareAsyncCallDone", "PrepareAsyncCallStart",
 })  # fmt: skip
 
 
@@ -116,12 +114,6 @@ def program_end(ops: Iterable[TimedOp]) -> int:
     return max((op.start_ps + op.duration_ps for op in ops if op.queue == "core"), default=0)
 
 
-def _lane(queue: Queue, collective: SliceCollective) -> str:
-    """Return the lane of a collective beside the core: each waits for those before it, but two ways do not meet."""
-    ahead = sum(1 if target > source else -1 for source, target in collective.groups) if collective.is_pairs else 0
-    return f"{queue} {(ahead > 0) - (ahead < 0)}"
-
-
 def _placed(op: TimedOp, transfer: Transfer) -> TimedOp:
     if transfer.start is None or transfer.end is None:
         return op
@@ -139,12 +131,11 @@ class _Timeline:
         self.schedule = Schedule(module.raw)
         self.now = 0
         self.transfers = Transfers(machine.hbm_bytes_per_ps)
-        self._module, self._machine, self._kernels, self._context = module, machine, kernels, context_tokens
+        self._name, self._machine, self._kernels, self._context = module.name, machine, kernels, context_tokens
         self._ops: list[tuple[TimedOp, Transfer | None]] = []
         self._started: dict[str, Transfer] = {}
         self._free_from: dict[str, int] = {}
-        self._collectives: dict[str, SliceCollective | None] = {}
-        self._times: dict[SliceCollective, TimeRange] = {}
+        self._collectives = ProgramCollectives(module, self.schedule, machine)
         self._costs: dict[str, Cost] = {}
         self._lengths: dict[int, int] = {}
         self._holders: set[int] = set()
@@ -175,7 +166,7 @@ class _Timeline:
     def _count(self, steps: int = 1) -> None:
         self._steps += steps
         if self._steps > MOST_OPS:
-            raise MalformedError(f"one execution of {self._module.name} has more than {MOST_OPS} ops")
+            raise MalformedError(f"one execution of {self._name} has more than {MOST_OPS} ops")
 
     def _hold(self, op: ScheduledOp, iterations: tuple[int, ...], depth: int) -> None:
         """Run the ops that one holds: a loop's body as often as the compiler says, and of branches the longest.
@@ -237,11 +228,11 @@ class _Timeline:
         """Start a transfer or a collective beside the core."""
         self._spend(op.name, start_cost(self._machine), iterations)
         queue: Queue = "sparsecore" if op.thread == "sparsecore" else "dma"
-        collective, copied = self._collective(op), host_time(op, self._machine)
+        collective, copied = self._collectives.find(op), host_time(op, self._machine)
         basis: Basis = "hbm_bytes"
         if collective is not None:
             basis = "links"
-            transfer = self._occupy(_lane(queue, collective), self._time(collective))
+            transfer = self._occupy(f"{queue} {collective.direction}", collective.time)
         elif copied is not None:
             basis = "host_link"
             transfer = self._occupy(*copied)
@@ -277,15 +268,15 @@ class _Timeline:
         return self._costs[op.name]
 
     def _found_cost(self, op: ScheduledOp) -> Cost:
-        collective = self._collective(op)
+        collective = self._collectives.find(op)
         if collective is not None:
-            return Cost(*self._time(collective), "links")
+            return Cost(*collective.time, "links")
         inside = self.schedule.opcodes(op) | {op.opcode}
         stated = stated_cost(op, self._machine, inside)
         if stated is not None:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
-            return kernel_cost(op, self._machine, self._kernels, self._context, self._filled)
+            return kernel_cost(op, self._machine, self._kernels, self._context, self._collectives.filled)
         if "scatter" in inside:
             return scatter_cost(op, self._machine)
         if "gather" in inside:
@@ -293,52 +284,3 @@ class _Timeline:
         if op.opcode == "dynamic-update-slice":
             return update_cost(op, self._machine)
         return moving_cost(op, self._machine)
-
-    @cached_property
-    def _filled(self) -> float:
-        """The share of the rows that come from other devices: all send as many if the experts have equal loads.
-
-        The buffers of a ragged all-to-all have room for all rows of all devices of its group.
-        """
-        ragged = (op for op in self.schedule.ops(self.schedule.entry) if op.opcode == "ragged-all-to-all")
-        sizes = [len(found.groups[0]) for op in ragged if (found := self._collective(op))]
-        return 1 / max(sizes, default=1)
-
-    def _time(self, collective: SliceCollective) -> TimeRange:
-        if collective not in self._times:
-            self._times[collective] = collective_time(self._machine, collective)
-        return self._times[collective]
-
-    def _collective(self, op: ScheduledOp) -> SliceCollective | None:
-        """Return the collective within the slice that an op is or carries; None if it is none."""
-        if op.name not in self._collectives:
-            self._collectives[op.name] = self._found_collective(op)
-        return self._collectives[op.name]
-
-    def _found_collective(self, op: ScheduledOp) -> SliceCollective | None:
-        if not any(base_opcode(opcode) in KINDS for opcode in (op.opcode, *self.schedule.opcodes(op))):
-            return None
-        stated = self._module.instruction(op.name)
-        if stated is None or is_spread_step(stated):
-            return None
-        found = find_collective(with_logical_numbers(stated, *self._module.device_counts))
-        if found is None or found.link == DCN:
-            return None
-        says = next((each for each in (op, *self.schedule.inside(op)) if each.emitter), op)
-        return self._on_slice(found, says, on_sparsecore=op.thread == "sparsecore")
-
-    def _on_slice(self, found: Collective, says: ScheduledOp, *, on_sparsecore: bool) -> SliceCollective:
-        devices = self._machine.topology.devices
-        members = found.members or (tuple(range(devices)),)
-        places = self._module.assignment
-        groups = tuple(tuple(places[n] if n < len(places) else n for n in group) for group in members)
-        return SliceCollective(
-            found.kind,
-            found.message_bytes or 0,
-            groups,
-            found.pairs is not None,
-            says.emitter,
-            says.strategy,
-            says.debug,
-            on_sparsecore,
-        )
