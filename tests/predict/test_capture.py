@@ -220,7 +220,7 @@ def test_range_and_price_by_hand(warehouse: Warehouse) -> None:
 def test_what_only_a_recording_shows_is_refused(warehouse: Warehouse) -> None:
     refused = {
         "collective_attribution", "collective_skew", "device_idle", "hockney", "host_gap", "ici_bandwidth_utility",
-        "launch_overhead", "load_imbalance", "straggler_ranking", "sync_wait",
+        "launch_overhead", "load_imbalance", "prediction_error", "straggler_ranking", "sync_wait",
     }  # fmt: skip
     rows = warehouse.query("SELECT metric, reason FROM metrics.missing WHERE unmet = 'recorded'").rows()
     assert {metric for metric, _ in rows} == refused

@@ -19,7 +19,8 @@ from tracewarehouse.cli.collect import (
     OutputLengthOption,
     SequenceParallelismOption,
 )
-from tracewarehouse.cli.output import status
+from tracewarehouse.cli.options import complete_runs
+from tracewarehouse.cli.output import say_note, status
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.ahead_of_time import CompiledStep
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
 
 def plan(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A model, as in `tw collect --model`.")],
-    mesh: Annotated[str, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=4.")],
+    model: Annotated[
+        str | None, typer.Argument(help="A model, as in `tw collect --model`.", show_default=False)
+    ] = None,
+    mesh: Annotated[str | None, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=4.")] = None,
     topology: Annotated[
-        str, typer.Option(help="The slice as libtpu names it: v6e:2x4, v4:2x2x1, tpu7x:2x2x1 (two devices a chip).")
-    ],
+        str | None,
+        typer.Option(help="The slice as libtpu names it: v6e:2x4, v4:2x2x1, tpu7x:2x2x1 (two devices a chip)."),
+    ] = None,
     sequence_parallelism: SequenceParallelismOption = None,
     microbatches: MicrobatchesOption = None,
     batch: BatchOption = None,
@@ -45,14 +49,32 @@ def plan(
     capacity_factor: CapacityFactorOption = None,
     backend: BackendOption = None,
     python: Annotated[str, typer.Option(help="Python that has jax and libtpu.")] = sys.executable,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Plan nothing: replace the rates of predictions by what the ops of this recorded run took.",
+            autocompletion=complete_runs,
+        ),
+    ] = None,
 ) -> None:
     """Compile a model's prefill and decode for a TPU slice that need not exist, and ingest both as runs without times.
 
     Prints for each phase: run id, the memory per device that the compiler plans, and whether the whole model fits, also
     where --layers compiles a part of it; then the collectives of a step and their traffic, by kind and mesh axis. The
-    backend is jax by default, which needs the extras `jax` and `plan` in the interpreter of --python; torch_xla needs
-    the extra `collect` here, and `plan` in that interpreter.
+    backend is jax by default, which needs the extra `jax` in the interpreter of --python; torch_xla needs the extra
+    `collect` here, and `jax` in that interpreter.
+
+    With --calibrate it prints each rate that changed, before and after, and keeps them in calibrations.csv in the
+    warehouse. Delete rows of that file, or the file, to return to the rates that ship.
     """
+    if calibrate is not None:
+        if model is not None:
+            raise typer.BadParameter("--calibrate takes a recorded run and no model")
+        _calibrate(context, calibrate)
+        return
+    if model is None or mesh is None or topology is None:
+        raise typer.BadParameter("expected a model, --mesh and --topology, or --calibrate RUN")
     from tracewarehouse.collect.ahead_of_time import compile_ahead
     from tracewarehouse.collect.experiment import run_spec
 
@@ -75,6 +97,21 @@ def plan(
             steps = compile_ahead(spec, topology, Path(folder) / "compiled", python)
         for step in steps:
             _print_step(warehouse, spec, topology, step)
+
+
+def _calibrate(context: typer.Context, reference: str) -> None:
+    from tracewarehouse.comparison.calibration import calibrate
+
+    with context.obj.open() as warehouse:
+        done = calibrate(warehouse, reference)
+    for before, after in done.changes:
+        typer.echo(
+            f"{after.chip}\t{after.class_} {after.what}\t{before.value:.4g} ({before.low:.4g} to {before.high:.4g})\t"
+            f"{after.value:.4g} ({after.low:.4g} to {after.high:.4g})\t{after.n} ops"
+        )
+    say_note(f"written to {done.path}, from what was predicted in {', '.join(done.predicted)}")
+    if done.kept:
+        say_note(f"no rate follows from {'; '.join(done.kept)}")
 
 
 def _print_step(warehouse: Warehouse, spec: RunSpec, topology: str, step: CompiledStep) -> None:

@@ -28,7 +28,7 @@ from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.errors import shown
 
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
-INSTALL = "pip install 'tracewarehouse[plan]', or name an interpreter that has jax and libtpu with --python"
+INSTALL = "pip install 'tracewarehouse[jax]', or name an interpreter that has jax and libtpu with --python"
 _PROCESS = "tracewarehouse.collect.{}.ahead_of_time"
 """Module of a backend that traces or compiles a run in a process of its own."""
 _ON_CPU = {"JAX_PLATFORMS": "cpu"}
@@ -90,8 +90,8 @@ def compile_all(
     """Compile prefill and decode of runs, each for its topology, in few processes, and give them in order.
 
     A run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4, v4:2x2x1 (a device a chip)
-    or tpu7x:2x2x1 (two devices a chip). `python` is an interpreter that has jax and libtpu; for backend jax also torch,
-    transformers and tracewarehouse. `folder` gets the programs; a run must be taken before the next is asked for.
+    or tpu7x:2x2x1 (two devices a chip). `python` is an interpreter that has jax and libtpu; for backend jax also
+    tracewarehouse. `folder` gets the programs; a run must be taken before the next is asked for.
     `kept` keeps those of backend jax by the digest of what the compiler is given, so that nothing is compiled twice.
 
     A run is refused if the topology and the mesh differ in the number of devices, the model cannot be traced, or the
@@ -156,7 +156,7 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
 
     A run with which it ends unexpectedly is refused.
     """
-    _require_compiler(python, ("jax", "libtpu", "torch", "transformers", "tracewarehouse"))
+    _require_compiler(python, ("jax", "libtpu", "tracewarehouse"))
     tasks = list(itertools.takewhile(lambda task: task.is_for_jax, waiting))
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
         for task in tasks:

@@ -22,6 +22,9 @@ MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
 DTYPE_OF_DEVICE = {"cpu": "float32", "tpu": "bfloat16"}
 """Dtype in which a run computes by default, by device."""
 
+UNMARKED = "torch_xla"
+"""The backend that names and digests of runs leave out: it recorded the captures of data/."""
+
 MICROBENCHMARKS = "microbenchmarks"
 """What a run names in place of a model to run the small programs of `collect.jax.microbenchmarks`."""
 
@@ -114,23 +117,24 @@ class RunSpec(BaseModel):
     device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
     reference: Literal["compute", "kept", "off"] | None = Field(
         default=None,
-        description="plain torch to compare with: computed once and kept, only if kept from before, or not at all; "
+        description="unsplit model to compare with: computed once and kept, only if kept from before, or not at all; "
         "by default compute, and on tpu kept",
     )
     backend: str = Field(
-        default="torch_xla",
+        default="jax",
         pattern=r"^[\w.]+(:\w+)?$",
-        description="what runs and records: torch_xla, jax, or module:Class",
+        description="what runs and records: jax, torch_xla (with several hosts the default), or module:Class",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _other_defaults(cls, data: Any) -> Any:
-        """Fill in the fields whose defaults depend on the device and on the model."""
+        """Fill in the fields whose defaults depend on the device, the hosts and the model."""
         if not isinstance(data, dict):
             return data
         model = data.get("model", "llama")
         filled: dict[str, Any] = {"dtype": DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))}
+        filled["backend"] = "torch_xla" if str(data.get("hosts") or 1) != "1" else None
         try:
             architecture = model_architecture(model)
         except (ExperimentError, TypeError):
@@ -138,7 +142,7 @@ class RunSpec(BaseModel):
         else:
             filled["layers"] = None if model in ARCHITECTURES else architecture.config["num_hidden_layers"]
             if architecture.is_moe:
-                filled["capacity_factor"] = _default_capacity(data.get("backend"))
+                filled["capacity_factor"] = _default_capacity(data.get("backend") or filled["backend"])
         return data | {k: v for k, v in filled.items() if v is not None and data.get(k) is None}
 
     @model_validator(mode="after")
@@ -221,7 +225,7 @@ class RunSpec(BaseModel):
 
     def _check_hosts(self) -> None:
         if self.backend != "torch_xla":
-            raise ValueError("hosts: only torch_xla runs a process for each stage; remove the field")
+            raise ValueError("hosts: only torch_xla runs a process for each stage; choose it, or remove the field")
         if self.device != "cpu" or self.hosts != self.axis("pp"):
             raise ValueError(
                 f"hosts: on cpu each stage is a host, so {self.hosts} hosts need pp={self.hosts} in the mesh"
@@ -310,7 +314,7 @@ class RunSpec(BaseModel):
             ("", self.device, "cpu"),
         ):
             parts += [f"{tag}{value}"] if value != default or (tag == "l" and self.is_published) else []
-        if self.backend != RunSpec.model_fields["backend"].default:
+        if self.backend != UNMARKED:
             parts.append(re.sub(r"\W", "-", self.backend))
         if self.prompt is not None:
             parts.append("prompt" + hashlib.sha256(self.prompt.encode()).hexdigest()[:6])
@@ -331,9 +335,9 @@ class RunSpec(BaseModel):
         # These fields are left out at their defaults: captures from before they existed keep their digest.
         defaults = {
             name
-            for name in ("hosts", "prompt", "backend", "capacity_factor", "routing_skew")
+            for name in ("hosts", "prompt", "capacity_factor", "routing_skew")
             if getattr(self, name) == RunSpec.model_fields[name].default
-        }
+        } | ({"backend"} if self.backend == UNMARKED else set())
         values = self.model_dump(mode="json", exclude=defaults | {"reference"})  # which does not change the capture
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from tracewarehouse.collect.capture import Output, is_recorded, require_writable, write_error
-from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu, require_packages
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.harness.backend import BACKENDS, find_backend
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
@@ -170,11 +170,10 @@ def collect(
 
 
 def keep_reference(run: RunSpec) -> Path:
-    """Compute the reference of a run in plain torch on this host, unless it is kept already; return its file.
+    """Compute the reference of a run on this host, unless it is kept already; return its file.
 
     All runs of the model with the same prompt, lengths and dtype share it.
     """
-    require_packages(("torch", "transformers"), "computing a reference", "collect")
     from tracewarehouse.collect.harness.subject import compute_reference
 
     return compute_reference(run)

@@ -26,6 +26,8 @@ Link = tuple[Place, int, int]
 Form = Literal["die", "pair", "line", "ring", "cycle", "grid", "torus"]
 
 _DIE = 3
+_MEASURED_CYCLE = 8
+"""Chips of the longest cycle through a grid that somebody has measured."""
 
 
 class TimeRange(NamedTuple):
@@ -136,7 +138,13 @@ def _seconds(machine: LinkedMachine, collective: SliceCollective, known: _Rates)
     else:
         phases = 2.0 if is_whole else 1.0
     seconds = known.seconds["start"] + _latency(form, hops * shape.stride, phases, collective, known)
-    seconds += size * load * (1.0 if is_whole else 0.5) * shape.shared / known.link(form)
+    seconds += (
+        size
+        * load
+        * (1.0 if is_whole else 0.5)
+        * shape.shared
+        / known.link("long_cycle" if form == "cycle" and count > _MEASURED_CYCLE else form)
+    )
     if collective.kind in ("all-reduce", "reduce-scatter"):  # the first and the last shard overlap with no other
         seconds += size / count / (known.share["fill"] * _hbm_bytes_per_s(topology.generation) * known.hbm_factor)
     return seconds

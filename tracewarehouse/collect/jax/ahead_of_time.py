@@ -22,7 +22,7 @@ from tracewarehouse.collect.capture import staged_capture
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
-from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
+from tracewarehouse.collect.jax.mesh import JaxMesh
 from tracewarehouse.collect.jax.microbenchmarks import microbenchmarks
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import Partition
@@ -44,7 +44,7 @@ class ShapesOnly(JaxMesh):
         """Return the shape of an array with its dtype, which comes from an empty slice of it."""
         import jax
 
-        dtype = as_numpy(read(tuple(slice(0, min(1, n)) for n in shape))).dtype
+        dtype = read(tuple(slice(0, min(1, n)) for n in shape)).dtype
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.placed(partition))
 
 
@@ -78,7 +78,7 @@ def _programs(spec: RunSpec, devices: Any, folder: Path) -> tuple[ModelFacts | N
     if not spec.has_model:
         mesh = JaxMesh(spec, devices)
         return None, ((small.name, small.lowered(mesh)) for small in microbenchmarks(spec))
-    subject = traced_subject(spec, folder)
+    subject = traced_subject(spec)
     model = JaxModel(subject, ShapesOnly(spec, devices))
     return subject.facts, ((phase, model.lowered(phase, length)) for phase, length in spec.step_lengths)
 

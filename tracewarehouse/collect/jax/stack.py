@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.harness.subject import Subject
@@ -63,9 +62,9 @@ class JaxStack:
             wait_until_asleep()
 
     def on_host(self, value: Any) -> Any:
-        """Return a value on the devices as a torch tensor on the host; values that are not integers become float32."""
+        """Return a value on the devices in numpy; values that are not integers become float32."""
         array = np.asarray(value)
-        return torch.from_numpy(np.array(array if array.dtype.kind == "i" else array.astype(np.float32)))
+        return array if array.dtype.kind == "i" else array.astype(np.float32)
 
     def compile_count(self) -> int:
         """Return how many programs were compiled since the devices were taken."""

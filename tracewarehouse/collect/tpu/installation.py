@@ -49,8 +49,8 @@ def install(
 ) -> None:
     """Install the collector and copy references to all hosts, unless that is done, and give them the token.
 
-    `references` are files of results in plain torch, so that the hosts need not compute them. Without torch, only runs
-    of JAX can be recorded.
+    `references` are files of what the unsplit model gives, so that the hosts need not compute them. Without torch, only
+    runs of JAX can be recorded.
     """
     if not entry.is_set_up:
         with tempfile.TemporaryDirectory() as folder:
