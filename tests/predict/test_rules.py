@@ -64,19 +64,19 @@ def test_an_estimate_of_a_loop_in_vmem_loses_its_constant() -> None:
     assert only(in_vmem.replace("2151", "16"), f=ADD).duration_ps == 12_000
 
 
-def test_on_tpu7x_elementwise_loops_take_a_fifth_and_reductions_three_fifths() -> None:
+def test_on_tpu7x_loops_take_a_part_of_their_estimate() -> None:
     text = f"""
         %a = f32[1024,64]{{1,0:S(1)}} parameter(0)
         %c = f32[1024]{{0:S(1)}} fusion(%a), kind=kLoop, calls=%f, {loop(2298 + 22000)}
         """
     tpu7x = Machine.named("tpu7x:1x1x1")
     # 22,000 cycles at 2.2 GHz are 10 us
-    assert only(text, tpu7x, f=ADD).duration_ps == 2_012_000
+    assert only(text, tpu7x, f=ADD).duration_ps == 3_812_000
     assert only(text, tpu7x, f=f"{ADD}%r = f32[] reduce(%s, %s), to_apply=%f").duration_ps == 6_012_000
 
 
 def test_a_loop_takes_its_bytes_in_hbm_at_least() -> None:
-    # 22,000 cycles of 10 us on TPU7x, of which a fifth would do; 20.97 MB take 7.104 us: HBM is what it waits for
+    # 22,000 cycles of 10 us on TPU7x, of which 3.8 would do; 20.97 MB take 7.104 us: HBM is what it waits for
     def text(rows: int) -> str:
         return f"""
         %a = f32[{rows},1024] parameter(0)
@@ -85,8 +85,8 @@ def test_a_loop_takes_its_bytes_in_hbm_at_least() -> None:
 
     tpu7x = Machine.named("tpu7x:1x1x1")
     assert only(text(5120), tpu7x, f=ADD).duration_ps == 10_650_000
-    assert only(text(2048), tpu7x, f=ADD).duration_ps == pytest.approx(
-        2048 * 4096 / (3690 * 0.8) * 1e3 + 650_000, abs=1
+    assert only(text(3584), tpu7x, f=ADD).duration_ps == pytest.approx(
+        3584 * 4096 / (3690 * 0.8) * 1e3 + 650_000, abs=1
     )
 
 

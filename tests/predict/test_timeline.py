@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.predict.programs import product, program
-from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp, predict_program, program_end
@@ -330,6 +330,12 @@ def test_what_a_module_hides_is_an_error() -> None:
     assert damaged != wrong.raw
     with pytest.raises(MalformedError, match="twice"):
         predict_program(HloModule("jit_step", damaged, []), PAIR)
+
+
+def test_a_program_for_more_devices_than_the_slice_has_is_refused() -> None:
+    four = program(4, main="%a = s32[] parameter(0)\n%c = s32[] add(%a, %a)")
+    with pytest.raises(CaptureError, match="for 4 devices, and v6e:1x2 has 2"):
+        predict_program(four, PAIR)
 
 
 def test_computations_in_a_circle_are_refused() -> None:

@@ -6,10 +6,11 @@ schedule with a time for each op is the timeline, and an op costs no launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name
 from tracewarehouse.ingest.hlo.program import MOST_NESTED
@@ -98,9 +99,14 @@ def predict_program(
 
     Raises:
         MalformedError: the program is damaged.
-        CaptureError: it cannot be predicted.
+        CaptureError: it is for more devices than the slice has.
     """
-    noted = len(module.notes)
+    devices, noted = math.prod(module.device_counts), len(module.notes)
+    if devices > machine.topology.devices:
+        raise CaptureError(
+            f"{module.name} is a program for {devices} devices, and {machine.topology.name} has "
+            f"{machine.topology.devices}: name the slice that it was compiled for"
+        )
     timeline = _Timeline(module, machine, kernels or {}, context_tokens)
     timeline.run(timeline.schedule.entry, (), 0)
     if len(module.notes) > noted:
