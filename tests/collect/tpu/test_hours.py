@@ -11,7 +11,8 @@ from tests.collect.tpu.fake_cloud import DP4TP4, Cloud
 from tests.predict.test_capture import write
 from tracewarehouse.cli.tpu import _predicted_steps
 from tracewarehouse.collect.experiment import Experiment, load_experiment, run_spec
-from tracewarehouse.collect.tpu.hours import StepTimes, expected_s, step_key, with_hours, within_budget
+from tracewarehouse.collect.harness.generation import PROFILED_PAIRS
+from tracewarehouse.collect.tpu.hours import GENERATIONS, StepTimes, expected_s, step_key, with_hours, within_budget
 from tracewarehouse.collect.tpu.plan import PlannedSlice, plan_slices
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.warehouse import open_warehouse
@@ -36,6 +37,7 @@ def test_a_run_takes_what_its_parts_take() -> None:
     assert step_key(BIG) == ("Llama-3.1-8B", "tp=8", None, 8, 1024)
     seconds = expected_s(BIG, 1, steps)
     assert seconds == pytest.approx(60 + 67.45 + 2 * 60 + 12 * (0.1 + 128 * 0.01), abs=0.1)
+    assert GENERATIONS == 2 + 2 * PROFILED_PAIRS
     assert expected_s(BIG.model_copy(update={"batch": 1}), 1, steps) is None
     assert expected_s(run_spec(model="microbenchmarks", backend="jax", device="tpu"), 1, {}) == 660
 

@@ -16,6 +16,7 @@ import pytest
 from tests.collect.tpu.fake_cloud import DP2TP2, DP4TP4, REPO, TP4, Cloud, tw
 from tests.running_processes import wait_until
 from tracewarehouse.collect.capture import is_recorded
+from tracewarehouse.collect.checks.reference import SUFFIX
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.tpu.captures import merge_hosts
@@ -373,13 +374,13 @@ def test_kept_references_of_the_models_come_along(one: Cloud) -> None:
     folder = one.home / "references"
     folder.mkdir()
     for name in ("llama-0123", "qwen3-4567", "llama-tiny-89"):
-        (folder / f"{name}.safetensors").write_text(name)
+        (folder / f"{name}{SUFFIX}").write_text(name)
 
     done = one.tw("run", "one", one.experiment)
 
     assert done.returncode == 0, done.stderr
     copied = sorted(f.name for f in one.folder.rglob(".cache/tracewarehouse/references/*"))
-    assert copied == ["llama-0123.safetensors"]
+    assert copied == [f"llama-0123{SUFFIX}"]
 
 
 def test_the_wheel_is_built_from_these_sources_by_default(one: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
-from tracewarehouse.collect.harness.generation import PROFILED_PAIRS
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.plan import PlannedSlice
 from tracewarehouse.collect.tpu.weights import weight_bytes
@@ -24,8 +23,8 @@ COMPILE_S = 60.0
 """Time to compile a program: 30 to 90 CPU seconds where programs are compiled ahead."""
 LOAD_BYTES_PER_S = 250e6
 """Rate at which a host reads weights, from the hub or a bucket: an estimate."""
-GENERATIONS = 2 + 2 * PROFILED_PAIRS
-"""Generations of a run: two or more to warm up, then with the profiler off and on in turn."""
+GENERATIONS = 12
+"""Generations of a run: two to warm up, then five with the profiler off and five with it on."""
 MICROBENCHMARKS_S = 600.0
 """Time of a run of the experiment calibrate: an estimate; most of it compiles."""
 
