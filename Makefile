@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+LIGHT := $(VENV)/.installed-demo
 COLLECTOR := $(VENV)/.installed-collector
 DEMO := demo
 CAPTURES := data/captures
@@ -26,7 +27,7 @@ QUICK := tests/ingest/capture tests/ingest/collectives tests/ingest/columns test
 
 help:
 	@echo "make demo            record a tiny Llama on 4 virtual devices, ingest it, sum it up, draw the page"
-	@echo "make demo OFFLINE=1  the same from the captures in data/, without torch"
+	@echo "make demo OFFLINE=1  the same from the captures in data/, without JAX"
 	@echo "make test            lint, types, layers and all tests"
 	@echo "make quick           lint, types and the fast tests, in about two minutes: what to run while working"
 	@echo "make spark           the tests that need Spark; installs pyspark first (500 MB), and needs Java 17"
@@ -50,17 +51,26 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  || echo "DuckDB's extensions for Iceberg cannot be installed here: their test will skip"
 	@touch $@
 
+# The demo needs the package and jax, and neither what compiles for TPUs nor what develops.
+$(LIGHT): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e . $(if $(OFFLINE),,jax)
+	@$(if $(OFFLINE),,touch $@)
+
 # The collector's torch and torch_xla are large and exist for Linux only; without them, and without jax, its tests skip.
 $(COLLECTOR): $(INSTALLED)
 	@echo "installing torch, torch_xla and jax for the collector (large; once)"
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[collect,jax]' \
+	@$(BIN)/python -m pip install --quiet -c constraints.txt jax
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[collect]' \
 	  && $(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch_xla") is None)' \
-	  || echo "torch_xla cannot be installed here: the tests of the collector will skip, make demo needs OFFLINE=1"
-	-@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[plan]' \
+	  || echo "torch_xla cannot be installed here: its tests will skip"
+	-@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[jax]' \
 	  || echo "libtpu cannot be installed here: nothing is compiled for TPUs in the tests"
 	@touch $@
 
-demo: $(INSTALLED) $(if $(OFFLINE),,$(COLLECTOR))
+demo: $(LIGHT)
 ifdef OFFLINE
 	$(TW) ingest $(CAPTURES)
 else

@@ -38,7 +38,8 @@ _HEAD = """<!-- Written by docs/prediction.py. -->
 
 `tw plan` predicts the times of a program that libtpu compiled, on chips that need not be there. This page sets what it
 says beside every number that was found published or recorded, errors included. {inside} of {count} measured numbers
-with a prediction lie between the stated low and high, {outside} of {count_outside} of those outside the sample.
+with a prediction lie between the stated low and high, {outside} of {count_outside} of those outside the sample. For
+{without} more the compiled program is not kept.
 
 ## How a time comes about
 
@@ -64,7 +65,12 @@ with a prediction lie between the stated low and high, {outside} of {count_outsi
   time of a hop there is fitted to five all-gathers, and three published all-reduces take 1.1 to 1.5 times what follows.
 - **For other versions of libtpu**: another compiler makes another program. The programs of this page are of 0.0.42.1.
 
-Run `tw plan --calibrate RUN` with a recorded run of yours: its rates then replace those that ship.
+## Your own measurements
+
+The metric `prediction_error` sets the ops of a recorded run beside the equal ops of a predicted one, by kind of op.
+`tw plan --calibrate RUN` makes rates of them: the median for the value, eight in ten ops for the range. A kind of op
+counts if twenty ops and half of its time are compared. The rates are in `calibrations.csv` in the warehouse, in the
+form of the table that ships, and win over it. Delete rows of it, or the file, to return.
 """
 
 _COLLECTIVES = """
@@ -183,7 +189,8 @@ def page(programs: Path) -> str:
     any_chip = rates("v6e")
     engine, host = any_chip["engine", "factor"], any_chip["host", "ms"]
     outside = [is_inside for sample, is_inside in verdicts if sample == "out"]
-    counts = {"inside": sum(v for _, v in verdicts), "count": len(verdicts)}
+    without = sum(row[4] == "-" for row in steps)
+    counts = {"without": without, "inside": sum(v for _, v in verdicts), "count": len(verdicts)}
     counts |= {"outside": sum(outside), "count_outside": len(outside)}
     head = ("measured", "predicted", "low to high", "predicted / measured", "inside", "sample", "source")
     return (

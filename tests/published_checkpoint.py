@@ -1,4 +1,4 @@
-"""Small checkpoints in the form of published ones."""
+"""Small checkpoints in the form of published ones, written with numpy alone."""
 
 from __future__ import annotations
 
@@ -7,37 +7,33 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
+import ml_dtypes
+import numpy as np
 
-from tracewarehouse.collect.experiment import run_spec
-from tracewarehouse.collect.harness.subject import config_values
-from tracewarehouse.collect.models.architectures import ARCHITECTURES
+from tracewarehouse.collect.models.architectures import tiny_model
+from tracewarehouse.collect.models.pretrained import PretrainedModel
+from tracewarehouse.collect.parallel.weights import RandomWeights
 
 SHARDS = 3
 BLOCK = 128
+TYPES = {"float32": "F32", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3"}
 
 
 def write_checkpoint(
     folder: Path, architecture: str, dtype: str = "float32", is_eight_bit: bool = False, **numbers: Any
 ) -> None:
     """Config and weights of a tiny model; `numbers` replace those of its configuration."""
-    import transformers
-
     folder.mkdir(parents=True)
-    spec = run_spec(model=architecture, layers=numbers.pop("layers", 2), mesh="tp=1")
-    known = ARCHITECTURES[architecture]
-    torch.manual_seed(0)
-    config = getattr(transformers, known.config_class)(**{**config_values(spec), **numbers})
-    model = getattr(transformers, known.model_class)(config).to(getattr(torch, dtype))
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
-                buffer.copy_(torch.linspace(-0.2, 0.2, buffer.numel()))
-    weights = published_form(model)
-    fields = {**config.to_dict(), "torch_dtype": dtype}
-    rope = fields.pop("rope_parameters")  # published configurations are older than this field
-    fields |= {"rope_theta": rope["rope_theta"], "rope_scaling": numbers.get("rope_scaling")}
+    layers = numbers.pop("layers", 2)
+    config = {**tiny_model(architecture, layers).config, "max_position_embeddings": 256, **numbers}
+    model = PretrainedModel(architecture=architecture, config=config, source="test")
+    random = RandomWeights(model, layers, 0)
+    whole = {name: random.whole(name, dtype) for name in random.names()}
+    for name, values in whole.items():
+        if name.endswith("correction_bias"):
+            values[:] = np.linspace(-0.2, 0.2, len(values))
+    weights = published_form(dict(sorted(whole.items(), key=lambda item: item[0] == "lm_head.weight")))
+    fields = {"model_type": architecture, "torch_dtype": dtype, "rope_theta": 10000.0, **config}
     if is_eight_bit:
         weights = eight_bit(weights)
         fields["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
@@ -45,20 +41,15 @@ def write_checkpoint(
     write_shards(weights, folder)
 
 
-def published_form(model: Any) -> dict[str, Any]:
+def published_form(weights: dict[str, Any]) -> dict[str, Any]:
     """Weights by the names of published checkpoints: every expert apart."""
     out = {}
-    for name, weight in model.state_dict().items():
-        if name.endswith(("gate_up_proj", "experts.down_proj")):
-            prefix, _, kind = name.rpartition(".")
-            for expert, values in enumerate(weight):
-                halves = values.chunk(2, 0) if kind == "gate_up_proj" else [values]
-                for part, half in zip(
-                    ["gate_proj", "up_proj"] if len(halves) > 1 else ["down_proj"], halves, strict=True
-                ):
-                    out[f"{prefix}.{expert}.{part}.weight"] = half.contiguous().clone()
+    for name, values in weights.items():
+        prefix, _, part = name.rpartition(".")
+        if prefix.endswith(".experts"):
+            out |= {f"{prefix}.{expert}.{part}.weight": own for expert, own in enumerate(values)}
         else:
-            out[name] = weight.contiguous().clone()
+            out[name] = values
     return out
 
 
@@ -66,17 +57,18 @@ def eight_bit(weights: dict[str, Any]) -> dict[str, Any]:
     """Linear weights in 8 bits with a scale per block, as DeepSeek-V3 is published."""
     out = {}
     for name, weight in weights.items():
-        if weight.dim() != 2 or not name.endswith("_proj.weight"):
+        if weight.ndim != 2 or not name.endswith("_proj.weight"):
             out[name] = weight
             continue
         rows, columns = (math.ceil(n / BLOCK) for n in weight.shape)
-        scales = torch.empty(rows, columns)
-        scaled = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
+        scales = np.empty((rows, columns), np.float32)
+        scaled = np.empty(weight.shape, ml_dtypes.float8_e4m3fn)
         for r in range(rows):
             for c in range(columns):
                 block = (slice(r * BLOCK, (r + 1) * BLOCK), slice(c * BLOCK, (c + 1) * BLOCK))
-                scales[r, c] = weight[block].float().abs().max() / 448
-                scaled[block] = (weight[block].float() / scales[r, c]).to(torch.float8_e4m3fn)
+                values = weight[block].astype(np.float32)
+                scales[r, c] = np.abs(values).max() / 448
+                scaled[block] = (values / scales[r, c]).astype(ml_dtypes.float8_e4m3fn)
         out[name], out[f"{name}_scale_inv"] = scaled, scales
     return out
 
@@ -92,8 +84,21 @@ def write_shards(weights: dict[str, Any], folder: Path) -> None:
     index = {}
     for number, shard in enumerate(shards, 1):
         file = f"model-{number:05}-of-{SHARDS:05}.safetensors"
-        save_file(shard, folder / file, metadata={"format": "pt"})
+        write_safetensors(shard, folder / file)
         index |= dict.fromkeys(shard, file)
     (folder / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {"total_size": total}, "weight_map": index})
     )
+
+
+def write_safetensors(tensors: dict[str, Any], file: Path) -> None:
+    """A safetensors file: the length of the header, the header, the values."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    place = 0
+    for name, values in tensors.items():
+        offsets = [place, place + values.nbytes]
+        header[name] = {"dtype": TYPES[values.dtype.name], "shape": values.shape, "data_offsets": offsets}
+        place += values.nbytes
+    text = json.dumps(header).encode()
+    values = b"".join(np.ascontiguousarray(v).tobytes() for v in tensors.values())
+    file.write_bytes(len(text).to_bytes(8, "little") + text + values)

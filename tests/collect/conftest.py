@@ -27,6 +27,6 @@ def torch_processes(references: None, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def jax_processes(references: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchProcesses]:
-    """Runs programs in processes that have JAX, and torch without torch_xla, from the start."""
+    """Runs programs in processes that have JAX from the start, and nothing of torch."""
     with TorchProcesses(tmp_path_factory.mktemp("jax-processes"), "jax") as processes:
         yield processes

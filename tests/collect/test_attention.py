@@ -148,7 +148,7 @@ LLAMA = "meta-llama/Llama-3.1-8B"
         ({"mesh": "dp=2,tp=4", "input_length": 1024}, "flash"),
         ({"sequence_parallelism": "megatron"}, "flash"),
         ({"device": "cpu"}, "einsum"),
-        ({"mesh": "pp=2,tp=2"}, "einsum"),
+        ({"mesh": "pp=2,tp=2", "backend": "torch_xla"}, "einsum"),
         ({"mesh": "pp=2,tp=2", "backend": "jax"}, "flash"),  # its program is that of one device
         ({"mesh": "pp=2,tp=2", "backend": "jax", "batch": 6}, "flash"),  # three sequences in a microbatch
         ({"sequence_parallelism": "ring"}, "einsum"),
@@ -174,7 +174,7 @@ def test_the_kernel_of_a_prefill_is_used_where_it_can_be(
         ({"model": LLAMA, "batch": 3, "input_length": 100, "sequence_parallelism": "megatron"}, "paged"),
         ({"model": "Qwen/Qwen3-30B-A3B", "mesh": "ep=2,tp=4"}, "paged"),
         ({"model": LLAMA, "device": "cpu"}, "einsum"),
-        ({"model": LLAMA, "mesh": "pp=2,tp=2"}, "einsum"),
+        ({"model": LLAMA, "mesh": "pp=2,tp=2", "backend": "torch_xla"}, "einsum"),
         ({"model": LLAMA, "mesh": "pp=2,tp=2", "backend": "jax"}, "paged"),
         ({"model": "llama"}, "einsum"),  # its heads are narrow
         ({"model": "deepseek-ai/DeepSeek-V2-Lite"}, "einsum"),  # one latent, and keys wider than values

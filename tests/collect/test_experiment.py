@@ -21,7 +21,7 @@ def test_the_default_run_is_the_demo() -> None:
     spec = RunSpec()
 
     assert (spec.model, str(spec.mesh), spec.output_length) == ("llama", "tp=4", 17)
-    assert spec.name == "llama-tp4-b4-i32-o17"
+    assert spec.name == "llama-tp4-b4-i32-o17-jax"
 
 
 @pytest.mark.parametrize("mesh", ["tp=2,dp=2", "dp=2,tp=2", {"tp": 2, "dp": 2}, {"axes": {"pp": 1, "dp": 2, "tp": 2}}])
@@ -63,7 +63,7 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
         ({"model": "gpt"}, "model: 'gpt' is not known; known are llama"),
         ({"mesh": "tp=3"}, "mesh: tp=3 does not divide the 8 attention heads"),
         (
-            {"model": "qwen3", "mesh": "tp=8"},
+            {"model": "qwen3", "mesh": "tp=8", "backend": "torch_xla"},
             "mesh: tp=8 needs copies of the 4 key-value heads, which torch_xla does not",
         ),
         ({"mesh": "ep=2"}, "mesh: ep=2 needs a model with experts"),
@@ -85,6 +85,15 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
         ),
         ({"input_length": 30, "sequence_parallelism": "megatron"}, "input_length: tp=4 does not divide the 30"),
         ({"capacity_factor": 1.25}, "capacity_factor: llama has no experts; remove the field"),
+        (
+            {"routing_skew": 1, "backend": "jax"},
+            "routing_skew: needs a model with experts and the jax backend, not llama with jax",
+        ),
+        (
+            {"model": "qwen3_moe", "routing_skew": 1, "backend": "torch_xla"},
+            "routing_skew: needs a model with experts and the jax backend, not qwen3_moe with torch_xla",
+        ),
+        ({"model": "qwen3_moe", "routing_skew": -1, "backend": "jax"}, "routing_skew: Input should be greater than or"),
         (
             {"model": "qwen3_moe", "capacity_factor": 0.5},
             "capacity_factor: expected a number from 1 on, or inf, found 0.5",
@@ -119,16 +128,16 @@ def test_a_sweep_is_every_combination_but_the_excluded() -> None:
     )
 
     assert [s.name for s in plan(experiment)] == [
-        "llama-tp4-b4-i16-o17",
-        "llama-tp4-sp-b4-i16-o17",
-        "qwen3-tp4-b4-i16-o17",
+        "llama-tp4-b4-i16-o17-jax",
+        "llama-tp4-sp-b4-i16-o17-jax",
+        "qwen3-tp4-b4-i16-o17-jax",
     ]
 
 
 def test_repeats_record_each_run_again() -> None:
     names = [s.name for s in plan(Experiment.from_runs(RunSpec(), repeats=3))]
 
-    assert names == ["llama-tp4-b4-i32-o17", "llama-tp4-b4-i32-o17-r1", "llama-tp4-b4-i32-o17-r2"]
+    assert names == [f"llama-tp4-b4-i32-o17{repeat}-jax" for repeat in ("", "-r1", "-r2")]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +150,7 @@ def test_repeats_record_each_run_again() -> None:
             "{matrix: {mesh: ['dp=2,tp=2']}, exclude: [{mesh: 'dp=2,tp=2'}, {modell: llama}]}",
             "exclude[1]: no combination of a matrix has modell=llama, as written there",
         ),
-        ("runs: [{}, {mesh: tp=4}]", "runs[1]: the run llama-tp4-b4-i32-o17 is there already"),
+        ("runs: [{}, {mesh: tp=4}]", "runs[1]: the run llama-tp4-b4-i32-o17-jax is there already"),
         ("name: nothing", "has no run"),
         ("repeat: 2", "repeat: is no field; fields are name, description"),
         ("- a", "is a mapping of fields, found list"),
@@ -160,7 +169,7 @@ def test_a_wrong_field_of_a_file_is_named(tmp_path: Path, text: str, message: st
 
 
 def test_an_absent_file_names_the_ready_made_ones(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="ready-made are backends, captures, scaling, tiny"):
+    with pytest.raises(ExperimentError, match="ready-made are backends, calibrate, captures, scaling, tiny"):
         load_experiment(tmp_path / "none.yaml")
 
 
@@ -184,7 +193,7 @@ def test_sequence_parallel_attention_is_for_dense_models_with_heads(mode: str) -
         with pytest.raises(ExperimentError, match=f"sequence_parallelism: {mode} is for dense models"):
             run_spec(sequence_parallelism=mode, model=model, mesh="tp=2")
     with pytest.raises(ExperimentError, match="with tiny models only; use jax"):
-        run_spec(sequence_parallelism=mode, model="Qwen/Qwen3-4B", mesh="tp=2", device="tpu")
+        run_spec(sequence_parallelism=mode, model="Qwen/Qwen3-4B", mesh="tp=2", device="tpu", backend="torch_xla")
 
 
 def test_a_host_is_a_stage() -> None:

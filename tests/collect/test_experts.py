@@ -144,7 +144,7 @@ for name, chosen in ROUTINGS.items():
         gate, up = (random.standard_normal((EXPERTS, WIDTH, HIDDEN), np.float32) for _ in range(2))
         down = random.standard_normal((EXPERTS, HIDDEN, WIDTH), np.float32)
         # The router answers with the given choice; the tokens say which rows are this device's.
-        experts.routed = lambda gate, weights, hidden: (weights["chosen"], weights["weight"])
+        experts.routed = lambda gate, weights, hidden, popularity: (weights["chosen"], weights["weight"])
         links = Collectives({"dp": dp, "ep": ep, "tp": tp}, is_ragged=False)
         served = experts.ServedExperts(links)
 
@@ -173,3 +173,45 @@ def test_experts_as_served_compute_what_a_loop_over_tokens_does(jax_processes: T
     for name, error, is_counted in jax_processes.answer(SERVED, XLA_FLAGS=flags):
         assert error < 1e-4, name
         assert is_counted, name
+
+
+SKEWED = """
+import json
+import types
+import numpy as np
+from tracewarehouse.collect.jax.experts import routed
+from tracewarehouse.collect.parallel.expert_places import expert_popularity
+
+random = np.random.default_rng(0)
+hidden = random.standard_normal((20000, 64), np.float32)
+weights = {"mlp.gate.weight": random.standard_normal((8, 64), np.float32) * 0.02}
+of_groups = {**weights, "mlp.gate.e_score_correction_bias": np.zeros(8, np.float32)}
+plain = types.SimpleNamespace(top_k=2, norm_topk_prob=True)
+grouped = types.SimpleNamespace(top_k=2, norm_topk_prob=True, num_group=2, topk_group=1, routed_scaling_factor=1.0)
+
+found = []
+for skew in (0.0, 0.5, 1.0, 2.0):
+    popularity = expert_popularity(8, skew, 3)
+    chosen, weight = routed(plain, weights, hidden, popularity)
+    shares = np.bincount(np.asarray(chosen).ravel(), minlength=8) / len(hidden)
+    found.append([popularity.tolist(), shares.tolist(), float(np.abs(np.asarray(weight).sum(1) - 1).max())])
+own = routed(plain, weights, hidden)[0]
+of_one = np.asarray(routed(grouped, of_groups, hidden, expert_popularity(8, 1.0, 3))[0]) // 4
+is_same = bool((np.sort(own) == np.sort(routed(plain, weights, hidden, expert_popularity(8, 0.0, 3))[0])).all())
+print(json.dumps([found, is_same, bool((of_one[:, 0] == of_one[:, 1]).all())]))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_a_skew_makes_tokens_choose_by_popularity(jax_processes: TorchProcesses) -> None:
+    """As often as a draw without replacement by Zipf's law would; the router's logits are nearly normal, not Gumbel."""
+    found, is_same, stays_in_its_group = jax_processes.answer(SKEWED)
+    for popularity, shares, error in found:
+        p = [value / sum(popularity) for value in popularity]
+        drawn = [a + sum(b * a / (1 - b) for j, b in enumerate(p) if j != i) for i, a in enumerate(p)]
+        assert sum(shares) == pytest.approx(2)
+        assert shares == pytest.approx(drawn, abs=0.1)
+        assert error < 1e-5  # the weights are still those of the router
+    assert max(found[2][1]) > 2.2 * 2 / 8  # a skew of 1: the first of 8 has over twice the mean share
+    assert is_same  # without a preference the router alone chooses
+    assert stays_in_its_group

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tracewarehouse as tw
@@ -28,9 +29,8 @@ from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse
 
-missing = [name for name in ("jax", "torch", "transformers") if importlib.util.find_spec(name) is None]
-if missing:
-    pytest.skip(f"{', '.join(missing)} not installed: pip install 'tracewarehouse[jax]'", allow_module_level=True)
+if importlib.util.find_spec("jax") is None:
+    pytest.skip("jax is not installed: pip install 'tracewarehouse[jax]'", allow_module_level=True)
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 TORCH_XLA = (
@@ -66,8 +66,8 @@ def smallest_lead(spec: RunSpec) -> float:
     """The smallest difference of the two largest logits of the reference: within rounding, either may win."""
     from tracewarehouse.collect.harness.subject import tiny_subject
 
-    largest = tiny_subject(spec).reference.expected.float().topk(2, -1).values
-    return float((largest[..., 0] - largest[..., 1]).min())
+    largest = np.sort(tiny_subject(spec).reference.expected, -1)
+    return float((largest[..., -1] - largest[..., -2]).min())
 
 
 @pytest.mark.parametrize("name", TORCH_XLA)
@@ -80,12 +80,16 @@ def test_equal_workloads_under_torch_xla_and_jax(
     capture = record(spec)
 
     here = load_manifest(capture / "manifest.json")
-    # Both agree with the same generation of plain torch, which has the same seed and weights.
     for checks in (here.checks, there.checks):
         assert (checks["reference"], checks["compiles_in_capture"]) == ("full", 0)
-        assert checks["tokens_equal"] or smallest_lead(spec) <= 2 * checks["max_logit_error"] < 1e-5
-    for same in ("dropped_pairs", "routed_pairs", "comparable_share"):
-        assert here.checks.get(same) == there.checks.get(same)
+    is_none_comparable = here.checks.get("comparable_share") == 0
+    assert (
+        here.checks["tokens_equal"]
+        or is_none_comparable
+        or smallest_lead(spec) <= 2 * here.checks["max_logit_error"] < 1e-5
+    )
+    # The captures of data/ have other weights, from torch, so other pairs are dropped.
+    assert here.checks.get("routed_pairs") == there.checks.get("routed_pairs")
     assert (here.model.num_params, here.mesh) == (there.model.num_params, there.mesh)
     assert here.promised_collectives == there.promised_collectives
     assert [(p.name, p.step) for p in here.phases] == [(p.name, p.step) for p in there.phases]
@@ -95,6 +99,30 @@ def test_equal_workloads_under_torch_xla_and_jax(
     sql = f"SELECT {', '.join('c.' + c for c in columns)} FROM collectives AS c JOIN runs AS r USING (run_id)"
     rows = all_captures.query(f"{sql} WHERE r.name = '{name}'").rows()
     assert traffic(collectives(capture, tmp_path / "jax")) == traffic(dict(zip(columns, r, strict=True)) for r in rows)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "deepseek_v2", "mesh": "ep=4", "capacity_factor": 1.25},
+        {"model": "deepseek_v2", "mesh": "pp=2,ep=2", "layers": 3, "capacity_factor": "inf", "seed": 3},
+    ],
+    ids=str,
+)
+def test_both_backends_give_the_same_tokens_from_a_seed(
+    record: Callable[[RunSpec], Path], torch_processes: TorchProcesses, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    size = {"batch": 4, "input_length": 16, "output_length": 4}
+    here = load_manifest(record(run_spec(**fields, **size)) / "manifest.json")
+    there = torch_processes.record(run_spec(**fields, **size, backend="torch_xla"), tmp_path)
+    theirs = load_manifest(there / "manifest.json")
+
+    assert (here.backend, theirs.backend) == ("jax", "torch_xla")
+    assert here.checks["tokens_equal"] == theirs.checks["tokens_equal"] is not False
+    for same in ("dropped_pairs", "routed_pairs", "comparable_share"):
+        assert here.checks.get(same) == theirs.checks.get(same)
+    assert here.model == theirs.model
 
 
 @pytest.mark.parametrize(
@@ -146,6 +174,16 @@ def test_experts_as_served_send_what_the_closed_form_says(record: Callable[[RunS
     tokens = 8 * (16 + 2)
     # 0.15 is five standard deviations of the mean of 144 numbers that are 1 or 2.
     assert checks["token_sends"] / tokens == pytest.approx(Routing(8, 2).mean_devices(devices), abs=0.15)
+
+
+def test_a_skewed_routing_is_recorded_without_a_reference(record: Callable[[RunSpec], Path]) -> None:
+    sizes = {"batch": 4, "input_length": 8, "output_length": 3, "routing_skew": 2}
+    spec = run_spec(backend="jax", model="deepseek_v2", mesh="ep=4", **sizes)
+    assert "-zipf2.0-" in spec.name
+    checks = load_manifest(record(spec) / "manifest.json").checks
+    assert checks["reference"] == "finite_logits"
+    assert "tokens_equal" not in checks
+    assert 40 <= checks["token_sends"] <= 2 * 40
 
 
 @pytest.mark.parametrize("mode", [None, "ulysses", "ring"])

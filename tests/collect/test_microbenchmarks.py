@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from given_tables import warehouse_of
 
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import load_experiment, plan, run_spec
@@ -18,6 +19,7 @@ from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.collect.tpu.plan import plan_slices, tpu_runs
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.ingest.capture.manifest import load_manifest
+from tracewarehouse.predict.calibrations import rates
 from tracewarehouse.warehouse import Warehouse
 
 CALIBRATE = load_experiment(Path("calibrate"))
@@ -104,10 +106,9 @@ def test_what_only_a_model_has_is_refused(fields: dict[str, object], said: str) 
 
 
 def test_a_compiled_sample_measures_what_it_is_for() -> None:
-    chosen = (
-        r"fusion\.(vmem\.1024x|hbm\.8192x)|copy.*\.4194304|(all-reduce|all-gather)-dp-tp\.(4096|268435456)$|paged\.512"
-    )
-    programs = compiled("v6e:2x2", "dp=2,tp=2", chosen + r"|product.*\.8x4096x1792|arguments\.300")
+    chosen = r"fusion\.(vmem\.1024x|hbm\.8192x)|copy.*\.4194304|(all-reduce|all-gather)-dp-tp\.(4096|268435456)$"
+    chosen += r"|paged\.\d+x\d+x512x|product.*\.8x4096x1792|arguments\.300"
+    programs = compiled("v6e:2x2", "dp=2,tp=2", chosen)
 
     assert len(programs) == 10
     for name, shown in programs.items():
@@ -184,3 +185,37 @@ def test_on_virtual_devices_every_kind_of_program_gives_rows(tmp_path: Path) -> 
         for axis, count in groups.items()
         for size in (4096, 16384, 65536)
     }
+
+
+def test_rates_of_a_chip_follow_without_a_prediction() -> None:
+    """The largest copy, the smallest fusions and the longest prompt of the second host's chip, with their spread."""
+    programs = ["copy.hbm.4000", "copy.hbm.5000000", "fusion.vmem.8x1024", "fusion.vmem.32x1024"]
+    programs += ["host.arguments.1", "attention.flash.1x10x100x100", "attention.flash.1x10x1000x100"]
+    facts = [{"instruction_id": i, "module": f"jit_micro.{name}", "name": name} for i, name in enumerate(programs)]
+    times = [[0, 1], [1, 20], [1, 25], [1, 40], [2, 9], [2, 0.01], [2, 0.02], [2, 9], [3, 9], [3, 0.5], [3, 9]]
+    times += [[4, 0.6], [5, 9], [6, 40]]
+    executions = [0, 1, 2, 3, 4, 4, 4, 4, 5, 5, 5, 6, 7, 8]
+    ops = [
+        {"instruction_id": i, "device_id": 0, "execution": e, "start_us": 100 * n, "duration_us": time}
+        for n, ((i, time), e) in enumerate(zip(times, executions, strict=True))
+    ]
+    device = {"device_id": 0, "kind": "TPU7x", "peak_hbm_gbps": 1000, "peak_flops_per_s": 1e14}
+    with warehouse_of(
+        {"runs": [{"name": "half an hour"}], "devices": [device], "instructions": facts, "ops": ops}
+    ) as db:
+        rows = db.execute(
+            'SELECT kind, chip, class, what, "value", low, high, n, source FROM models.calibration_rates ORDER BY 3, 4'
+        ).fetchall()
+
+    # 10 MB in 25 us are 400 GB/s; 2 GFLOP in 40 us are half of the peak
+    expected = [
+        ("flash_attention", "share", 0.5, 0.5, 0.5, 1),
+        ("hbm", "stream_share", 0.4, 0.25, 0.5, 3),
+        ("small_op", "hbm_us", 0.6, 0.6, 0.6, 1),
+        ("small_op", "vmem_ns", 10, 10, 20, 2),
+    ]
+    assert [(row[:2], row[-1]) for row in rows] == [(("machine", "tpu7x"), "half an hour")] * 4
+    assert [row[2:4] for row in rows] == [row[:2] for row in expected]
+    assert [row[4:8] for row in rows] == [pytest.approx(row[2:]) for row in expected]
+    for row in rows:  # the table of predictions has these rates
+        assert (row[2], row[3]) in rates("tpu7x")

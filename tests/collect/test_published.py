@@ -82,6 +82,7 @@ from safetensors.torch import load_file
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.transformers_model import on_devices, on_host
 from tracewarehouse.collect.parallel.partition import weight_partition
 import torch_xla
 
@@ -109,10 +110,10 @@ xr.use_spmd()
 found = {}
 for folder, mesh_text in json.loads(sys.argv[1]):
     folder = Path(folder)
-    spec = run_spec(model=str(folder), mesh=mesh_text, dtype="bfloat16")
+    spec = run_spec(model=str(folder), mesh=mesh_text, dtype="bfloat16", backend="torch_xla")
     files, mesh = published(folder), DeviceMesh(spec)
     weights = PublishedWeights(spec, folder)
-    model = weights.on_devices(spec, mesh)
+    model = on_devices(spec, weights, mesh)
     wrong, splits = [], {}
     state = {**dict(model.named_parameters()), **{n: b for n, b in model.named_buffers() if n.endswith("bias")}}
     for name, value in state.items():
@@ -126,13 +127,13 @@ for folder, mesh_text in json.loads(sys.argv[1]):
         prefix = f"model.layers.{next(n for n in numbers if n is not None)}."
         for part in (name.removeprefix(prefix) for name in state if name.startswith(prefix)):
             names = [None if n is None else f"model.layers.{n}.{part}" for n in numbers]
-            value = weights.stacked(names, mesh, torch.bfloat16)
+            value = weights.stacked(names, mesh, "bfloat16")
             empty = torch.zeros_like(expected(files, prefix + part, torch.bfloat16))
             stages = [empty if n is None else expected(files, n, torch.bfloat16) for n in names]
             if not torch.equal(value.cpu(), torch.stack(stages)):
                 wrong.append(prefix + part)
             splits[prefix + part] = torch_xla._XLAC._get_xla_sharding_spec(value)
-    host = weights.on_host(spec)
+    host = on_host(spec, weights)
     found[f"{folder.name} {mesh_text}"] = {
         "wrong": wrong,
         "weights": len(splits),
@@ -173,11 +174,12 @@ import torch_xla, torch_xla.runtime as xr
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.transformers_model import on_devices, on_host
 
 xr.use_spmd()
 found = {}
 for mesh_text in ("tp=4", "pp=2,tp=2", "dp=2,tp=2"):
-    spec = run_spec(model=sys.argv[1], mesh=mesh_text)
+    spec = run_spec(model=sys.argv[1], mesh=mesh_text, backend="torch_xla")
     mesh = DeviceMesh(spec)
     torch_xla._XLAC._xla_get_runtime_devices = lambda: ["CPU:2", "CPU:3"]  # of the second of two hosts
     weights = PublishedWeights(spec, Path(sys.argv[1]))
@@ -185,13 +187,13 @@ for mesh_text in ("tp=4", "pp=2,tp=2", "dp=2,tp=2"):
     whole_read = weights.read
     def counted(name, slices, dtype):
         value = whole_read(name, slices, dtype)
-        read[name] = read.get(name, 0) + value.numel()
+        read[name] = read.get(name, 0) + value.size
         return value
     weights.read = counted
     torch_xla._XLAC._global_tensor_from_cpu_shards = lambda shards, sharding, shape: torch.empty(shape)
-    weights.on_devices(spec, mesh)
+    on_devices(spec, weights, mesh)
     if spec.axis("pp") > 1:
-        weights.stacked([f"model.layers.{n}.mlp.up_proj.weight" for n in (0, 2)], mesh, torch.float32)
+        weights.stacked([f"model.layers.{n}.mlp.up_proj.weight" for n in (0, 2)], mesh, "float32")
     shown = ("up_proj.weight", "lm_head.weight")
     found[mesh_text] = {n.removeprefix("model."): c for n, c in read.items() if n.endswith(shown)}
 print(json.dumps(found))
@@ -218,6 +220,7 @@ import torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.transformers_model import on_devices, on_host
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -225,14 +228,14 @@ def status(field):
 
 xr.use_spmd()
 folder = Path(sys.argv[1])
-spec = run_spec(model=str(folder), mesh=f"tp={sys.argv[2]}")
+spec = run_spec(model=str(folder), mesh=f"tp={sys.argv[2]}", backend="torch_xla")
 mesh = DeviceMesh(spec)
 mesh.place(torch.zeros(8, 4), ("tp", None))  # the client's own memory is there
 weights = PublishedWeights(spec, folder)
 gc.collect()
 before = status("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-model = weights.on_devices(spec, mesh)
+model = on_devices(spec, weights, mesh)
 xm.wait_device_ops()
 shards = [f.stat().st_size for f in folder.glob("*.safetensors")]
 print(json.dumps({"peak": status("VmHWM") - before, "whole": sum(shards), "shard": max(shards)}))
@@ -281,6 +284,7 @@ def test_recording_eight_bit_weights_of_deepseek_v3(
         batch=2,
         input_length=8,
         output_length=3,
+        backend="torch_xla",
     )
 
     capture = torch_processes.record(spec, tmp_path / "captures")
@@ -312,7 +316,8 @@ def test_recording_eight_bit_weights_of_deepseek_v3(
 def test_families_are_recorded_from_their_checkpoints(
     torch_processes: TorchProcesses, folder: Path, tmp_path: Path, model: str, fields: dict[str, Any]
 ) -> None:
-    spec = run_spec(model=str(folder / model), batch=4, input_length=8, output_length=3, **fields)
+    size = {"batch": 4, "input_length": 8, "output_length": 3}
+    spec = run_spec(model=str(folder / model), backend="torch_xla", **size, **fields)
 
     capture = torch_processes.record(spec, tmp_path / "captures")
 
@@ -326,7 +331,8 @@ def test_families_are_recorded_from_their_checkpoints(
 def test_a_model_larger_than_the_host_is_compared_by_its_first_layers(
     torch_processes: TorchProcesses, folder: Path, tmp_path: Path
 ) -> None:
-    spec = run_spec(model=str(folder / "llama"), mesh="pp=2,tp=2", batch=4, input_length=8, output_length=3)
+    size = {"batch": 4, "input_length": 8, "output_length": 3}
+    spec = run_spec(model=str(folder / "llama"), mesh="pp=2,tp=2", backend="torch_xla", **size)
     assert spec.layers == 4
 
     capture = torch_processes.record(spec, tmp_path, host_memory=2_300_000)

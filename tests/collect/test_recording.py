@@ -28,7 +28,7 @@ from tracewarehouse.ingest.capture.manifest import load_manifest
 if importlib.util.find_spec("torch_xla") is None:
     pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
 
-SMALL = {"batch": 2, "input_length": 8, "output_length": 4}
+SMALL = {"batch": 2, "input_length": 8, "output_length": 4, "backend": "torch_xla"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,7 +73,7 @@ def test_llama_over_tp(record: Callable[[RunSpec], Path], tmp_path: Path) -> Non
 
 def test_deepseek_pipeline_of_unlike_stages(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
     """The richest program: stages, expert groups, latent attention, and a dense layer that only the first stage has."""
-    size = {"layers": 4, "batch": 4, "input_length": 8, "output_length": 2}
+    size = {"layers": 4, "batch": 4, "input_length": 8, "output_length": 2, "backend": "torch_xla"}
     capture = record(run_spec(model="deepseek_v3", mesh="pp=2,ep=2", capacity_factor="inf", **size))
 
     checks = load_manifest(capture / "manifest.json").checks
@@ -99,7 +99,7 @@ def test_deepseek_pipeline_of_unlike_stages(record: Callable[[RunSpec], Path], t
 
 
 def test_unlike_stages_with_a_program_each(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
-    size = {"layers": 4, "batch": 2, "input_length": 8, "output_length": 2}
+    size = {"layers": 4, "batch": 2, "input_length": 8, "output_length": 2, "backend": "torch_xla"}
     spec = run_spec(model="deepseek_v2", mesh="pp=2,tp=2", hosts=2, capacity_factor="inf", **size)
     capture = record(spec)
 
@@ -113,14 +113,14 @@ def test_unlike_stages_with_a_program_each(record: Callable[[RunSpec], Path], tm
 def test_experts_exchange_and_reduce_no_more_than_their_places(
     record: Callable[[RunSpec], Path], tmp_path: Path
 ) -> None:
-    size = {"batch": 4, "input_length": 32, "output_length": 2}
+    size = {"batch": 4, "input_length": 32, "output_length": 2, "backend": "torch_xla"}
     capture = record(run_spec(model="deepseek_v2", mesh="ep=4,tp=2", **size))
 
     manifest = load_manifest(capture / "manifest.json")
     # One layer of experts; 32 tokens and then one of each of the 4 sequences, each for 2 experts.
     assert manifest.checks["routed_pairs"] == 4 * 33 * 2
     assert 0 < manifest.checks["dropped_pairs"] < 4 * 33 * 2 / 4
-    # Sequences that lost nothing agree with plain torch, which drops nothing.
+    # Sequences that lost nothing agree with the reference, which drops nothing.
     assert manifest.checks["tokens_equal"] is (True if manifest.checks["comparable_share"] else None)
     assert manifest.model_extra is not None
     assert manifest.model_extra["expert_places"] == {

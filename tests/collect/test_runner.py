@@ -17,12 +17,12 @@ import pytest
 from tests.running_processes import running, wait_until
 from tracewarehouse.collect import errors, runner
 from tracewarehouse.collect.capture import is_recorded
-from tracewarehouse.collect.errors import CollectError, MissingDependencyError
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu
 from tracewarehouse.collect.experiment import Experiment, run_spec
+from tracewarehouse.collect.jax.backend import JaxBackend
 from tracewarehouse.collect.processes import exit_code
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.runner import Progress, collect, dry_run
-from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
 
 ONE = RunSpec()
 TWO = run_spec(mesh="tp=2")
@@ -65,7 +65,7 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stand_in = tmp_path / "stand_in.py"
     stand_in.write_text(STAND_IN)
     monkeypatch.setattr(runner, "HARNESS", (sys.executable, str(stand_in)))
-    monkeypatch.setattr(torch_xla_backend, "require_torch_xla", lambda: None)
+    monkeypatch.setattr(JaxBackend, "require", lambda self: None)
     folder = tmp_path / "captures"
     folder.mkdir()
     return folder
@@ -107,6 +107,25 @@ def test_finished_runs_are_skipped(output: Path) -> None:
 
     results = collect(Experiment.from_runs(ONE, TWO), output)
     assert [r.status for r in results] == ["skipped", "recorded"]
+
+
+def test_captures_by_model_and_parallelism(output: Path) -> None:
+    """Each is in its folder, is found there again, and what a killed collector left there is removed."""
+    split = run_spec(model="qwen3", mesh="dp=2,tp=2", sequence_parallelism="megatron")
+    left = output / "qwen3" / "dp2tp2-sp" / f".{split.name}.999999999.partial"
+    left.mkdir(parents=True)
+
+    results = collect(Experiment.from_runs(ONE, split), output, by_model=True)
+
+    assert [r.path for r in results] == [output / spec.folder / spec.name for spec in (ONE, split)]
+    assert [str(spec.folder) for spec in (ONE, split)] == ["llama/tp4", "qwen3/dp2tp2-sp"]
+    assert all((r.path / "manifest.json").is_file() for r in results)
+    assert not left.exists()
+    assert sorted(p.name for p in output.iterdir()) == ["llama", "qwen3"]
+    assert [r.captures for r in dry_run(Experiment.from_runs(ONE, split), output, by_model=True)] == [0, 0]
+    assert [r.captures for r in dry_run(Experiment.from_runs(ONE, split), output)] == [1, 1]
+    again = collect(Experiment.from_runs(ONE, split), output, by_model=True)
+    assert [r.status for r in again] == ["skipped", "skipped"]
 
 
 def test_a_failed_attempt_is_repeated(output: Path) -> None:
@@ -182,8 +201,8 @@ def collector(output: Path, *meshes: str) -> subprocess.Popen[bytes]:
         from tracewarehouse.collect.experiment import Experiment
         from tracewarehouse.collect.experiment import run_spec
         runner.HARNESS = {runner.HARNESS!r}
-        from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
-        torch_xla_backend.require_torch_xla = lambda: None
+        from tracewarehouse.collect.jax.backend import JaxBackend
+        JaxBackend.require = lambda self: None
         runner.collect(Experiment.from_runs(*(run_spec(mesh=m) for m in {meshes!r})), Path({str(output)!r}))
     """)
     return subprocess.Popen([sys.executable, "-c", program])
@@ -260,10 +279,10 @@ def test_two_collectors_do_not_share_an_output(output: Path) -> None:
     assert captures(output) == {ONE.name}
 
 
-def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_stack_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    with pytest.raises(MissingDependencyError, match=r"pip install 'tracewarehouse\[collect\]'"):
+    with pytest.raises(MissingDependencyError, match=r"JAX needs jax, .*pip install 'tracewarehouse\[jax\]'"):
         collect(Experiment.from_runs(ONE), tmp_path)
     with pytest.raises(MissingDependencyError, match="torch, torch_xla, transformers"):
         errors.require_torch_xla()
@@ -307,5 +326,8 @@ def test_without_libtpu_the_message_says_what_to_install(output: Path, monkeypat
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "libtpu" else real(name))
 
-    with pytest.raises(MissingDependencyError, match=r"needs libtpu.*pip install 'torch_xla\[tpu\]==2.9.0'"):
+    for backend, package in (("jax", r"jax\[tpu\]"), ("torch_xla", r"torch_xla\[tpu\]==2.9.0")):
+        with pytest.raises(MissingDependencyError, match=rf"needs libtpu.*pip install '{package}'"):
+            require_libtpu(backend)
+    with pytest.raises(MissingDependencyError, match="needs libtpu"):
         collect(Experiment.from_runs(run_spec(device="tpu")), output)

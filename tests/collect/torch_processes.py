@@ -29,6 +29,9 @@ ENVIRONMENT = {
 }
 """What torch, torch_xla and jax read when they are imported."""
 
+NOT_FOR_JAX = ("torch", "torch_xla", "transformers", "safetensors")
+"""Packages that runs of the jax backend do without."""
+
 RECORD = """
 import sys
 from tracewarehouse.collect import run_process
@@ -43,7 +46,7 @@ sys.exit(run_process.main([specification, output]))
 
 
 class TorchProcesses:
-    """Runs Python programs, each in a process of its own that has torch_xla or JAX, transformers and the harness.
+    """Runs Python programs, each in a process of its own with torch_xla and transformers, or JAX, and the harness.
 
     `folder` gets what the processes print.
     """
@@ -108,18 +111,19 @@ def forked_for_a_program() -> tuple[str, list[str], dict[str, str]]:
 if __name__ == "__main__":
     backend, for_out, for_err = sys.argv[1:]
     if backend == "jax":
+        sys.modules |= dict.fromkeys(NOT_FOR_JAX)  # an import of one of these fails, as if it were not installed
         from tracewarehouse.collect.jax import stack as _
     else:
-        from tracewarehouse.collect.torch_xla import stage_hosts as _  # noqa: F401
-    from transformers import (  # noqa: F401  # noqa: F401
-        DeepseekV2ForCausalLM,
-        DeepseekV3ForCausalLM,
-        LlamaForCausalLM,
-        Qwen2ForCausalLM,
-        Qwen3ForCausalLM,
-        Qwen3MoeForCausalLM,
-    )
+        from transformers import (  # noqa: F401
+            DeepseekV2ForCausalLM,
+            DeepseekV3ForCausalLM,
+            LlamaForCausalLM,
+            Qwen2ForCausalLM,
+            Qwen3ForCausalLM,
+            Qwen3MoeForCausalLM,
+        )
 
+        from tracewarehouse.collect.torch_xla import stage_hosts as _  # noqa: F401
     from tracewarehouse.collect import run_process  # noqa: F401
 
     code, sys.argv[1:], variables = forked_for_a_program()

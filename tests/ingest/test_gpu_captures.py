@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from xplane_builder import PlaneBuilder, Space, Unsigned
 from xplane_reference import read_xplane
 
 import tracewarehouse
+from tracewarehouse.ingest.capture.hardware import chips
 from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
 from tracewarehouse.ingest.devices.host_survey import launches
 from tracewarehouse.ingest.hlo.collectives import KINDS
@@ -255,3 +257,24 @@ def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:
         assert warehouse.query("SELECT count(*) FROM main.collectives WHERE NOT is_partial").rows() == [(4,)]
         assert warehouse.query("SELECT count(*) FROM metrics.ici_bandwidth_utility").rows() == [(0,)]
         assert warehouse.query("SELECT count(*) FROM metrics.ici_utilization").rows() == [(0,)]
+
+
+@pytest.mark.parametrize("chip", chips(), ids=lambda c: c["kind"])
+def test_each_peak_is_a_number_of_a_source(chip: dict[str, Any]) -> None:
+    """Of a device, or of a chip with two; of one direction, or of both; a source may round to four digits."""
+    numbers = [float(n.replace(",", "")) for s in chip["sources"] for n in re.findall(r"\d[\d,]*(?:\.\d+)?", s)]
+    per_chip = chip.get("devices_per_chip", 1)
+    peaks = {**{t: r / 1e12 for t, r in chip["peak_flops_per_s"].items()}, "hbm": chip["hbm_gbps"]}
+    for name, peak in {**peaks, "link": chip["link_gbps"], "die": chip.get("die_gbps")}.items():
+        if peak is None or (name == "die" and chip["kind"] == "TPU7x") or (name == "link" and chip["kind"] == "TPU v4"):
+            continue  # not known; or six times a link, in words; or six links of 50 GB/s
+        wanted = {peak, peak * per_chip, peak * 2 * (name == "link"), peak / 1e3 * per_chip}
+        assert any(abs(n - w) <= 1e-3 * w for n in numbers for w in wanted if w), name
+
+
+def test_int8_has_a_peak_of_its_own_on_gpus() -> None:
+    peaks = {c["kind"]: c["peak_flops_per_s"].get("int8") for c in chips() if c["link"] != "ici"}
+    assert peaks == {
+        "A100 40GB": 624e12, "A100 80GB": 624e12, "H100": 1979e12, "H200": 1979e12, "B200": 4500e12,
+        "MI250": 181.05e12, "MI300X": 2614.9e12,
+    }  # fmt: skip

@@ -1,14 +1,18 @@
 """The links of slices: places, routes and shared links by hand; times against published and recorded numbers."""
 
 import csv
+import re
+from collections import defaultdict
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.hlo.replica_groups import parse_groups
-from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time, place, shape_of
+from tracewarehouse.predict.geometry import place, shape_of
+from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,53 @@ def test_permute_by_hand() -> None:
     )
 
 
+ALGORITHMS = Path(__file__).resolve().parents[3] / "shared" / "prototypes" / "predict" / "collective_algorithms.txt"
+_ANSWER = re.compile(r"(\S+) (\S+) (\S+) (\d+) \[([\d, ]+)\] (.*)")
+_ALGORITHM = re.compile(r"\s*(\S+?):(\S*)\s+\[(\S*).*?\]")
+
+
+def along(topology: Topology, axes: str) -> tuple[tuple[int, ...], ...]:
+    """The groups of all devices that differ on these axes of the slice alone."""
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for device in range(topology.devices):
+        at = place(topology, device)
+        groups[tuple(at["xyzc".index(a)] for a in "xyzc" if a not in axes)].append(device)
+    return tuple(map(tuple, groups.values()))
+
+
+@pytest.mark.skipif(not ALGORITHMS.exists(), reason="what libtpu says of collectives is not beside the repository")
+def test_every_algorithm_of_libtpu_has_a_time_that_grows_with_the_message() -> None:
+    seen = 0
+    for line in ALGORITHMS.read_text(encoding="utf-8").splitlines():
+        answer = _ANSWER.match(line)
+        topology = Topology.parse(line.split()[0].partition("@")[0])
+        if answer is None or topology.devices > 128:
+            continue
+        groups = along(topology, answer[3])
+        if len(groups[0]) != int(answer[4]):
+            continue  # v4 without megacore, whose cores libtpu then takes for devices
+        for part in answer[6].split("|"):
+            algorithm = _ALGORITHM.match(part)
+            assert algorithm, line
+            kind = answer[2] if algorithm[1] == "fusion" else algorithm[1].removesuffix("-start")
+            shift = tuple(p for group in groups for p in zip(group, (*group[1:], group[0]), strict=True))
+            collective = SliceCollective(
+                kind,
+                0,
+                shift if kind == "collective-permute" else groups,
+                is_pairs=kind == "collective-permute",
+                emitter=algorithm[2].replace("-", "") or None,
+                strategy=algorithm[3] or None,
+                on_sparsecore="SPARSECORE" in part,
+            )
+            sizes = [collective._replace(message_bytes=int(s)) for s in answer[5].split(",")]
+            times = [collective_time(Slice(topology), each) for each in sizes]
+            assert all(0 < t.low_ps < t.mid_ps < t.high_ps for t in times), line
+            assert [t.mid_ps for t in times] == sorted({t.mid_ps for t in times}), line
+            seen += len(times)
+    assert seen > 1300
+
+
 def test_factors_scale_what_they_name() -> None:
     pair = SliceCollective("all-reduce", 1 << 30, ((0, 1),), emitter="RotatedPincerEmitter")
     one, two = (collective_time(Slice.named("v6e:1x2", ici_factor=f), pair).mid_ps for f in (1.0, 2.0))
@@ -149,6 +200,19 @@ def test_small_all_reduce_is_latency() -> None:
     )
     assert short == pytest.approx(0.7 + 8 + 65536 * 7 / 8 / 90e3 + 65536 / 8 / (1638e3 / 4))
     assert microseconds("v6e:2x4", "all-reduce", 4096, (tuple(range(8)),), emitter="SinglePhaseRingSumEmitter") < short
+
+
+def test_between_slices_the_data_center_network_carries_it() -> None:
+    """Two slices of eight: an all-reduce sends and gets half of the message twice, an all-gather half of its result."""
+    size = 125_000_000  # 10 ms at the 12.5 GB/s of a v6e chip
+    across = tuple((d, d + 8) for d in range(8))
+    assert microseconds("v6e:2x4", "all-reduce", size, across) == pytest.approx(100 + 10_000)
+    assert microseconds("v6e:2x4", "all-gather", size, across) == pytest.approx(100 + 5_000)
+    assert microseconds("v6e:2x4", "collective-permute", size, across, is_pairs=True) == pytest.approx(100 + 10_000)
+    inside = microseconds("v6e:2x4", "all-reduce", size, (tuple(range(8)),))
+    assert inside < microseconds("v6e:2x4", "all-reduce", size, (tuple(range(16)),))
+    with pytest.raises(ValueError, match="counted from 0, found -1"):
+        microseconds("v6e:2x4", "all-reduce", size, ((0, -1),))
 
 
 def test_alone_or_empty_takes_no_time() -> None:

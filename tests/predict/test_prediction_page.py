@@ -15,16 +15,6 @@ import prediction  # noqa: E402
 needs_programs = pytest.mark.skipif(
     not prediction.PROGRAMS.is_dir(), reason="the compiled programs are not beside the repository"
 )
-# Predicted device steps in ms: three prefills and a decode of v6e with its product factor; on TPU7x, the collectives on
-# the SparseCores add 1.4 to the 50.8 and 66.6 ms of a first study.
-STATED = {
-    ("Llama-3.1-8B", "v6e:1x2", ""): 165.2,
-    ("Llama-3.1-8B", "v6e:2x4", ""): 83.8,
-    ("Qwen3-4B", "v6e:2x2", ""): 73.9,
-    ("Llama-3.3-70B", "v6e:2x4", ""): 20.9,
-    ("Qwen2.5-32B", "tpu7x:2x2x1", ""): 49.6,
-    ("Qwen2.5-32B", "tpu7x:2x2x1", "flash_attention=266.2"): 65.5,
-}
 
 
 def test_the_page_has_the_collectives_that_the_script_finds() -> None:
@@ -40,12 +30,13 @@ def test_the_page_is_what_the_script_writes() -> None:
 
 
 @needs_programs
-def test_steps_come_out_as_stated() -> None:
-    for row in prediction.measured("measured_steps"):
-        found = prediction.step(row, prediction.PROGRAMS)
-        if found:
-            stated = STATED[row["model"], row["topology"], row["kernels_us"]]
-            assert found.mid == pytest.approx(stated, rel=0.01), row
+def test_device_steps_are_within_a_tenth() -> None:
+    """Those of a like program: a server's own kernels and the host are in the other rows."""
+    rows = [r for r in prediction.measured("measured_steps") if r["clock"] == "device" and not r["engine"]]
+    found = [(row, prediction.step(row, prediction.PROGRAMS)) for row in rows]
+    ratios = [step.mid / float(row["measured_ms"]) for row, step in found if step]
+    assert len(ratios) >= 4
+    assert all(0.9 < ratio < 1.1 for ratio in ratios), ratios
 
 
 @needs_programs

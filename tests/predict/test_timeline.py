@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.predict.programs import product, program
-from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp, predict_program, program_end
@@ -149,6 +149,21 @@ def test_a_loop_of_a_damaged_program_ends() -> None:
     endless = loop_of(', backend_config={"known_trip_count":{"n":"999999999999999999"}}')
     with pytest.raises(MalformedError, match="more than"):
         predict_program(endless, V6E)
+
+
+def test_what_only_names_memory_is_no_op() -> None:
+    ops = predict_program(
+        program(
+            main=f"""
+            %w = {MB_16} parameter(0)
+            %b = {MB_16} bitcast(%w)
+            %buffer = {MB_16} custom-call(), custom_call_target="AllocateBuffer"
+            %joined = {MB_16} custom-call(%b, %buffer), custom_call_target="ConcatBitcast"
+            """
+        ),
+        V6E,
+    )
+    assert ops == []
 
 
 def test_of_a_conditional_the_longest_branch_counts() -> None:
@@ -315,6 +330,12 @@ def test_what_a_module_hides_is_an_error() -> None:
     assert damaged != wrong.raw
     with pytest.raises(MalformedError, match="twice"):
         predict_program(HloModule("jit_step", damaged, []), PAIR)
+
+
+def test_a_program_for_more_devices_than_the_slice_has_is_refused() -> None:
+    four = program(4, main="%a = s32[] parameter(0)\n%c = s32[] add(%a, %a)")
+    with pytest.raises(CaptureError, match="for 4 devices, and v6e:1x2 has 2"):
+        predict_program(four, PAIR)
 
 
 def test_computations_in_a_circle_are_refused() -> None:

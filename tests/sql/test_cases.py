@@ -62,7 +62,7 @@ def test_the_rows_are_those_worked_out_by_hand(
     rows = [tuple(row[c] for c in columns) for row in expected]
     assert sorted(map(_comparable, found)) == sorted(map(_comparable, rows))
     assert len({(row[run_id], *(row[c] for c in grain)) for row in of_all}) == len(of_all)
-    if header.scope == "warehouse":
+    if header.scope == "warehouse" and header.is_stored:
         _assert_in_all_values(connection, header, view)
 
 

@@ -379,6 +379,7 @@ _OF_TPUS = {
     "kv_cache_traffic": "known_caches",
     "prediction_basis": "predicted",
     "prediction_range": "predicted",
+    "prediction_error": "accelerators",
     "token_cost": "accelerators",
     "microbenchmarks": "microbenchmark_programs",
 }

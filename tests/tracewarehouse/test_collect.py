@@ -1,4 +1,4 @@
-"""`tw collect` on recorded captures: no torch is needed, because finished runs are skipped."""
+"""`tw collect` on recorded captures: no JAX is needed, because finished runs are skipped."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import tracewarehouse as tw
 from tracewarehouse.cli import app
 from tracewarehouse.cli.collect import _unmarked as unmarked
-from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
+from tracewarehouse.collect.jax.backend import JaxBackend
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
-NAME = "llama-tp4-b4-i16-o17"
+NAME = "llama-tp4-b4-i16-o17-jax"
 RUN = ["collect", "--mesh", "tp=4", "--batch", "4", "--input-length", "16", "--output-length", "17"]
 
 
@@ -24,7 +24,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which the run is recorded already."""
     from tracewarehouse.collect.run_spec import RunSpec
 
-    monkeypatch.setattr(torch_xla_backend, "require_torch_xla", lambda: None)
+    monkeypatch.setattr(JaxBackend, "require", lambda self: None)
     shutil.copytree(CAPTURES / NAME, tmp_path / NAME)
     file = tmp_path / NAME / "manifest.json"
     content = json.loads(file.read_text())
@@ -82,7 +82,7 @@ def test_several_runs_end_with_a_summary(recorded: Path, tmp_path: Path) -> None
     assert result.stdout.strip() == str(recorded / NAME)
     counts, failed = result.stderr.splitlines()[-2:]
     assert counts == "2 runs: 1 skipped, 1 failed"
-    assert failed.startswith("  llama-tp4-b4-i16-o9: ")
+    assert failed.startswith("  llama-tp4-b4-i16-o9-jax: ")
     assert "is in the way" in failed
 
 
@@ -109,7 +109,7 @@ def test_a_dry_run_says_what_would_be_refused(tmp_path: Path) -> None:
     planned = CliRunner().invoke(app, model)
     assert planned.exit_code == 1
     assert "to record\t677.04 GB (weights 676.90" in planned.stdout
-    assert "error: DeepSeek-V3.1-Base-tp4-b4-i32-o17-l61: needs 677.04 GB" in planned.stderr
+    assert "error: DeepSeek-V3.1-Base-tp4-b4-i32-o17-l61-jax: needs 677.04 GB" in planned.stderr
     # Whether it fits a TPU is said where the chips are known.
     assert CliRunner().invoke(app, [*model, "--device", "tpu"]).exit_code == 0
 

@@ -10,7 +10,21 @@ import duckdb
 import pytest
 from tiny_capture import tiny_capture
 
-EXTRAS = ["torch", "torch_xla", "transformers", "safetensors", "tokenizers", "grpc", "xlsxwriter", "pyspark"]
+EXTRAS = [
+    *(
+        "jax",
+        "jaxlib",
+        "libtpu",
+        "ml_dtypes",
+        "torch",
+        "torch_xla",
+        "transformers",
+        "safetensors",
+        "tokenizers",
+        "grpc",
+    ),
+    *("xlsxwriter", "pyspark"),
+]
 
 EVERY_MODULE = """
 import importlib, pkgutil, sys
@@ -38,14 +52,15 @@ def tw(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_module_is_imported_without_the_extras_and_collect_says_what_to_install() -> None:
-    done = tw("collect", "--mesh", "tp=2")
+    for backend, needs, extra in (
+        ("jax", "recording with JAX needs jax", "jax"),
+        ("torch_xla", "recording a capture needs torch, torch_xla, transformers", "collect"),
+    ):
+        done = tw("collect", "--mesh", "tp=2", "--backend", backend)
 
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        "error: recording a capture needs torch, torch_xla, transformers, which is not installed"
-    )
-    assert "pip install 'tracewarehouse[collect]'" in done.stderr
-    assert "Traceback" not in done.stderr
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"error: {needs}, which is not installed: pip install 'tracewarehouse[{extra}]'")
+        assert "Traceback" not in done.stderr
 
 
 def test_attach_says_what_to_install() -> None:

@@ -27,14 +27,21 @@ OutputLengthOption = Annotated[int | None, typer.Option(help="Tokens to generate
 LayersOption = Annotated[int | None, typer.Option(help="Decoder layers.")]
 CapacityFactorOption = Annotated[
     str | None,
-    typer.Option(help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none."),
+    typer.Option(
+        help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none. Default: as served, "
+        "without limits; under torch_xla 1.25."
+    ),
 ]
 BackendOption = Annotated[
-    str | None, typer.Option(help="The backend that runs the model: torch_xla, jax, or module:Class of another.")
+    str | None, typer.Option(help="The backend that runs the model: jax, torch_xla, or module:Class of another.")
 ]
 # also of `tw tpu`
 CapturesOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
+]
+
+ByModelOption = Annotated[
+    bool, typer.Option("--by-model", help="Put each capture into <model>/<parallelism>/ of the folder.")
 ]
 
 
@@ -44,6 +51,7 @@ def collect(
         typer.Argument(metavar="[EXPERIMENT]", help="Experiment file, or the name of a ready-made one, such as tiny."),
     ] = None,
     output: CapturesOption = Path("captures"),
+    by_model: ByModelOption = False,
     model: Annotated[
         str | None,
         typer.Option(help="Architecture of a tiny model, such as llama; a Hugging Face id; or a model's local folder."),
@@ -60,6 +68,10 @@ def collect(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
     capacity_factor: CapacityFactorOption = None,
+    routing_skew: Annotated[
+        float | None,
+        typer.Option(help="Zipf's exponent by which tokens prefer some experts, such as 1. Default: the router alone."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and prompts.")] = None,
     prompt: Annotated[
         str | None, typer.Option(help="Text for a published model's tokenizer, repeated to the input length.")
@@ -68,7 +80,7 @@ def collect(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Results of plain torch to compare with: compute (once, and keep them), kept (only if they are "
+            help="Results of the unsplit model to compare with: compute (once, and keep them), kept (only if they are "
             "there), off. Default: compute; on tpu kept."
         ),
     ] = None,
@@ -94,11 +106,11 @@ def collect(
 
     Prints the capture directory of each run. A capture that ingest cannot read, or that lacks the collectives that the
     mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra
-    `collect` (torch and torch_xla), or `jax` for the backend of that name.
+    `jax`, or `collect` (torch and torch_xla) for backend torch_xla.
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
-    from tracewarehouse.collect.capture import unproved
+    from tracewarehouse.collect.capture import Output, unproved
     from tracewarehouse.collect.experiment import run_spec
 
     fields = {
@@ -113,6 +125,7 @@ def collect(
         "hosts": hosts,
         "dtype": dtype,
         "capacity_factor": capacity_factor,
+        "routing_skew": routing_skew,
         "seed": seed,
         "prompt": prompt,
         "device": device,
@@ -131,7 +144,7 @@ def collect(
     else:
         plan = experiments.load_experiment(experiment)
     if dry_run:
-        _print_plan(runner.dry_run(plan, output))
+        _print_plan(runner.dry_run(plan, output, by_model=by_model))
         return
     if references:
         for run in experiments.plan(plan):
@@ -139,6 +152,7 @@ def collect(
                 typer.echo(runner.keep_reference(run))
         return
     faults: dict[str, list[str]] = {}
+    place = Output(output, by_model)
     pythons = _interpreters(python or [], {run.backend for run in experiments.plan(plan)})
 
     with _progress() as (report, say):
@@ -148,16 +162,17 @@ def collect(
             name = progress.spec.name
             if progress.state not in ("recorded", "skipped"):
                 return
-            if of_capture := capture_faults(output / name):
+            capture = place.capture(progress.spec)
+            if of_capture := capture_faults(capture):
                 faults[name] = of_capture
                 for fault in of_capture:
                     say(f"error: {name}: {fault}")
                 return
-            lasting_echo(output / name)
-            if note := unproved(output / name):
+            lasting_echo(capture)
+            if note := unproved(capture):
                 say(f"note: {name}: {note}")
 
-        results = runner.collect(plan, output, resume=resume, pythons=pythons, on_progress=tell)
+        results = runner.collect(plan, output, resume=resume, by_model=by_model, pythons=pythons, on_progress=tell)
     _print_summary(results, faults)
     if faults or any(r.status == "failed" for r in results):
         raise typer.Exit(1)

@@ -7,8 +7,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracewarehouse.collect.errors import CollectError
@@ -18,6 +19,28 @@ from tracewarehouse.ingest.errors import CaptureError
 
 CARD = "card.yaml"
 MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Output:
+    """A folder for the captures of runs."""
+
+    root: Path
+    by_model: bool = False
+    """Whether each is in root/<model>/<parallelism>, not in the root itself."""
+
+    def folder(self, spec: RunSpec) -> Path:
+        """Return the folder in which the capture of a run is."""
+        return self.root / spec.folder if self.by_model else self.root
+
+    def capture(self, spec: RunSpec) -> Path:
+        """Return the capture directory of a run."""
+        return self.folder(spec) / spec.name
+
+    def remove_leftovers(self, specs: Iterable[RunSpec]) -> None:
+        """Remove the half-written captures of dead collectors."""
+        for folder in {self.root, *map(self.folder, specs)}:
+            remove_leftovers(folder)
 
 
 @contextmanager

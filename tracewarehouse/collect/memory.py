@@ -1,6 +1,6 @@
 """Computes the memory that a run of a published model needs on its chips, or on the host for virtual devices.
 
-Nothing here allocates anything or imports torch. Weights follow the partition rules of
+Nothing here allocates anything. Weights follow the partition rules of
 `tracewarehouse.collect.parallel.partition`, which the run uses too.
 """
 
@@ -165,7 +165,7 @@ def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNe
 
 
 def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:
-    """Return the bytes that the same generation needs in plain torch on the host, with only the first layers."""
+    """Return the bytes that the same generation of the unsplit model needs on the host, with only the first layers."""
     whole = spec.model_copy(update={"mesh": Mesh(axes={"tp": 1}), "layers": layers, "microbatches": None})
     return memory_need(model, whole).total
 

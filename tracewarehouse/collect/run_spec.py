@@ -22,6 +22,9 @@ MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
 DTYPE_OF_DEVICE = {"cpu": "float32", "tpu": "bfloat16"}
 """Dtype in which a run computes by default, by device."""
 
+UNMARKED = "torch_xla"
+"""The backend that names and digests of runs leave out: it recorded the captures of data/."""
+
 MICROBENCHMARKS = "microbenchmarks"
 """What a run names in place of a model to run the small programs of `collect.jax.microbenchmarks`."""
 
@@ -97,7 +100,13 @@ class RunSpec(BaseModel):
         description="with experts: room for this many times the mean share of tokens; inf drops none; when absent as "
         "servers run them, without places, and under torch_xla 1.25",
     )
-    seed: int = Field(default=0, ge=0, description="seed of the weights and the prompts")
+    routing_skew: float | None = Field(
+        default=None,
+        ge=0,
+        description="with experts, under jax: exponent of Zipf's law by which tokens prefer some experts, such as 1; "
+        "when absent the router alone chooses",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the weights, the prompts and the preferred experts")
     prompt: str | None = Field(
         default=None, min_length=1, description="text for a published model's tokenizer, repeated to input_length"
     )
@@ -108,23 +117,24 @@ class RunSpec(BaseModel):
     device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
     reference: Literal["compute", "kept", "off"] | None = Field(
         default=None,
-        description="plain torch to compare with: computed once and kept, only if kept from before, or not at all; "
+        description="unsplit model to compare with: computed once and kept, only if kept from before, or not at all; "
         "by default compute, and on tpu kept",
     )
     backend: str = Field(
-        default="torch_xla",
+        default="jax",
         pattern=r"^[\w.]+(:\w+)?$",
-        description="what runs and records: torch_xla, jax, or module:Class",
+        description="what runs and records: jax, torch_xla (with several hosts the default), or module:Class",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _other_defaults(cls, data: Any) -> Any:
-        """Fill in the fields whose defaults depend on the device and on the model."""
+        """Fill in the fields whose defaults depend on the device, the hosts and the model."""
         if not isinstance(data, dict):
             return data
         model = data.get("model", "llama")
         filled: dict[str, Any] = {"dtype": DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))}
+        filled["backend"] = "torch_xla" if str(data.get("hosts") or 1) != "1" else None
         try:
             architecture = model_architecture(model)
         except (ExperimentError, TypeError):
@@ -132,7 +142,7 @@ class RunSpec(BaseModel):
         else:
             filled["layers"] = None if model in ARCHITECTURES else architecture.config["num_hidden_layers"]
             if architecture.is_moe:
-                filled["capacity_factor"] = _default_capacity(data.get("backend"))
+                filled["capacity_factor"] = _default_capacity(data.get("backend") or filled["backend"])
         return data | {k: v for k, v in filled.items() if v is not None and data.get(k) is None}
 
     @model_validator(mode="after")
@@ -154,6 +164,10 @@ class RunSpec(BaseModel):
             raise ValueError(f"mesh: ep={ep} needs a model with experts ({moe}), {self.model} has none")
         if self.capacity_factor is not None and not architecture.is_moe:
             raise ValueError(f"capacity_factor: {self.model} has no experts; remove the field")
+        if self.routing_skew is not None and not (architecture.is_moe and self.backend == "jax"):
+            raise ValueError(
+                f"routing_skew: needs a model with experts and the jax backend, not {self.model} with {self.backend}"
+            )
         _require_divisor("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
         _require_divisor("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
         self._check_kv_heads(architecture)
@@ -211,7 +225,7 @@ class RunSpec(BaseModel):
 
     def _check_hosts(self) -> None:
         if self.backend != "torch_xla":
-            raise ValueError("hosts: only torch_xla runs a process for each stage; remove the field")
+            raise ValueError("hosts: only torch_xla runs a process for each stage; choose it, or remove the field")
         if self.device != "cpu" or self.hosts != self.axis("pp"):
             raise ValueError(
                 f"hosts: on cpu each stage is a host, so {self.hosts} hosts need pp={self.hosts} in the mesh"
@@ -259,7 +273,12 @@ class RunSpec(BaseModel):
 
     @property
     def reference_mode(self) -> Literal["compute", "kept", "off"]:
-        """The allowed source of the reference; a TPU slice does not wait for its host to compute one."""
+        """The allowed source of the reference; a TPU slice does not wait for its host to compute one.
+
+        There is none of a skewed routing, which the model does not have.
+        """
+        if self.routing_skew is not None:
+            return "off"
         return self.reference or ("kept" if self.device == "tpu" else "compute")
 
     @property
@@ -280,9 +299,7 @@ class RunSpec(BaseModel):
     @property
     def name(self) -> str:
         """Name of the capture directory: every value in which two runs may differ, without defaults."""
-        mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
-        parts = [re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII), mesh]
-        parts += ["sp" if mode == "megatron" else mode] if (mode := self.sequence_parallelism) else []
+        parts = [self.folder.parent.name, self.folder.name]
         parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
         parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"] if self.has_model else []
         usual = _default_capacity(self.backend)
@@ -290,13 +307,14 @@ class RunSpec(BaseModel):
             ("l", self.layers, 2),
             ("", self.dtype, DTYPE_OF_DEVICE[self.device]),
             ("cf", self.capacity_factor or usual, usual),
+            ("zipf", self.routing_skew, None),
             ("hosts", self.hosts, 1),
             ("seed", self.seed, 0),
             ("r", self.repeat, 0),
             ("", self.device, "cpu"),
         ):
             parts += [f"{tag}{value}"] if value != default or (tag == "l" and self.is_published) else []
-        if self.backend != RunSpec.model_fields["backend"].default:
+        if self.backend != UNMARKED:
             parts.append(re.sub(r"\W", "-", self.backend))
         if self.prompt is not None:
             parts.append("prompt" + hashlib.sha256(self.prompt.encode()).hexdigest()[:6])
@@ -305,14 +323,21 @@ class RunSpec(BaseModel):
         return "-".join(parts)
 
     @property
+    def folder(self) -> Path:
+        """Model and parallelism, such as Qwen3-32B/tp8-sp: the folder of its capture, where these are sorted so."""
+        mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
+        mode = {None: "", "megatron": "-sp"}.get(self.sequence_parallelism, f"-{self.sequence_parallelism}")
+        return Path(re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII)) / f"{mesh}{mode}"
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the specification, which a resumed collector compares."""
         # These fields are left out at their defaults: captures from before they existed keep their digest.
         defaults = {
             name
-            for name in ("hosts", "prompt", "backend", "capacity_factor")
+            for name in ("hosts", "prompt", "capacity_factor", "routing_skew")
             if getattr(self, name) == RunSpec.model_fields[name].default
-        }
+        } | ({"backend"} if self.backend == UNMARKED else set())
         values = self.model_dump(mode="json", exclude=defaults | {"reference"})  # which does not change the capture
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

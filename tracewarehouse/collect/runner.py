@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracewarehouse.collect.capture import is_recorded, remove_leftovers, require_writable, write_error
-from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu, require_packages
+from tracewarehouse.collect.capture import Output, is_recorded, require_writable, write_error
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.harness.backend import BACKENDS, find_backend
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
@@ -77,13 +77,13 @@ class PlannedRun:
     """Reason why it would not be recorded: on virtual devices, it does not fit into this host."""
 
 
-def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
+def dry_run(spec: Experiment, output: Path, *, by_model: bool = False) -> list[PlannedRun]:
     """Return what `collect` would do with the same arguments; nothing is run, written or imported for it."""
     return [
         PlannedRun(
             run,
             run.mesh.size,
-            int(not is_recorded(output, run)),
+            int(not is_recorded(Output(output, by_model).folder(run), run)),
             memory_need(pretrained_model(run.model), run) if run.is_published else None,
             _refusal(run),
         )
@@ -119,10 +119,13 @@ def collect(
     output: Path,
     *,
     resume: bool = True,
+    by_model: bool = False,
     pythons: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> list[CaptureResult]:
     """Record every run of an experiment into `output/<name of the run>`.
+
+    With `by_model` into `output/<model>/<parallelism>/<name of the run>`.
 
     Each run has a process of its own. `pythons` gives the interpreter for the runs of a backend, if it is not this one:
     two backends may need packages that exclude each other.
@@ -149,7 +152,8 @@ def collect(
     report = on_progress or (lambda progress: None)
     results = []
     with _only_collector(output):
-        remove_leftovers(output)
+        place = Output(output, by_model)
+        place.remove_leftovers(specs)
         try:
             for number, run in enumerate(specs, 1):
 
@@ -157,20 +161,19 @@ def collect(
                     report(Progress(run, number, len(specs), state, message))  # noqa: B023 (in this iteration only)
 
                 python = pythons.get(run.backend, HARNESS[0])
-                result = _record(run, output, spec, resume, tell, (python, *HARNESS[1:]))
+                result = _record(run, place.folder(run), spec, resume, tell, (python, *HARNESS[1:]))
                 tell(result.status, result.error or "")
                 results.append(result)
         finally:  # also after Ctrl-C, which ends the process of the run midway
-            remove_leftovers(output)
+            place.remove_leftovers(specs)
     return results
 
 
 def keep_reference(run: RunSpec) -> Path:
-    """Compute the reference of a run in plain torch on this host, unless it is kept already; return its file.
+    """Compute the reference of a run on this host, unless it is kept already; return its file.
 
     All runs of the model with the same prompt, lengths and dtype share it.
     """
-    require_packages(("torch", "transformers"), "computing a reference", "collect")
     from tracewarehouse.collect.harness.subject import compute_reference
 
     return compute_reference(run)
@@ -206,6 +209,7 @@ def _record(
             taken = f"{capture} is there already; remove it or choose another output"
             return CaptureResult(run, "failed", capture, error=taken)
         require_fit(run)
+        output.mkdir(parents=True, exist_ok=True)
         if run.is_published:
             model_folder(run.model)  # its files are here
         for attempts in range(1, experiment.retries + 2):

@@ -18,7 +18,7 @@ from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.queries.run_summary import StepShare, labelled
+from tracewarehouse.queries.run_summary import StepShare, labelled, title
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -170,7 +170,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     sections = [changed]
     for run_id in dict.fromkeys((*ours, *theirs)):
         summary = warehouse.summary(run_id)
-        own = Section(run_id, summary.facts["name"], labelled(summary.facts), words.dominating(summary))
+        own = Section(run_id, title(summary.facts), labelled(summary.facts), words.dominating(summary))
         own.notes = [str(f) for f in summary.flags]
         _add(own, "steps", warehouse, run_id)
         sections.append(own)
@@ -222,7 +222,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
         WarehouseError: the run does not exist.
     """
     summary = warehouse.summary(run_id)
-    section = Section(run_id, summary.facts["name"], labelled(summary.facts) + _peaks(warehouse, run_id))
+    section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, run_id))
     section.bars = _step_bars(summary.steps)
     section.words = [*words.dominating(summary), *words.savings(summary)]
     section.unknown = words.unknown(summary)

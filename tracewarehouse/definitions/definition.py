@@ -109,7 +109,7 @@ class PreconditionHeader(_FrontMatter):
         return f"{text}."
 
 
-_OP_DIMENSIONS = frozenset(("instruction_id", "kernel", "shape"))
+_OP_DIMENSIONS = frozenset(("instruction_id", "kernel", "op_kind", "shape"))
 """Dimensions that have a value for each instruction of a program, or for each kind of them."""
 
 _PART_DIMENSIONS = frozenset(("step", "layer", "instruction_id", "from_us", "source_device_id"))
@@ -165,7 +165,7 @@ class MetricHeader(_Described):
 
     @property
     def is_per_op(self) -> bool:
-        """Whether it has a row for each instruction, kernel or shape."""
+        """Whether it has a row for each instruction, kernel or shape, or compares those of two runs by kind."""
         return not _OP_DIMENSIONS.isdisjoint(self.grain)
 
     @property

@@ -7,6 +7,9 @@ its owner measured. Its rows win.
 from __future__ import annotations
 
 import csv
+import hashlib
+import io
+import os
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
@@ -15,6 +18,14 @@ from typing import NamedTuple
 
 from tracewarehouse.ingest.errors import CaptureError, shown
 
+FILE = "calibrations.csv"
+"""Name of the file in a warehouse that holds its owner's rows."""
+LEAST_POINTS = 20
+"""Instructions that a kind of op must have in common with a prediction before they change a rate."""
+LEAST_SHARE = 0.5
+"""Share of the measured time of that kind that these must take: a few ops do not speak for all."""
+LEAST_SPREAD = 0.05
+"""Half of the narrowest range: ops of one run repeat a few shapes, and others may differ more."""
 EVERY_CHIP = "*"
 """The chip of a row that holds for all chips without a row of their own."""
 
@@ -95,3 +106,122 @@ def _rows(lines: Iterable[str], name: str) -> tuple[Calibration, ...]:
             raise CaptureError(f"line {number} of {name} is no calibration: expected 0 < low <= value <= high")
         rows.append(row)
     return tuple(rows)
+
+
+class PredictionError(NamedTuple):
+    """How long ops of one kind took against their prediction; a row of metrics.prediction_error.
+
+    Attributes:
+        op_kind, variant: kind of op, as models.signed_times has it.
+        phase: prefill, decode or mixed, if it is known.
+        n: instructions that were compared.
+        p10, p50, p90: percentiles of measured / predicted time.
+        measured_ms: their measured time.
+        matched_share: their share of the time of all ops of the kind.
+    """
+
+    op_kind: str
+    variant: str | None
+    phase: str | None
+    n: int
+    p10: float
+    p50: float
+    p90: float
+    measured_ms: float
+    matched_share: float
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it may change rates."""
+        return self.n >= LEAST_POINTS and self.matched_share >= LEAST_SHARE
+
+    @property
+    def rates(self) -> tuple[tuple[str, str, int], ...]:
+        """The rates that decide the time: class, name, and whether it grows with them (1) or falls (-1).
+
+        The products of a decode step wait for HBM, so they say nothing of the matrix units.
+        """
+        name = self.variant or ""
+        if self.op_kind == "kernel":
+            is_whole, is_paged = "flash" in name or "splash" in name, "paged" in name or "RPA" in name
+            kernel = "flash_attention" if is_whole else "paged_attention" if is_paged else "other_kernel"
+            return ((kernel, "share", -1),)
+        if self.op_kind == "product":
+            return () if self.phase == "decode" else (("product", "factor", 1),)
+        if self.op_kind in _RINGS:
+            return _OF_RINGS.get(name, ())
+        return _OF_OTHERS.get((self.op_kind, name), ())
+
+    @property
+    def named(self) -> str:
+        """The kind of op in words."""
+        return f"{self.op_kind} ({self.variant})" if self.variant else self.op_kind
+
+
+_RINGS = ("all-reduce", "all-gather", "reduce-scatter")
+_OF_RINGS: dict[str, tuple[tuple[str, str, int], ...]] = {
+    "": (("ici", "gbps", -1),),
+    "die": (("die", "gbps", -1),),
+    "small": (("start", "us", 1), ("hop", "us", 1)),
+}
+_OF_OTHERS: dict[tuple[str, str], tuple[tuple[str, str, int], ...]] = {
+    ("all-to-all", "small"): (("all_to_all", "us", 1),),
+    ("vector", "VMEM"): (("loop_fusion", "elementwise_factor", 1), ("loop_fusion", "reduce_factor", 1)),
+}
+
+
+def calibrated(
+    errors: Iterable[PredictionError], generation: str, base: Mapping[tuple[str, str], Calibration], source: str
+) -> list[Calibration]:
+    """Return the rows that follow from what ops took, in place of the rates `base` with which they were predicted.
+
+    A rate takes the median of the kind of op that has the most measured time of those it decides, and its range is that
+    of eight in ten ops. Kinds of which too few ops were compared change nothing.
+    """
+    found: dict[tuple[str, str], Calibration] = {}
+    for error in sorted(errors, key=lambda e: e.measured_ms, reverse=True):
+        for class_, what, sign in error.rates:
+            old = base.get((class_, what))
+            if not error.is_enough or old is None or (class_, what) in found:
+                continue
+            low, mid, high = sorted(ratio**sign for ratio in (error.p10, error.p50, error.p90))
+            low, high = min(low, mid * (1 - LEAST_SPREAD)), max(high, mid * (1 + LEAST_SPREAD))
+            found[class_, what] = Calibration(
+                old.kind, generation, class_, what, old.value * mid, old.value * low, old.value * high, error.n, source
+            )
+    return list(found.values())
+
+
+def with_rows(own: Iterable[Calibration], new: Iterable[Calibration]) -> tuple[Calibration, ...]:
+    """Return one's own rows with new ones in the place of those for the same number of the same chip."""
+    rows = {(row.chip, row.class_, row.what): row for row in (*own, *new)}
+    return tuple(rows[key] for key in sorted(rows))
+
+
+def write_calibrations(path: Path, rows: Iterable[Calibration]) -> None:
+    """Write a table of calibrations, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(
+        row._replace(value=_digits(row.value), low=_digits(row.low), high=_digits(row.high)) for row in rows
+    )
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(text.getvalue(), encoding="utf-8")
+    beside.replace(path)
+
+
+def described(own: Iterable[Calibration]) -> str | None:
+    """Return what a prediction says of the rows that its user measured; None if there are none.
+
+    Equal rows have equal words, so that a later calibration knows with which rates a run was predicted.
+    """
+    rows = sorted(own)
+    if not rows:
+        return None
+    digest = hashlib.sha256(repr([r._replace(source="") for r in rows]).encode()).hexdigest()
+    return f"{FILE} with {len(rows)} rows, {digest[:12]}"
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.4g}")

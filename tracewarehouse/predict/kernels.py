@@ -14,7 +14,11 @@ _FLOATS = ("bf16", "f16", "f32")
 
 
 def kernel_cost(
-    op: ScheduledOp, machine: Machine, measured: Mapping[str, int], context_tokens: float | None = None
+    op: ScheduledOp,
+    machine: Machine,
+    measured: Mapping[str, int],
+    context_tokens: float | None = None,
+    filled: float = 1.0,
 ) -> Cost:
     """Return the cost of a Pallas kernel.
 
@@ -23,6 +27,7 @@ def kernel_cost(
         machine: what it runs on.
         measured: median time in ps of one execution of kernels that a recorded run holds, by name.
         context_tokens: tokens of each sequence that paged attention reads; None for all that its cache has room for.
+        filled: the share of its rows that a product of the rows of several experts is expected to find filled.
     """
     name = kernel_name(op.name)
     if name in measured:
@@ -31,10 +36,36 @@ def kernel_cost(
         return _flash(op, machine)
     if "paged" in name or "RPA" in name:
         return _paged(op, machine, context_tokens)
-    moved = op.bytes_accessed or hbm_bytes(op.buffers)
     share = machine.rates["other_kernel", "share"]
+    if "ragged" in name and (expected := _ragged(op, machine, share.value, filled)):
+        (mid, moved), most = expected, _ragged(op, machine, share.low, 1.0) or expected
+        low = mid * share.value / share.high
+        return Cost(round(low), round(mid), round(most[0]), "kernel_model", moved)
+    moved = hbm_bytes(op.buffers)
+    moved = min(op.bytes_accessed or moved, moved)
     time = max((op.flops or 0) / (share.value * machine.flops_per_s) * 1e12, moved / machine.hbm_bytes_per_ps)
     return rated(time, "kernel_model", share, moved)
+
+
+def _ragged(op: ScheduledOp, machine: Machine, share: float, filled: float) -> tuple[float, int] | None:
+    """Return the time in ps of products of the rows of several experts with their matrices, and the bytes in HBM.
+
+    Only filled rows count, and only the matrices of experts that have one. The matrix units are fed with matrices about
+    as fast from VMEM as from HBM (a judgement). None if it is another kernel.
+    """
+    arrays = [b for operand in op.operands for b in operand if b.element in _FLOATS]
+    matrices = next((b for b in arrays if len(b.dimensions) == 3), None)
+    rows = next((b for b in arrays if len(b.dimensions) == 2), None)
+    if matrices is None or rows is None:
+        return None
+    experts, depth, width = matrices.dimensions
+    count = filled * rows.dimensions[0]
+    loaded = matrices.byte_size * min(1.0, count / max(experts, 1))
+    moved = filled * hbm_bytes([rows, *op.results])
+    time = max(
+        2 * count * depth * width / (share * machine.flops_per_s) * 1e12, (loaded + moved) / machine.hbm_bytes_per_ps
+    )
+    return time, round(moved + (loaded if matrices.space == "hbm" else 0))
 
 
 def _flash(op: ScheduledOp, machine: Machine) -> Cost:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
+from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp, Space
 from tracewarehouse.predict.calibrations import Calibration
 from tracewarehouse.predict.links import TimeRange
 from tracewarehouse.predict.machine import Machine
@@ -47,6 +47,7 @@ HBM_BOUND = 0.7
 """From this share of its time on, moving its bytes is what an op waits for (a judgement)."""
 SEGMENT_BYTES = 256
 """A gather reads rows in segments of this size."""
+_SEGMENT = {"hbm": "segment_ns", "host": "segment_ns"}
 
 
 class Cost(NamedTuple):
@@ -166,10 +167,11 @@ def _small(moved: int, machine: Machine) -> float:
 def gather_cost(op: ScheduledOp, machine: Machine) -> Cost:
     """Return the cost of a gather of rows, for which the compiler states no cycles.
 
-    Each row costs at least a constant, and else its segments of 256 bytes. The two constants are fitted to two gathers
-    that were measured.
+    Each row costs at least a constant, and else its segments of 256 bytes, which take longer if they lie in HBM.
     """
-    return cost(_rows(op.results[0], machine), "gather", 0.7, 1.5, op.results[0].byte_size)
+    table = max(op.operands[0], key=lambda b: b.byte_size, default=op.results[0]) if op.operands else op.results[0]
+    moved = op.results[0].byte_size if "hbm" in (table.space, op.results[0].space) else 0
+    return _rows_cost(op.results[0], table.space, 1, moved, machine)
 
 
 def scatter_cost(op: ScheduledOp, machine: Machine) -> Cost:
@@ -178,15 +180,20 @@ def scatter_cost(op: ScheduledOp, machine: Machine) -> Cost:
     Its updates are the largest operand behind the buffer. No scatter was measured.
     """
     updates = max((b for operand in op.operands[1:] for b in operand), key=lambda b: b.byte_size, default=op.results[0])
-    return cost(2 * _rows(updates, machine), "gather", 0.4, 3.0, 2 * updates.byte_size)
+    space = op.results[0].space
+    return _rows_cost(updates, space, 2, 2 * updates.byte_size if space == "hbm" else 0, machine)
 
 
-def _rows(array: Buffer, machine: Machine) -> float:
-    """Return the time in ps in which the rows of an array are found one by one."""
-    rows = math.prod(array.dimensions[:-1] or array.dimensions)
-    segments = math.ceil(array.byte_size / max(rows, 1) / SEGMENT_BYTES)
-    row = max(machine.rate("gather", "row_ns"), segments * machine.rate("gather", "segment_ns"))
-    return rows * row * NS + _small(1, machine)
+def _rows_cost(array: Buffer, space: Space, times: int, moved: int, machine: Machine) -> Cost:
+    """Return the cost of finding the rows of an array one by one in a memory, some times."""
+    rows = times * math.prod(array.dimensions[:-1] or array.dimensions)
+    segments = math.ceil(times * array.byte_size / max(rows, 1) / SEGMENT_BYTES)
+    row, segment = machine.rates["gather", "row_ns"], machine.rates["gather", _SEGMENT.get(space, "vmem_segment_ns")]
+    low, mid, high = (
+        max(rows * max(row_ns, segments * segment_ns) * NS, moved / machine.hbm_bytes_per_ps) + _small(moved, machine)
+        for row_ns, segment_ns in ((row.low, segment.low), (row.value, segment.value), (row.high, segment.high))
+    )
+    return Cost(round(low), round(mid), round(high), "gather", moved)
 
 
 def update_cost(op: ScheduledOp, machine: Machine) -> Cost:

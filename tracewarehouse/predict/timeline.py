@@ -6,18 +6,18 @@ schedule with a time for each op is the timeline, and an op costs no launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.collectives import DCN, KINDS, Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import with_logical_numbers
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.hlo.modules import HloModule
-from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode, is_spread_step
+from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name
 from tracewarehouse.ingest.hlo.program import MOST_NESTED
 from tracewarehouse.ingest.hlo.schedule import Schedule, ScheduledOp
+from tracewarehouse.predict.collectives import ProgramCollectives
 from tracewarehouse.predict.kernels import kernel_cost
-from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
+from tracewarehouse.predict.links import TimeRange
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.rules import (
     Basis,
@@ -45,8 +45,8 @@ _FREE = frozenset({
     "partition-id", "replica-id", "tuple",
 })  # fmt: skip
 _FREE_TARGETS = frozenset({
-    "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked", "PrepareAsyncCallDone",
-    "PrepareAsyncCallStart",
+    "AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked",
+    "PrepareAsyncCallDone", "PrepareAsyncCallStart",
 })  # fmt: skip
 
 
@@ -99,9 +99,14 @@ def predict_program(
 
     Raises:
         MalformedError: the program is damaged.
-        CaptureError: it cannot be predicted.
+        CaptureError: it is for more devices than the slice has.
     """
-    noted = len(module.notes)
+    devices, noted = math.prod(module.device_counts), len(module.notes)
+    if devices > machine.topology.devices:
+        raise CaptureError(
+            f"{module.name} is a program for {devices} devices, and {machine.topology.name} has "
+            f"{machine.topology.devices}: name the slice that it was compiled for"
+        )
     timeline = _Timeline(module, machine, kernels or {}, context_tokens)
     timeline.run(timeline.schedule.entry, (), 0)
     if len(module.notes) > noted:
@@ -113,12 +118,6 @@ def predict_program(
 def program_end(ops: Iterable[TimedOp]) -> int:
     """Return when the core ends its last op, in ps since the program's start."""
     return max((op.start_ps + op.duration_ps for op in ops if op.queue == "core"), default=0)
-
-
-def _lane(queue: Queue, collective: SliceCollective) -> str:
-    """Return the lane of a collective beside the core: each waits for those before it, but two ways do not meet."""
-    ahead = sum(1 if target > source else -1 for source, target in collective.groups) if collective.is_pairs else 0
-    return f"{queue} {(ahead > 0) - (ahead < 0)}"
 
 
 def _placed(op: TimedOp, transfer: Transfer) -> TimedOp:
@@ -138,12 +137,11 @@ class _Timeline:
         self.schedule = Schedule(module.raw)
         self.now = 0
         self.transfers = Transfers(machine.hbm_bytes_per_ps)
-        self._module, self._machine, self._kernels, self._context = module, machine, kernels, context_tokens
+        self._name, self._machine, self._kernels, self._context = module.name, machine, kernels, context_tokens
         self._ops: list[tuple[TimedOp, Transfer | None]] = []
         self._started: dict[str, Transfer] = {}
         self._free_from: dict[str, int] = {}
-        self._collectives: dict[str, SliceCollective | None] = {}
-        self._times: dict[SliceCollective, TimeRange] = {}
+        self._collectives = ProgramCollectives(module, self.schedule, machine)
         self._costs: dict[str, Cost] = {}
         self._lengths: dict[int, int] = {}
         self._holders: set[int] = set()
@@ -174,7 +172,7 @@ class _Timeline:
     def _count(self, steps: int = 1) -> None:
         self._steps += steps
         if self._steps > MOST_OPS:
-            raise MalformedError(f"one execution of {self._module.name} has more than {MOST_OPS} ops")
+            raise MalformedError(f"one execution of {self._name} has more than {MOST_OPS} ops")
 
     def _hold(self, op: ScheduledOp, iterations: tuple[int, ...], depth: int) -> None:
         """Run the ops that one holds: a loop's body as often as the compiler says, and of branches the longest.
@@ -236,11 +234,11 @@ class _Timeline:
         """Start a transfer or a collective beside the core."""
         self._spend(op.name, start_cost(self._machine), iterations)
         queue: Queue = "sparsecore" if op.thread == "sparsecore" else "dma"
-        collective, copied = self._collective(op), host_time(op, self._machine)
+        collective, copied = self._collectives.find(op), host_time(op, self._machine)
         basis: Basis = "hbm_bytes"
         if collective is not None:
             basis = "links"
-            transfer = self._occupy(_lane(queue, collective), self._time(collective))
+            transfer = self._occupy(f"{queue} {collective.direction}", collective.time)
         elif copied is not None:
             basis = "host_link"
             transfer = self._occupy(*copied)
@@ -276,15 +274,15 @@ class _Timeline:
         return self._costs[op.name]
 
     def _found_cost(self, op: ScheduledOp) -> Cost:
-        collective = self._collective(op)
+        collective = self._collectives.find(op)
         if collective is not None:
-            return Cost(*self._time(collective), "links")
+            return Cost(*collective.time, "links")
         inside = self.schedule.opcodes(op) | {op.opcode}
         stated = stated_cost(op, self._machine, inside)
         if stated is not None:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
-            return kernel_cost(op, self._machine, self._kernels, self._context)
+            return kernel_cost(op, self._machine, self._kernels, self._context, self._collectives.filled)
         if "scatter" in inside:
             return scatter_cost(op, self._machine)
         if "gather" in inside:
@@ -292,42 +290,3 @@ class _Timeline:
         if op.opcode == "dynamic-update-slice":
             return update_cost(op, self._machine)
         return moving_cost(op, self._machine)
-
-    def _time(self, collective: SliceCollective) -> TimeRange:
-        if collective not in self._times:
-            self._times[collective] = collective_time(self._machine, collective)
-        return self._times[collective]
-
-    def _collective(self, op: ScheduledOp) -> SliceCollective | None:
-        """Return the collective within the slice that an op is or carries; None if it is none."""
-        if op.name not in self._collectives:
-            self._collectives[op.name] = self._found_collective(op)
-        return self._collectives[op.name]
-
-    def _found_collective(self, op: ScheduledOp) -> SliceCollective | None:
-        if not (op.called or base_opcode(op.opcode) in KINDS):
-            return None
-        stated = self._module.instruction(op.name)
-        if stated is None or is_spread_step(stated):
-            return None
-        found = find_collective(with_logical_numbers(stated, *self._module.device_counts))
-        if found is None or found.link == DCN:
-            return None
-        says = next((each for each in (op, *self.schedule.inside(op)) if each.emitter), op)
-        return self._on_slice(found, says, on_sparsecore=op.thread == "sparsecore")
-
-    def _on_slice(self, found: Collective, says: ScheduledOp, *, on_sparsecore: bool) -> SliceCollective:
-        devices = self._machine.topology.devices
-        members = found.members or (tuple(range(devices)),)
-        places = self._module.assignment
-        groups = tuple(tuple(places[n] if n < len(places) else n for n in group) for group in members)
-        return SliceCollective(
-            found.kind,
-            found.message_bytes or 0,
-            groups,
-            found.pairs is not None,
-            says.emitter,
-            says.strategy,
-            says.debug,
-            on_sparsecore,
-        )

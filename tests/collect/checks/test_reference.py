@@ -1,58 +1,53 @@
-"""The comparison with plain torch, in a process of its own: torch warns on import, and here warnings are errors."""
-
 from __future__ import annotations
 
-import importlib.util
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.collect.torch_processes import TorchProcesses
-
-if importlib.util.find_spec("torch_xla") is None:
-    pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
-
-PROGRAM = """
-import json
-import torch
+from tracewarehouse.collect.checks.reference import compare, require_finite
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.checks.reference import compare
 
 # One sequence, three steps, three tokens: token 2, then a near tie of 0 and 1, then token 1.
-expected = torch.tensor([[[0.0, 0.1, 0.9], [0.50001, 0.5, 0.1], [0.2, 0.8, 0.1]]])
-tie = expected.clone()
-tie[0, 1] = torch.tensor([0.5, 0.50001, 0.1])
-tie[0, 2] = torch.tensor([9.0, 0.0, 0.0])
-wrong = expected.clone()
-wrong[0, 2] = torch.tensor([0.9, 0.8, 0.1])
-not_a_number = expected.clone()
-not_a_number[0, 0, 0] = torch.nan
+EXPECTED = np.array([[[0.0, 0.1, 0.9], [0.50001, 0.5, 0.1], [0.2, 0.8, 0.1]]], np.float32)
 
-def outcome(logits, dropped=None):
-    try:
-        agreement = compare(logits, expected, "float32", dropped)
-    except CheckError as error:
-        return str(error)
+
+def changed(*steps: tuple[int, list[float]]) -> Any:
+    """The expected logits with other ones in some steps."""
+    out = EXPECTED.copy()
+    for step, logits in steps:
+        out[0, step] = logits
+    return out
+
+
+WRONG = changed((2, [0.9, 0.8, 0.1]))
+
+
+def outcome(logits: Any, dropped: list[int] | None = None) -> list[Any]:
+    pairs = None if dropped is None else np.array([dropped])
+    agreement = compare(logits, EXPECTED, "float32", pairs)
     return [agreement.tokens_equal, round(agreement.max_logit_error, 6), round(agreement.comparable_share, 3)]
 
-found = {n: outcome(t) for n, t in dict(same=expected, tie=tie, wrong=wrong, nan=not_a_number).items()}
-found["dropped at the wrong step"] = outcome(wrong, torch.tensor([[0, 0, 3]]))
-found["dropped before it"] = outcome(wrong, torch.tensor([[0, 1, 0]]))
-found["dropped at once"] = outcome(wrong, torch.tensor([[2, 0, 0]]))
-found["nothing dropped"] = outcome(wrong, torch.tensor([[0, 0, 0]]))
-print(json.dumps(found))
-"""
 
-
-def test_a_difference_is_an_error_unless_rounding_explains_it(torch_processes: TorchProcesses) -> None:
-    outcome = torch_processes.answer(PROGRAM)
-
-    assert outcome["same"] == [True, 0.0, 1.0]
+def test_a_difference_is_an_error_unless_rounding_explains_it() -> None:
+    assert outcome(EXPECTED) == [True, 0.0, 1.0]
     # Another token from a tie is another text: what follows is not compared, but the tokens are not called equal.
-    assert outcome["tie"] == [False, 0.00001, 1.0]
-    assert "by 0.7 at sequence 0, step 2" in outcome["wrong"]
-    assert "by nan" in outcome["nan"]
-    # Plain torch drops nothing, so steps from the first drop on prove nothing.
-    assert outcome["dropped at the wrong step"] == [True, 0.0, 0.667]
-    assert outcome["dropped before it"] == [True, 0.0, 0.333]
-    assert outcome["dropped at once"] == [None, 0.0, 0.0]
-    assert outcome["nothing dropped"] == outcome["wrong"]
+    assert outcome(changed((1, [0.5, 0.50001, 0.1]), (2, [9.0, 0.0, 0.0]))) == [False, 0.00001, 1.0]
+    with pytest.raises(CheckError, match=r"by 0\.7 at sequence 0, step 2"):
+        outcome(WRONG)
+    with pytest.raises(CheckError, match=r"by nan"):
+        outcome(changed((0, [np.nan, 0.1, 0.9])))
+
+
+def test_steps_from_the_first_drop_on_prove_nothing() -> None:
+    assert outcome(WRONG, [0, 0, 3]) == [True, 0.0, 0.667]
+    assert outcome(WRONG, [0, 1, 0]) == [True, 0.0, 0.333]
+    assert outcome(WRONG, [2, 0, 0]) == [None, 0.0, 0.0]
+    with pytest.raises(CheckError, match=r"by 0\.7"):
+        outcome(WRONG, [0, 0, 0])
+
+
+def test_logits_that_are_not_finite_are_placed() -> None:
+    require_finite(EXPECTED)
+    with pytest.raises(CheckError, match=r"2 of 3 steps gave .* the first at sequence 0, step 1"):
+        require_finite(changed((1, [np.inf, 0.0, 0.0]), (2, [np.nan, 0.0, 0.0])))

@@ -1,62 +1,60 @@
-"""References are computed once; in processes of their own, as torch warns on import."""
-
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.collect.torch_processes import TorchProcesses
-from tracewarehouse.collect.checks.reference import weight_files
+from tracewarehouse.collect.checks.reference import FOLDER, kept_files, weight_files
 from tracewarehouse.collect.experiment import run_spec
-
-if importlib.util.find_spec("torch_xla") is None:
-    pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
-
-PROGRAM = """
-import json
-import sys
-from pathlib import Path
 from tracewarehouse.collect.harness import subject
-from tracewarehouse.collect.experiment import run_spec
-
-computed = []
-plain = subject.reference_logits
-subject.reference_logits = lambda *a: computed.append(1) or plain(*a)
-
-def reference(**fields):
-    found = subject.tiny_subject(run_spec(output_length=3, **fields)).reference
-    return [found.kind, None if found.expected is None else round(float(found.expected.abs().sum()), 3), len(computed)]
-
-out = {}
-out["off"] = reference(reference="off")
-out["not kept"] = reference(device="tpu")
-out["first"] = reference(mesh="tp=4")
-out["another mesh"] = reference(mesh="dp=2,tp=2")
-out["a tpu"] = reference(device="tpu", dtype="float32")
-out["another seed"] = reference(seed=1)
-out["another length"] = reference(input_length=16)
-(file,) = {subject.compute_reference(run_spec(output_length=3, mesh=mesh)) for mesh in ("tp=4", "tp=8")}
-out["kept"] = [file.exists(), len(computed)]
-file.write_bytes(b"cut short")
-out["damaged"] = reference()
-print(json.dumps(out))
-"""
+from tracewarehouse.collect.run_spec import RunSpec
 
 
-def test_a_reference_is_computed_once_for_all_meshes(torch_processes: TorchProcesses, tmp_path: Path) -> None:
-    found = torch_processes.answer(PROGRAM, TRACEWAREHOUSE_REFERENCES=str(tmp_path / "references"))
+@pytest.fixture
+def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunSpec]:
+    """The runs whose references are computed from here on; an empty folder keeps them."""
+    monkeypatch.setenv(FOLDER, str(tmp_path / "references"))
+    runs: list[RunSpec] = []
+    plain = subject.reference_logits
 
-    assert found["off"] == found["not kept"] == ["finite_logits", None, 0]
-    kind, size, computed = found["first"]
-    assert (kind, computed) == ("full", 1)
-    assert found["another mesh"] == found["a tpu"] == ["full", size, 1]
-    assert [found["another seed"][2], found["another length"][2]] == [2, 3]
-    assert found["another seed"][1] != size
-    assert found["kept"] == [True, 3]
-    assert found["damaged"] == ["full", size, 4]
-    assert len(list((tmp_path / "references").iterdir())) == 3
+    def counted(spec: RunSpec, *rest: Any) -> Any:
+        runs.append(spec)
+        return plain(spec, *rest)
+
+    monkeypatch.setattr(subject, "reference_logits", counted)
+    return runs
+
+
+def reference(**fields: Any) -> subject.Reference:
+    return subject.tiny_subject(run_spec(output_length=3, **fields)).reference
+
+
+def test_a_reference_is_computed_once_for_all_meshes_and_backends(computed: list[RunSpec], tmp_path: Path) -> None:
+    for without in (reference(reference="off"), reference(device="tpu")):
+        assert (without.kind, without.expected, computed) == ("finite_logits", None, [])
+    first = reference(mesh="tp=4")
+    assert (first.kind, len(computed)) == ("full", 1)
+    for same in ({"mesh": "dp=2,tp=2"}, {"backend": "torch_xla"}, {"device": "tpu", "dtype": "float32"}):
+        assert np.array_equal(reference(**same).expected, first.expected)
+    assert len(computed) == 1
+    assert not np.array_equal(reference(seed=1).expected, first.expected)
+    reference(input_length=16)
+    assert len(computed) == 3
+    (file,) = {subject.compute_reference(run_spec(output_length=3, mesh=mesh)) for mesh in ("tp=4", "tp=8")}
+    assert (file.exists(), len(computed)) == (True, 3)
+    assert kept_files(["llama"]) == sorted((tmp_path / "references").iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"cut short", b"\x93NUMPY\x01\x00", b"PK\x03\x04"])
+def test_a_damaged_reference_is_computed_again(computed: list[RunSpec], content: bytes) -> None:
+    first = reference().expected
+    file = subject.compute_reference(run_spec(output_length=3))
+    file.write_bytes(content)
+    assert np.array_equal(reference().expected, first)
+    assert len(computed) == 2
+    assert np.array_equal(np.load(file), first)
 
 
 def test_a_run_is_the_same_whatever_it_is_compared_with() -> None:

@@ -97,7 +97,7 @@ def test_what_a_backend_must_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("name", ["torch_tpu", "no_such_module:Backend", "json:Nothing", "json:__name__"])
 def test_an_unknown_backend_is_named(name: str) -> None:
     with pytest.raises(
-        CollectError, match=f"backend '{name}' cannot be used: .*; known are torch_xla, jax, and any module"
+        CollectError, match=f"backend '{name}' cannot be used: .*; known are jax, torch_xla, and any module"
     ):
         find_backend(name)
 
@@ -105,14 +105,19 @@ def test_an_unknown_backend_is_named(name: str) -> None:
 def test_the_backend_is_part_of_what_a_run_is() -> None:
     own, other = run_spec(mesh="tp=2"), run_spec(mesh="tp=2", backend=FAKE)
     assert own.digest != other.digest
-    assert own.digest == run_spec(mesh="tp=2", backend="torch_xla").digest
-    assert find_backend(own.backend).environment(own) == {
+    assert own.digest == run_spec(mesh="tp=2", backend="jax").digest
+    # The captures of data/, whose specifications name no backend, keep their digests and names.
+    unmarked = run_spec(mesh="tp=2", backend="torch_xla")
+    assert unmarked.digest == "7dc8a220e301ac942b2272f7c5d8f831d2bfade51f202abed0cca548a60dd596"
+    assert unmarked.name == own.name.removesuffix("-jax") == "llama-tp2-b4-i32-o17"
+    assert find_backend("torch_xla").environment(unmarked) == {
         "PJRT_DEVICE": "CPU",
         "XLA_HLO_DEBUG": "1",
         "CPU_NUM_DEVICES": "2",
     }
     with pytest.raises(ExperimentError, match="backend: String should match pattern"):
         run_spec(backend="rm -rf /")
+    assert run_spec(mesh="pp=2", hosts=2).backend == run_spec(mesh="pp=2", hosts="2").backend == "torch_xla"
     with pytest.raises(ExperimentError, match="hosts: only torch_xla runs a process for each stage"):
         run_spec(backend=FAKE, mesh="pp=2", hosts=2)
     with pytest.raises(ExperimentError, match="mesh: with jax the devices are in the order of their ids"):

@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 from published_checkpoint import write_checkpoint  # noqa: E402
 
 from tracewarehouse.collect.experiment import run_spec  # noqa: E402
-from tracewarehouse.collect.models.checkpoint import INDEX, Checkpoint, CheckpointError, in_file_order  # noqa: E402
+from tracewarehouse.collect.models.checkpoint import (  # noqa: E402
+    INDEX,
+    Checkpoint,
+    CheckpointError,
+    TensorFile,
+    array_type,
+    in_file_order,
+)
 from tracewarehouse.collect.parallel.weights import PublishedWeights  # noqa: E402
 
 
@@ -133,9 +139,44 @@ def test_a_single_file_and_another_dtype(tmp_path: Path) -> None:
     weight = torch.randn(8, 6)
     safetensors_torch.save_file({"a.weight": weight}, tmp_path / "model.safetensors")
 
-    read = Checkpoint(tmp_path).read("a.weight", (8, 6), (slice(2, 4), slice(0, 3)), torch.bfloat16)
+    read = Checkpoint(tmp_path).read("a.weight", (8, 6), (slice(2, 4), slice(0, 3)), array_type("bfloat16"))
 
-    assert torch.equal(read, weight[2:4, :3].to(torch.bfloat16))
+    assert torch.equal(torch.from_numpy(read.astype("float32")), weight[2:4, :3].to(torch.bfloat16).float())
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_values_of_every_type_are_those_that_torch_wrote(tmp_path: Path, name: str) -> None:
+    weight = torch.randn(7, 5).to(getattr(torch, name))
+    file = tmp_path / "model.safetensors"
+    safetensors_torch.save_file({"odd": torch.zeros(3, dtype=torch.uint8), "a.weight": weight}, file)
+
+    assert TensorFile(file).tensor("a.weight").astype("float32").tolist() == weight.float().tolist()
+    with pytest.raises(ValueError, match="values of type U8 are not known; known are F32"):
+        TensorFile(file).tensor("odd")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[]",
+        b'{"a": 3}',
+        b'{"a": {"data_offsets": [0]}}',
+        b'{"a": {"data_offsets": [-4, 4]}}',
+        b'{"a": {"data_offsets": [4, 0]}}',
+        b"[" * 100_000,
+        b"\xff",
+        b'{"a": {"data_offsets": [0, 1e400]}}',
+    ],
+    ids=lambda header: header[:40].decode("latin-1"),
+)
+def test_a_header_that_is_none_is_refused(tmp_path: Path, header: bytes) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors: cannot be read: (its header is not|it has 4 bytes)"
+    ):
+        Checkpoint(tmp_path)
 
 
 def test_experts_of_a_layer_are_read_as_one_weight(tmp_path: Path) -> None:
@@ -143,11 +184,13 @@ def test_experts_of_a_layer_are_read_as_one_weight(tmp_path: Path) -> None:
     checkpoint, files = Checkpoint(tmp_path / "moe"), stored(tmp_path / "moe")
 
     name = "model.layers.1.mlp.experts.down_proj"
-    read = checkpoint.read(name, (8, 128, 64), (slice(2, 5), slice(0, 128), slice(16, 48)), torch.float32)
+    read = checkpoint.read(name, (8, 128, 64), (slice(2, 5), slice(0, 128), slice(16, 48)), "float32")
 
     assert read.shape == (3, 128, 32)
     for expert, values in zip((2, 3, 4), read, strict=True):
-        assert torch.equal(values, files[f"model.layers.1.mlp.experts.{expert}.down_proj.weight"][:, 16:48])
+        assert torch.equal(
+            torch.from_numpy(values), files[f"model.layers.1.mlp.experts.{expert}.down_proj.weight"][:, 16:48]
+        )
 
 
 def test_eight_bit_weights_are_scaled_block_by_block(tmp_path: Path) -> None:
@@ -164,8 +207,8 @@ def test_eight_bit_weights_are_scaled_block_by_block(tmp_path: Path) -> None:
         (slice(100, 260), slice(50, 150)),
         (slice(299, 300), slice(130, 200)),
     ]:
-        read = checkpoint.read("a.weight", (300, 200), (rows, columns), torch.float32)
-        assert torch.equal(read, expected[rows, columns])
+        read = checkpoint.read("a.weight", (300, 200), (rows, columns), "float32")
+        assert torch.equal(torch.from_numpy(read), expected[rows, columns])
 
 
 def test_eight_bit_weights_need_their_scales_in_the_right_shape(tmp_path: Path) -> None:
@@ -174,7 +217,7 @@ def test_eight_bit_weights_need_their_scales_in_the_right_shape(tmp_path: Path) 
     safetensors_torch.save_file({"a.weight": weight}, file)
     everything = (slice(0, 300), slice(0, 200))
     with pytest.raises(CheckpointError, match=r"a\.weight has 8 bits, but there is no a\.weight_scale_inv"):
-        Checkpoint(tmp_path).read("a.weight", (300, 200), everything, torch.float32)
+        Checkpoint(tmp_path).read("a.weight", (300, 200), everything, "float32")
 
     safetensors_torch.save_file({"a.weight": weight, "a.weight_scale_inv": torch.ones(2, 2)}, file)
     with pytest.raises(CheckpointError, match=r"a\.weight_scale_inv has shape \[2, 2\], expected \[3, 2\]"):

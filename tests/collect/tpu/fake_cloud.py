@@ -56,6 +56,7 @@ class Cloud:
         self.output = folder / "captures"
         self.home = folder / "home"
         self.state = State(folder / "state.json")
+        self.quota: Path | None = None
         programs = folder / "bin"
         for path in (self.folder, self.folder / "tpus", self.folder / "host-bin", self.home / ".ssh", programs):
             path.mkdir(parents=True)
@@ -90,10 +91,12 @@ class Cloud:
             disks={},
             buckets=[],
             service_accounts=[],
+            identities=["service-1@cloud-tpu.iam.gserviceaccount.com"],
         )
         self.experiment = folder / "experiment.yaml"
         self.experiment.write_text(
-            "defaults: {device: tpu, batch: 16}\nruns: [{mesh: tp=4}, {mesh: 'dp=2,tp=2'}, {mesh: 'dp=4,tp=4'}]\n"
+            "defaults: {device: tpu, backend: torch_xla, batch: 16}\n"
+            "runs: [{mesh: tp=4}, {mesh: 'dp=2,tp=2'}, {mesh: 'dp=4,tp=4'}]\n"
         )
 
     def world(self, **facts: Any) -> None:
@@ -110,6 +113,7 @@ class Cloud:
         more += ["--poll", "0.2"] if verb == "run" else []
         more += ["--wheel", self.wheel] if verb == "run" and "--setup" not in arguments else []
         more += ["-o", self.output] if verb in ("run", "fetch", "doctor") else []
+        more += ["--quota", self.quota] if self.quota and verb not in ("fetch", "delete") else []
         return ["tpu", *map(str, [*arguments, *more])]
 
     def tw(self, *arguments: str | Path) -> Done:

@@ -29,7 +29,7 @@ TOOLS = {
 @pytest.fixture
 def laptop(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     """An empty project, and a folder with an experiment in the place of the study, whose captures are real."""
-    cloud.world(account="", project="", services=[])
+    cloud.world(account="", project="", services=[], identities=[])
     for file in (cloud.home / ".ssh").iterdir():
         file.unlink()
     programs = Path(os.environ["PATH"].partition(":")[0])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.collect.tpu.fake_cloud import TP4, Cloud, tw
 from tests.running_processes import wait_until
-from tracewarehouse.collect.tpu.gcloud import Gcloud
+from tracewarehouse.collect.tpu.gcloud import TpuApi
 from tracewarehouse.collect.tpu.state import Slice
 
 
@@ -319,7 +319,7 @@ def test_a_host_that_hangs_is_not_waited_for(cloud: Cloud, monkeypatch: pytest.M
     monkeypatch.setattr("tracewarehouse.collect.tpu.gcloud.ANSWER_S", 0.2)
     fields = {"generation": "v4", "accelerator_type": "x", "chips": 4, "hosts": 1, "zone": "z", "spot": True}
 
-    done = Gcloud(lambda line: None).ssh(Slice(name="a", owner="me", runtime="r", **fields), "ls", "0")
+    done = TpuApi(lambda line: None).ssh(Slice(name="a", owner="me", runtime="r", **fields), "ls")
 
     assert (done.returncode, done.stderr) == (255, "no answer within 0.2 s")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import zipfile
@@ -15,6 +16,7 @@ import pytest
 from tests.collect.tpu.fake_cloud import DP2TP2, DP4TP4, REPO, TP4, Cloud, tw
 from tests.running_processes import wait_until
 from tracewarehouse.collect.capture import is_recorded
+from tracewarehouse.collect.checks.reference import SUFFIX
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.tpu.captures import merge_hosts
@@ -93,7 +95,8 @@ def test_hosts_that_wait_for_one_that_failed_are_stopped(big: Cloud) -> None:
 def test_all_hosts_record_the_same_run_at_a_time(big: Cloud) -> None:
     """Host 3 fails in the second run after the others recorded; each round is one run, and no capture mixes two."""
     big.experiment.write_text(
-        "defaults: {device: tpu, batch: 16, mesh: 'dp=4,tp=4'}\nmatrix: {input_length: [32, 64]}\nretries: 2\n"
+        "defaults: {device: tpu, backend: torch_xla, batch: 16, mesh: 'dp=4,tp=4'}\n"
+        "matrix: {input_length: [32, 64]}\nretries: 2\n"
     )
     big.fault("record", "", "No space left on device", worker="3")
 
@@ -121,6 +124,22 @@ def test_a_run_that_never_succeeds_is_reported_and_the_others_go_on(one: Cloud) 
     third = one.tw("run", "one", one.experiment)
     assert (second.returncode, third.returncode) == (0, 0)
     assert one.recorded() == [f"{DP2TP2} 0", *[f"{TP4} 0"] * 3]
+
+
+def test_captures_by_model_and_parallelism(one: Cloud) -> None:
+    """A second call finds them in their folders; fetch with the same option puts them there too."""
+    done = one.tw("run", "one", one.experiment, "--by-model")
+    again = one.tw("run", "one", one.experiment, "--by-model")
+    where = [one.output / "llama" / mesh / name for mesh, name in (("tp4", TP4), ("dp2tp2", DP2TP2))]
+    recorded = one.recorded()
+    shutil.rmtree(one.output / "llama")
+    fetched = one.tw("fetch", "one", one.experiment, "--by-model")
+
+    assert (done.returncode, again.returncode, fetched.returncode) == (0, 0, 0), done.stderr
+    for run in (done, again, fetched):
+        assert run.stdout.splitlines() == list(map(str, where))
+    assert len(recorded) == 2
+    assert all((capture / "manifest.json").is_file() for capture in where)
 
 
 def test_preemption_at_every_stage(one: Cloud) -> None:
@@ -355,13 +374,13 @@ def test_kept_references_of_the_models_come_along(one: Cloud) -> None:
     folder = one.home / "references"
     folder.mkdir()
     for name in ("llama-0123", "qwen3-4567", "llama-tiny-89"):
-        (folder / f"{name}.safetensors").write_text(name)
+        (folder / f"{name}{SUFFIX}").write_text(name)
 
     done = one.tw("run", "one", one.experiment)
 
     assert done.returncode == 0, done.stderr
     copied = sorted(f.name for f in one.folder.rglob(".cache/tracewarehouse/references/*"))
-    assert copied == ["llama-0123.safetensors"]
+    assert copied == [f"llama-0123{SUFFIX}"]
 
 
 def test_the_wheel_is_built_from_these_sources_by_default(one: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +499,7 @@ def test_a_disk_of_weights_is_mounted_on_all_hosts_and_formatted_once(cloud: Clo
 def test_models_that_the_hosts_own_disks_cannot_hold_are_left_out_before_they_cost(one: Cloud) -> None:
     """32.8 billion weights of 16 bits and 5 % are 69 GB; 107 less 40 GB are 67."""
     one.experiment.write_text(
-        "defaults: {device: tpu, batch: 16, mesh: tp=4, dtype: bfloat16}\n"
+        "defaults: {device: tpu, backend: torch_xla, batch: 16, mesh: tp=4, dtype: bfloat16}\n"
         "runs: [{model: llama}, {model: Qwen/Qwen3-32B}]"
     )
 

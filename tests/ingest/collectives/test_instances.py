@@ -93,3 +93,69 @@ def test_launches_that_a_device_lacks_move_no_other(ingest: Any, lacking: dict[i
     assert max(apart for apart, *_ in found) < 4
     assert len(found) == 12
     assert all(partial == (ranks < 4) for _, ranks, partial in found)
+
+
+LOST: list[dict[int, tuple[int, ...]]] = [
+    {1: (0,)},  # the profile began later on one device
+    {2: (5,)},
+    {0: (0, 1), 3: (2,)},  # events lost on the way
+    {0: (0,), 1: (5,)},  # as many on both, of different executions
+    {1: (0, 2, 4)},
+]
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("has_launches", [True, False])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_occurrences_that_a_device_lacks_move_no_other(
+    ingest: Any, lost: dict[int, tuple[int, ...]], has_launches: bool, is_async: bool
+) -> None:
+    """An all-reduce runs six times in a launch, or without launches; ranks arrive apart and leave together."""
+    space = Space()
+    groups = "channel_id=1, replica_groups={{0,1,2,3}}"
+    texts = (
+        [
+            f"%all-reduce-start.1 = f32[16]{{0}} all-reduce-start(f32[16]{{0}} %x), {groups}",
+            "%all-reduce-done.1 = f32[16]{0} all-reduce-done(f32[16]{0} %all-reduce-start.1)",
+        ]
+        if is_async
+        else [f"%all-reduce.1 = f32[16]{{0}} all-reduce(f32[16]{{0}} %x), {groups}"]
+    )
+    for device in range(4):
+        tpu = space.tpu(device)
+        ops = [tpu.instruction(t, hlo_category="all-reduce", program_id=Unsigned(1)) for t in texts]
+        dot = tpu.instruction("%fusion.1 = f32[8]{0} fusion(%a), kind=kLoop", hlo_category="loop fusion")
+        if has_launches:
+            tpu.modules.event("jit_step(1)", 0, 9000)
+        tpu.ops.event(dot, 0, 5)
+        for k in range(6):
+            if k in lost.get(device, ()):
+                continue
+            start, end = 1000 * k + 500 - 90 * device, 1000 * k + 700 + device
+            if is_async:
+                tpu.ops.event(ops[0], start, 10)
+                tpu.ops.event(ops[1], end - 10, 10)
+            else:
+                tpu.ops.event(ops[0], start, end - start)
+    _, query = ingest(space)
+    found = query(
+        "SELECT MAX(end_ps) - MIN(end_ps), COUNT(*), MIN(is_partial), MAX(is_partial) "
+        "FROM collectives GROUP BY instance"
+    )
+    assert max(apart for apart, *_ in found) < 4
+    assert len(found) == 6
+    assert all(low == high == (ranks < 4) for _, ranks, low, high in found)
+
+
+def test_ends_that_show_nothing_leave_the_count() -> None:
+    """Ranks that leave at any time, as on clocks apart, and devices whose clocks cannot be compared."""
+    ends = {0: [100, 200, 300, 400], 1: [150, 250, 350]}
+    for clocks, expected in (({0: 0, 1: 0}, 3), ({0: 0, 1: 1}, 3)):
+        instances = Instances([InstructionRow("i0", 7)])
+        for device, of in ends.items():
+            zero = np.zeros(len(of), np.int32)
+            instances.add(device, zero, zero, zero)
+        times = np.array([t for of in ends.values() for t in of], np.int64)
+        numbers, _ = instances.joined(lambda at=times: at, lambda *_: 2, lambda at=times: at, clocks)  # type: ignore[misc]
+        assert sum(n in numbers[4:].tolist() for n in numbers[:4].tolist()) == expected
+        assert numbers[:3].tolist() == numbers[4:].tolist()

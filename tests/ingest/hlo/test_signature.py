@@ -20,14 +20,19 @@ PROGRAMS = Path(__file__).resolve().parents[4] / "shared" / "traces" / "tpu-hlo"
     [
         (
             "%f.1 = bf16[8,128]{1,0:T(8,128)(2,1)S(1)} fusion(bf16[8,64]{1,0} %a, f32[]{:T(128)S(6)} %b), kind=kLoop",
-            "bf16[8,128]S(1) fusion:kLoop(bf16[8,64],f32[]S(6))",
+            "vmem:bf16[8,128] fusion:kLoop(hbm:bf16[8,64],f32[])",
         ),
         (
             "%f.7 = (f32[4]{0:S(1)}, s32[]{:S(2)}) copy-start(f32[4]{0} %x)",
-            "f32[4]S(1),s32[]S(2) copy-start(f32[4])",
+            "vmem:f32[4],s32[] copy-start(hbm:f32[4])",
         ),
-        ('%k.3 = f32[2]{0} custom-call(f32[2]{0} %x), custom_call_target="t"', "f32[2] custom-call:t k(f32[2])"),
-        ("%p = f32[2]{0} parameter(0)", "f32[2] parameter()"),
+        (
+            '%k.3 = f32[2]{0} custom-call(f32[2]{0} %x), custom_call_target="t"',
+            "hbm:f32[2] custom-call:t k(hbm:f32[2])",
+        ),
+        ("%t = f32[1,8,1]{2,1,0} copy(f32[8,1]{0,1:S(1)} %x)", "hbm:f32[8] copy(vmem:f32[8])"),
+        ("%h = f32[8]{0:S(5)} copy(f32[8]{0} %x)", "5:f32[8] copy(hbm:f32[8])"),
+        ("%p = f32[2]{0} parameter(0)", "hbm:f32[2] parameter()"),
         ("%a = f32[2]{0} add(%x, %y)", None),  # the operands' shapes are not stated
         ("%a = f32[2]{0} add(f32[2]{0} %x, f32[2]", None),  # it breaks off
     ],
@@ -50,7 +55,7 @@ def test_memory_spaces_come_from_a_proto_too() -> None:
     module = read_module(
         program(main="%a = bf16[8,8]{1,0:S(1)} parameter(0)\n%c = (bf16[8,8]{1,0}, u32[]{:S(2)}) copy-start(%a)").raw
     )
-    assert signature(module.instructions["c"]) == "bf16[8,8],u32[]S(2) copy-start(bf16[8,8]S(1))"
+    assert signature(module.instructions["c"]) == "hbm:bf16[8,8],u32[] copy-start(vmem:bf16[8,8])"
 
 
 @pytest.mark.skipif(not PROGRAMS.is_dir(), reason="the programs with their texts are not beside the repository")

@@ -35,10 +35,22 @@ class Loop:
     body: Sequence[Op]
     layers: Sequence[Sequence[int | None]]
     is_told: bool = True
+    is_loop: bool = True
+    weights: Sequence[str] = ()
 
 
 def scan(body: Sequence[Op], count: int, first: int = 0) -> Loop:
     return Loop(body, [[first + i] * len(body) for i in range(count)])
+
+
+def peeled(layer: int, body: Sequence[Op] | None = None) -> Loop:
+    """A layer that the compiler has taken out of a loop."""
+    return replace(scan(body or LAYER, 1, layer), is_loop=False)
+
+
+def stack(body: Sequence[Op], count: int, first: int, *weights: str) -> Loop:
+    """A loop that carries weights of these shapes."""
+    return replace(scan(body, count, first), weights=weights)
 
 
 def tpu_capture(*program: Sequence[Op] | Loop) -> tuple[Space, Counter[int | None]]:
@@ -53,7 +65,7 @@ def tpu_capture(*program: Sequence[Op] | Loop) -> tuple[Space, Counter[int | Non
             truth.clear()
             for place, piece in enumerate(program):
                 loop = piece if isinstance(piece, Loop) else Loop(piece, [[None] * len(piece)])
-                if piece is loop:
+                if piece is loop and loop.is_loop:
                     span = len(loop.layers) * sum(op.ns for op in loop.body) * 1000
                     tpu.ops.event(_while(tpu, place, loop), at, span)
                 for layers in loop.layers:
@@ -69,7 +81,8 @@ def tpu_capture(*program: Sequence[Op] | Loop) -> tuple[Space, Counter[int | Non
 
 def _while(tpu: TpuPlane, place: int, loop: Loop) -> int:
     told = f', backend_config={{"known_trip_count":{{"n":"{len(loop.layers)}"}}}}' if loop.is_told else ""
-    text = f"%while.{place} = (s32[], bf16[8,64]) while((s32[], bf16[8,64]) %t.1), condition=%c.1, body=%b.1{told}"
+    carried = ", ".join(["s32[]", "bf16[8,64]", *loop.weights])
+    text = f"%while.{place} = ({carried}) while(({carried}) %t.1), condition=%c.1, body=%b.1{told}"
     return tpu.instruction(text, hlo_category="while", program_id=Unsigned(42))
 
 
@@ -94,6 +107,8 @@ HEAD = Op("%fusion.99 = bf16[8,9999] fusion(bf16[8,64] %a.1), kind=kOutput, call
 FOUR = [replace(op, text=op.text.replace(".", f".{i}00", 1)) for i in range(4) for op in (LAYER, LAYER, LAYER, MOE)[i]]
 SIX = [op for op in transformer(6) if op.layer is not None]
 BACK = [replace(op, op_name=f"transpose(jvp({op.op_name}))") for op in LAYER]
+CROSS = [*LAYER[:7], *(replace(op, text=op.text.replace(".", ".7", 1)) for op in LAYER[:7]), *LAYER[7:]]
+NOWHERE: list[int | None] = [None] * len(LAYER)
 PROGRAMS: dict[str, tuple[Sequence[Op] | Loop, ...]] = {
     "one loop": (BEFORE, scan(LAYER, 8), AFTER),
     "two layers": (BEFORE, scan(LAYER, 2), AFTER),
@@ -119,6 +134,31 @@ PROGRAMS: dict[str, tuple[Sequence[Op] | Loop, ...]] = {
         Loop([*MARKED, HEAD], [[0] * len(LAYER) + [1] * len(LAYER) + [None]] * 5),
     ),
     "a loop over tokens around layers": (BEFORE, Loop([*SIX, HEAD], [[op.layer for op in SIX] + [None]] * 5)),
+    "a loop over tokens around two layers, which nothing proves": (
+        BEFORE,
+        Loop([*TWICE, HEAD], [[*NOWHERE, *NOWHERE, None]] * 5),
+    ),
+    "a loop over tokens around one layer": (BEFORE, Loop([*LAYER, HEAD], [[None] * (len(LAYER) + 1)] * 12)),
+    "the first layer peeled": (BEFORE, peeled(0), scan(LAYER, 7, 1), AFTER),
+    "the last layer peeled": (BEFORE, scan(LAYER, 7), peeled(7), AFTER),
+    "two layers peeled, one at each end": (BEFORE, peeled(0), scan(LAYER, 4, 1), peeled(5), AFTER, [HEAD]),
+    "the first two layers peeled": (BEFORE, peeled(0), peeled(1), scan(LAYER, 4, 2), AFTER, [HEAD]),
+    "a dense first layer is not the loop's": (
+        BEFORE,
+        replace(peeled(0, MOE), layers=[[None] * len(MOE)]),
+        scan(LAYER, 7),
+    ),
+    "encoder and decoder": (
+        BEFORE,
+        stack(LAYER, 6, 0, "bf16[6,64,192]", "bf16[6,64,256]"),
+        stack(CROSS, 6, 6, "bf16[6,64,192]", "bf16[6,64,192]", "bf16[6,64,256]"),
+        AFTER,
+    ),
+    "prefill and decode with the same weights": (
+        stack(LAYER, 6, 0, "bf16[6,64,192]", "bf16[6,9,8,2,32]"),
+        AFTER,
+        stack(LAYER, 6, 0, "bf16[6,64,192]", "bf16[6,1,8,2,32]"),
+    ),
     "the loop of a benchmark": (Loop(LAYER[1:2], [[None]] * 100),),
 }
 

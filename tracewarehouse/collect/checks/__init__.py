@@ -1,1 +1,1 @@
-"""The checks of a run: it has the promised collectives, and the same results as plain torch."""
+"""The checks of a run: it has the promised collectives, and the same results as the unsplit model."""

@@ -1,4 +1,4 @@
-"""Computes the same generation in plain torch on the host, keeps it for other runs, and compares the two."""
+"""Keeps the results of plain generations on the host for other runs, and compares those of the devices with them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.run_spec import RunSpec
@@ -32,64 +33,51 @@ class Agreement:
     """Share of the steps, counted per sequence, before and in which nothing was dropped."""
 
 
-def reference_logits(model: Any, tokens: Any, output_length: int) -> Any:
-    """Return the logits [batch, output_length, vocabulary] of greedy generation by the unchanged model."""
-    import torch
-
-    logits, cache = [], None
-    with torch.no_grad():
-        for _ in range(output_length):
-            out = model(input_ids=tokens, past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
-            logits.append(out.logits[:, -1])
-            tokens = logits[-1].argmax(-1, keepdim=True)
-    return torch.stack(logits, 1)
-
-
 def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> Agreement:
     """Compare the logits of two greedy generations [batch, steps, vocabulary].
 
     After its first token that differs, a sequence is another text, and nothing further of it is compared. A token may
     differ if the reference itself has a tie within rounding. Rounding grows with the largest logit.
 
-    Plain torch drops nothing, so a sequence is compared until one of its tokens does not reach an expert: `dropped`
-    counts such pairs, [batch, steps]. `precision` is the coarser of the two in which they were computed.
-    """
-    import torch
+    The reference drops nothing, so a sequence is compared until one of its tokens does not reach an expert: `dropped`
+    counts such pairs, [batch, steps]. `precision` is that of the devices.
 
-    logits, expected = logits.float(), expected.float()
+    Raises:
+        CheckError: a logit differs by more than rounding explains.
+    """
     same = logits.argmax(-1) == expected.argmax(-1)
-    is_whole = torch.ones_like(same) if dropped is None else dropped.cumsum(1) == 0
-    is_comparable = is_whole & torch.cat([torch.ones_like(same[:, :1]), same[:, :-1]], 1).cumprod(1).bool()
-    error = (logits - expected).abs().amax(-1).masked_fill(~is_comparable, 0.0)
+    is_whole = np.ones_like(same) if dropped is None else dropped.cumsum(1) == 0
+    was_same = np.concatenate([np.ones_like(same[:, :1]), same[:, :-1]], 1)
+    is_comparable = is_whole & np.logical_and.accumulate(was_same, 1)
+    error = np.where(is_comparable, np.abs(logits - expected).max(-1), 0.0)
     worst = float(error.max())
-    tolerance = TOLERANCE[precision] * max(1.0, float(expected.abs().max()) / LOGIT_SCALE)
+    tolerance = TOLERANCE[precision] * max(1.0, float(np.abs(expected).max()) / LOGIT_SCALE)
     if not worst <= tolerance:
         sequence, step = divmod(int(error.argmax()), error.shape[1])
         raise CheckError(
-            f"the logits differ from plain torch by {worst:.3g} at sequence {sequence}, step {step} "
+            f"the logits differ from the reference by {worst:.3g} at sequence {sequence}, step {step} "
             f"(tolerance for {precision}: {tolerance:.3g}): the partitioned model does not compute the same"
         )
     tokens_equal = bool(same[is_whole].all()) if is_whole.any() else None
-    return Agreement(tokens_equal, worst, float(is_whole.float().mean()))
+    return Agreement(tokens_equal, worst, float(is_whole.mean()))
 
 
 def require_finite(logits: Any) -> None:
     """Make sure that a generation without a reference gave finite numbers."""
-    import torch
-
-    is_bad = ~torch.isfinite(logits).all(-1)
+    is_bad = ~np.isfinite(logits).all(-1)
     if is_bad.any():
-        sequence, step = divmod(int(is_bad.flatten().to(torch.int8).argmax()), is_bad.shape[1])
+        sequence, step = divmod(int(is_bad.argmax()), is_bad.shape[1])
         raise CheckError(
-            f"{int(is_bad.sum())} of {is_bad.numel()} steps gave logits that are not finite, the first at sequence "
+            f"{int(is_bad.sum())} of {is_bad.size} steps gave logits that are not finite, the first at sequence "
             f"{sequence}, step {step}; try float32 or bfloat16 weights as published"
         )
 
 
 FOLDER = "TRACEWAREHOUSE_REFERENCES"
 """Environment variable that names the folder of references."""
-_LOGITS = "logits"
+SUFFIX = ".npy"
+REVISION = 1
+"""Raised when references are computed in another way; those kept from before then count no more."""
 
 
 def cache_folder() -> Path:
@@ -102,7 +90,7 @@ def cache_folder() -> Path:
 def kept_files(models: Iterable[str]) -> list[Path]:
     """Return the kept references of these models, whatever the prompt, lengths and dtype."""
     names = {Path(model).name for model in models}
-    return sorted(f for f in cache_folder().glob("*.safetensors") if f.stem.rpartition("-")[0] in names)
+    return sorted(f for f in cache_folder().glob(f"*{SUFFIX}") if f.stem.rpartition("-")[0] in names)
 
 
 def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
@@ -116,10 +104,10 @@ def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
         "steps": spec.output_length,
         "tokens": tokens.tolist(),
         "weights": weights,
-        "versions": [version(package) for package in ("torch", "transformers")],
+        "revision": REVISION,
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return cache_folder() / f"{Path(spec.model).name}-{digest[:32]}.safetensors"
+    return cache_folder() / f"{Path(spec.model).name}-{digest[:32]}{SUFFIX}"
 
 
 def weight_files(folder: Path) -> list[Any]:
@@ -136,12 +124,10 @@ def weight_files(folder: Path) -> list[Any]:
 
 def kept(file: Path) -> Any:
     """Return logits [batch, steps, vocabulary] that were computed before; None if there are none to be read."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
-        return load_file(file)[_LOGITS]
-    except (OSError, SafetensorError, KeyError):
+        with file.open("rb") as opened:
+            return np.lib.format.read_array(opened, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
         return None
 
 
@@ -150,9 +136,6 @@ def computed_once(file: Path, compute: Callable[[], Any]) -> Any:
 
     A folder that cannot be written keeps nothing.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     if (logits := kept(file)) is not None:
         return logits
     logits = compute()
@@ -160,8 +143,8 @@ def computed_once(file: Path, compute: Callable[[], Any]) -> Any:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=file.parent) as folder:
             new = Path(folder) / file.name
-            save_file({_LOGITS: logits.contiguous()}, new)
+            np.save(new, logits)
             new.replace(file)
-    except (OSError, SafetensorError):
+    except OSError:
         pass
     return logits

@@ -20,8 +20,8 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark, PromisedCollective
 
 BACKENDS = {
-    "torch_xla": "tracewarehouse.collect.torch_xla.backend:TorchXlaBackend",
     "jax": "tracewarehouse.collect.jax.backend:JaxBackend",
+    "torch_xla": "tracewarehouse.collect.torch_xla.backend:TorchXlaBackend",
 }
 """Name to class of the backends that come with the package."""
 
@@ -120,7 +120,7 @@ class Stack(Profiler, Protocol):
         """Bring a model to the devices, split as its run says."""
 
     def place(self, prompt: Any) -> Any:
-        """Bring prompt tokens [batch, length] to the devices; they are there when this returns."""
+        """Bring prompt tokens, [batch, length] in numpy, to the devices; they are there when this returns."""
 
     def mark(self, name: str, step: int) -> AbstractContextManager[Any]:
         """Return a host event of the profiler that carries the phase and number of a step."""
@@ -129,7 +129,7 @@ class Stack(Profiler, Protocol):
         """Wait until all devices have a result of the last program."""
 
     def on_host(self, value: Any) -> Any:
-        """Return a value on the devices as a torch tensor on the host."""
+        """Return a value on the devices in numpy; values that are not integers become float32."""
 
     def compile_count(self) -> int:
         """Return how many programs were compiled so far in this process."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.backend import DeviceModel, Profiler, Stack
 from tracewarehouse.ingest.capture.manifest import PhaseMark
@@ -43,9 +45,9 @@ class Generation:
 
     marks: list[PhaseMark]
     logits: list[Any]
-    """One tensor [batch, vocabulary] per step, still on the devices."""
+    """One array [batch, vocabulary] per step, still on the devices."""
     counted: list[Any]
-    """One tensor [stages, batch] per step: see `DeviceModel.forward`; still on the devices, empty without experts."""
+    """One array [stages, batch] per step: see `DeviceModel.forward`; still on the devices, empty without experts."""
     host_ns: list[int]
     """CPU time of the host in each step until it handed the program to the devices."""
     compiles: int
@@ -82,38 +84,31 @@ def generate(stack: Stack, model: DeviceModel, tokens: Any, output_length: int) 
 
     Each step's program starts, and ends on all devices, inside the step's host event.
     """
-    import torch
-
     compiled_before, cpu_before = stack.compile_count(), time.process_time_ns()
     marks, logits, counted, host_ns = [], [], [], []
-    with torch.no_grad():
-        for number in range(output_length):
-            name = "prefill" if number == 0 else "decode"
-            start, thread_start = time.time_ns(), time.thread_time_ns()
-            with stack.mark(name, number):
-                step_logits, tokens, *step_counted = model.forward(tokens)
-                # CPU time of this thread, without the time that it waited.
-                host_ns.append(time.thread_time_ns() - thread_start)
-                stack.wait(tokens)
-            marks.append(PhaseMark(name=name, step=number, start_ns=start, end_ns=time.time_ns()))
-            logits.append(step_logits)
-            counted += step_counted
+    for number in range(output_length):
+        name = "prefill" if number == 0 else "decode"
+        start, thread_start = time.time_ns(), time.thread_time_ns()
+        with stack.mark(name, number):
+            step_logits, tokens, *step_counted = model.forward(tokens)
+            # CPU time of this thread, without the time that it waited.
+            host_ns.append(time.thread_time_ns() - thread_start)
+            stack.wait(tokens)
+        marks.append(PhaseMark(name=name, step=number, start_ns=start, end_ns=time.time_ns()))
+        logits.append(step_logits)
+        counted += step_counted
     cpu_ns = time.process_time_ns() - cpu_before
     return Generation(marks, logits, counted, host_ns, stack.compile_count() - compiled_before, cpu_ns)
 
 
 def logits_on_host(stack: Stack, generation: Generation) -> Any:
     """Return the logits [batch, steps, vocabulary]."""
-    import torch
-
-    return torch.stack([stack.on_host(step) for step in generation.logits], 1)
+    return np.stack([stack.on_host(step) for step in generation.logits], 1)
 
 
 def counted_on_host(stack: Stack, generation: Generation) -> Any:
     """Return what the experts counted, [batch, steps]; None without experts."""
-    import torch
-
-    return torch.stack([stack.on_host(s).sum(0) for s in generation.counted], 1) if generation.counted else None
+    return np.stack([stack.on_host(s).sum(0) for s in generation.counted], 1) if generation.counted else None
 
 
 @dataclass(frozen=True)

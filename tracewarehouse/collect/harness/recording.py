@@ -42,7 +42,7 @@ from tracewarehouse.ingest.capture.card import dump_card
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
-PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
+PACKAGES = ("tracewarehouse", "numpy", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
 
 
 def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
@@ -206,7 +206,7 @@ def finished(
 
 
 def _first_layers_checks(subject: Subject, stack: Stack) -> dict[str, Any]:
-    """Compare the first layers of a model on the devices with plain torch, then remove them from the devices."""
+    """Compare the first layers of a model on the devices with the reference, then remove them from the devices."""
     part = first_layers_subject(subject)
     generation = generations(stack, stack.model(part), part)()()
     dropped = counted_on_host(stack, generation) if part.spec.capacity_factor is not None else None

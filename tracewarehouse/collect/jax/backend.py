@@ -11,13 +11,13 @@ from tracewarehouse.collect.run_spec import RunSpec
 
 
 class JaxBackend:
-    """JAX, with the models of transformers rewritten in it; torch only makes the weights and the reference."""
+    """JAX, with the models of transformers rewritten in it."""
 
     name = "jax"
 
     def require(self) -> None:
-        """Make sure that jax, torch and transformers are installed."""
-        require_packages(("jax", "torch", "transformers"), "recording with JAX", "jax")
+        """Make sure that jax is installed."""
+        require_packages(("jax",), "recording with JAX", "jax")
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
         """Return the variables that the stack reads once, when it is imported or first used."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from tracewarehouse.collect.jax.mesh import Weights
 from tracewarehouse.collect.jax.operations import Collectives
 from tracewarehouse.collect.models.architectures import model_architecture
-from tracewarehouse.collect.parallel.expert_places import Places, Routing, places, served_rows
+from tracewarehouse.collect.parallel.expert_places import Places, Routing, expert_popularity, places, served_rows
 from tracewarehouse.collect.run_spec import RunSpec
 
 
@@ -34,9 +34,10 @@ def experts_of(spec: RunSpec, links: Collectives) -> Experts | None:
     architecture = model_architecture(spec.model)
     if architecture.num_experts is None:
         return None
+    popularity = expert_popularity(architecture.num_experts, spec.routing_skew, spec.seed)
     if spec.capacity_factor is not None:
-        return CapacityExperts(links, float(spec.capacity_factor))
-    return ServedExperts(links)
+        return CapacityExperts(links, popularity, float(spec.capacity_factor))
+    return ServedExperts(links, popularity)
 
 
 class ServedExperts:
@@ -45,8 +46,8 @@ class ServedExperts:
     Buffers have room for any routing; rows that the routing leaves free are neither sent nor computed on a TPU.
     """
 
-    def __init__(self, links: Collectives) -> None:
-        self._links = links
+    def __init__(self, links: Collectives, popularity: Any = None) -> None:
+        self._links, self._popularity = links, popularity
 
     def run(self, module: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
         """See `Experts.run`; the number is that of the devices to which a token went.
@@ -59,7 +60,7 @@ class ServedExperts:
         devices, here = self._links.sizes["ep"], weights["mlp.experts.gate_proj"].shape[0]
         routing = rule(module.gate, here * devices)
         rows = served_rows(tokens, routing, devices)
-        chosen, weight = routed(module.gate, weights, hidden)
+        chosen, weight = routed(module.gate, weights, hidden, self._popularity)
         is_chosen = chosen[..., None] == jnp.arange(here * devices)
         # -1 marks a pair that is not routed; a routed pair can have the weight 0.
         facts = jnp.where(is_chosen.any(1), (is_chosen * weight[..., None]).sum(1), -1).astype(hidden.dtype)
@@ -129,8 +130,8 @@ class Sorted:
 class CapacityExperts:
     """Experts with places by a capacity factor, to which one-hot products bring the tokens."""
 
-    def __init__(self, links: Collectives, factor: float) -> None:
-        self._links, self._factor = links, factor
+    def __init__(self, links: Collectives, popularity: Any, factor: float) -> None:
+        self._links, self._popularity, self._factor = links, popularity, factor
 
     def run(self, module: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
         """See `Experts.run`; the number is that of the experts of a token that were dropped.
@@ -143,7 +144,7 @@ class CapacityExperts:
         devices, parts = self._links.sizes["ep"], self._links.sizes["tp"]
         here = weights["mlp.experts.gate_proj"].shape[0]
         count = here * devices
-        chosen, weight = routed(module.gate, weights, hidden)
+        chosen, weight = routed(module.gate, weights, hidden, self._popularity)
         room = places(tokens, chosen.shape[1], count, devices, self._factor)
 
         is_chosen = chosen[..., None] == jnp.arange(count)
@@ -171,48 +172,37 @@ def rule(gate: Any, experts: int) -> Routing:
     return Routing.stated(experts, gate.top_k, groups, best, method)
 
 
-def routed(gate: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
-    """Return the experts of each token [tokens, width] and their weights, [tokens, k] each, as `gate` chooses."""
-    matrix = weights["mlp.gate.weight"]
-    if not hasattr(gate, "routed_scaling_factor"):  # Qwen3
-        scores = jax.nn.softmax(jnp.einsum("th,eh->te", hidden, matrix).astype(jnp.float32), -1)
-        weight, chosen = jax.lax.top_k(scores, gate.top_k)
-        if gate.norm_topk_prob:
-            weight = weight / weight.sum(-1, keepdims=True)
-        return chosen, weight.astype(hidden.dtype)
-    logits = jnp.einsum("th,eh->te", hidden.astype(jnp.float32), matrix.astype(jnp.float32))
-    if hasattr(gate, "topk_method"):
-        return _routed_v2(gate, logits)
-    return _routed_v3(gate, logits, weights["mlp.gate.e_score_correction_bias"])
+def routed(gate: Any, weights: Weights, hidden: Any, popularity: Any = None) -> tuple[Any, Any]:
+    """Return the experts of each token [tokens, width] and their weights, [tokens, k] each, as `gate` chooses.
 
-
-def _routed_v2(gate: Any, logits: Any) -> tuple[Any, Any]:
-    """Route greedily or device-limited, as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2)."""
-    scores = jax.nn.softmax(logits, -1)
-    if gate.topk_method == "group_limited_greedy":
-        grouped = scores.reshape(scores.shape[0], gate.num_group, -1)
-        scores = _best_groups_only(grouped, grouped.max(-1), gate.topk_group, 0.0)
-    weight, chosen = jax.lax.top_k(scores, gate.top_k)
-    return chosen, weight * gate.routed_scaling_factor
-
-
-def _routed_v3(gate: Any, logits: Any, bias: Any) -> tuple[Any, Any]:
-    """Route group-limited, as DeepSeek-V3 (arXiv 2412.19437, section 2.1.2)."""
-    scores = jax.nn.sigmoid(logits)
-    grouped = (scores + bias).reshape(scores.shape[0], gate.num_group, -1)
-    group_scores = jax.lax.top_k(grouped, 2)[0].sum(-1)
-    _, chosen = jax.lax.top_k(_best_groups_only(grouped, group_scores, gate.topk_group, -jnp.inf), gate.top_k)
+    Qwen3 chooses the best of all experts, and so does DeepSeek-V2 or it takes the best groups first (arXiv 2405.04434,
+    section 2.2.2), as DeepSeek-V3 does (arXiv 2412.19437, section 2.1.2). `popularity` is that of `expert_popularity`.
+    """
+    is_v2, is_v3 = hasattr(gate, "topk_method"), "mlp.gate.e_score_correction_bias" in weights
+    wide = hidden.astype(jnp.float32) if is_v2 or is_v3 else hidden
+    logits = jnp.einsum("th,eh->te", wide, weights["mlp.gate.weight"].astype(wide.dtype)).astype(jnp.float32)
+    scores = jax.nn.sigmoid(logits) if is_v3 else jax.nn.softmax(logits, -1)
+    worth = scores + weights["mlp.gate.e_score_correction_bias"] if is_v3 else scores
+    if popularity is not None:
+        # As wide as Gumbel noise, whose largest sums with logarithms are a choice by the popularity (Yellott 1977).
+        spread = jnp.pi / 6**0.5 / (logits.std(-1, keepdims=True) + 1e-20)
+        worth = (logits - logits.mean(-1, keepdims=True)) * spread + jnp.log(popularity)
+    if is_v3 or (is_v2 and gate.topk_method == "group_limited_greedy"):
+        grouped = worth.reshape(worth.shape[0], gate.num_group, -1)
+        of_groups = jax.lax.top_k(grouped, 2)[0].sum(-1) if is_v3 else grouped.max(-1)
+        worth = _best_groups_only(grouped, of_groups, gate.topk_group)
+    _, chosen = jax.lax.top_k(worth, gate.top_k)
     weight = jnp.take_along_axis(scores, chosen, 1)
-    if gate.norm_topk_prob:
-        weight = weight / (weight.sum(-1, keepdims=True) + 1e-20)
-    return chosen, weight * gate.routed_scaling_factor
+    if getattr(gate, "norm_topk_prob", False):
+        weight = weight / (weight.sum(-1, keepdims=True) + (1e-20 if is_v3 else 0))
+    return chosen, weight * gate.routed_scaling_factor if is_v2 or is_v3 else weight.astype(hidden.dtype)
 
 
-def _best_groups_only(grouped: Any, group_scores: Any, count: int, other: float) -> Any:
-    """Return the scores [tokens, groups, n] as [tokens, experts], with `other` outside of the best groups."""
-    best = jax.lax.top_k(group_scores, count)[1]
+def _best_groups_only(grouped: Any, of_groups: Any, count: int) -> Any:
+    """Return values [tokens, groups, n] as [tokens, experts], minus infinity outside of the best groups."""
+    best = jax.lax.top_k(of_groups, count)[1]
     is_kept = (best[..., None] == jnp.arange(grouped.shape[1])).any(1)
-    return jnp.where(is_kept[..., None], grouped, other).reshape(grouped.shape[0], -1)
+    return jnp.where(is_kept[..., None], grouped, -jnp.inf).reshape(grouped.shape[0], -1)
 
 
 def _placed(is_wanted: Any, count: int) -> Any:

@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import torch
 from jax.experimental.layout import Format, Layout
 
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.parallel.partition import MODES, Partition, weight_partition
-from tracewarehouse.collect.parallel.weights import PublishedWeights, split_gate_and_up
+from tracewarehouse.collect.parallel.weights import ModelWeights
 from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 
 
@@ -50,21 +48,21 @@ class JaxMesh:
         *outer, last, before = range(len(partition))
         return Format(Layout((*outer, before, last)), sharding)
 
-    def place(self, tensor: Any, partition: Partition) -> Any:
-        """Bring a torch tensor from the host to the devices."""
-        return jax.device_put(as_numpy(tensor), self.split(partition))
+    def place(self, array: Any, partition: Partition) -> Any:
+        """Bring an array from the host to the devices."""
+        return jax.device_put(array, self.split(partition))
 
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
         """Return an array on the devices, read part by part.
 
-        `read` returns a slice of it as a torch tensor on the host, and is called once per distinct slice.
+        `read` returns a slice of it on the host, and is called once per distinct slice.
         """
         parts: dict[str, Any] = {}
 
         def part(index: tuple[slice, ...]) -> Any:
             slices = tuple(slice(*i.indices(n)[:2]) for i, n in zip(index, shape, strict=True))
             if str(slices) not in parts:
-                parts[str(slices)] = as_numpy(read(slices))
+                parts[str(slices)] = read(slices)
             return parts[str(slices)]
 
         return jax.make_array_from_callback(shape, self.placed(partition), part)
@@ -80,40 +78,11 @@ class JaxMesh:
                 )
 
 
-def as_numpy(tensor: Any) -> Any:
-    """Return a torch tensor of the host in numpy, which has bfloat16 only from JAX; token ids get 32 bits."""
-    tensor = tensor.detach().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
-    return tensor.to(torch.int32).numpy() if tensor.dtype == torch.int64 else tensor.numpy()
-
-
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.(.*)$")
 _BIAS = re.compile(r"\.(q|k|v)_proj\.bias$")
 
 Weights = dict[str, Any]
 """Arrays by name."""
-
-
-class TinyWeights(PublishedWeights):
-    """The weights of a tiny model, which is on the host already."""
-
-    def __init__(self, model: Any) -> None:
-        split_gate_and_up(model)
-        buffers = {n: b for n, b in model.named_buffers() if "rotary_emb" not in n}
-        self._values = {**dict(model.named_parameters()), **buffers}
-        self._shapes = {name: tuple(value.shape) for name, value in self._values.items()}
-
-    def names(self) -> Sequence[str]:
-        """Return the names of all weights; a weight that two modules share appears once."""
-        return list(self._values)
-
-    def close(self) -> None:
-        """Do nothing: there is no file."""
-
-    def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
-        """Return a slice of a weight."""
-        return self._values[name][slices].to(dtype)
 
 
 def run_partition(spec: RunSpec, name: str, dimensions: int) -> Partition:
@@ -125,14 +94,13 @@ def run_partition(spec: RunSpec, name: str, dimensions: int) -> Partition:
     return weight_partition(name, dimensions)
 
 
-def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple[Weights, list[Weights]]:
+def on_devices(spec: RunSpec, weights: ModelWeights, mesh: JaxMesh) -> tuple[Weights, list[Weights]]:
     """Bring all weights to the devices, each device only its parts.
 
     Returns:
         Weights outside of the layers by name, and those of each layer by the name within it. In a pipeline, slots take
         the place of layers, and their weights have the stages as their first dimension.
     """
-    dtype = getattr(torch, spec.dtype)
     weights.copy_heads(spec)
     names = list(weights.names())
     for name in names:
@@ -144,7 +112,7 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
         match = _LAYER.match(name)
         if match is None or spec.axis("pp") == 1:
             shape = weights.shape(name)
-            array = mesh.assemble(shape, run_partition(spec, name, len(shape)), weights.reader(name, dtype))
+            array = mesh.assemble(shape, run_partition(spec, name, len(shape)), weights.reader(name, spec.dtype))
             if match is None:
                 outer[name] = array
             else:
@@ -157,7 +125,7 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
     return outer, slots
 
 
-def _slot(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh, slot: int, names: Sequence[str]) -> Weights:
+def _slot(spec: RunSpec, weights: ModelWeights, mesh: JaxMesh, slot: int, names: Sequence[str]) -> Weights:
     """Return the weights of a slot, [stages, ...]; zeros for stages without a layer."""
     numbers = spec.stage_layout.slot_layers(slot)
     kind = next(n for n in numbers if n is not None)
@@ -167,5 +135,5 @@ def _slot(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh, slot: int, na
         stored = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
         dimensions = len(weights.shape(f"model.layers.{kind}.{name}"))
         partition = run_partition(spec, f"model.layers.{kind}.{name}", dimensions)
-        out[name] = weights.stacked(stored, mesh, getattr(torch, spec.dtype), partition)
+        out[name] = weights.stacked(stored, mesh, spec.dtype, partition)
     return out

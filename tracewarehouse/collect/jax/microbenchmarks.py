@@ -250,8 +250,11 @@ def _attentions(tokens: int, dtype: Any, has_kernels: bool) -> Iterator[Microben
     def cached() -> tuple[Any, ...]:
         return heads(HEADS, 1), heads(KV_HEADS, tokens), heads(KV_HEADS, tokens)
 
-    def named(form: str, given: Callable[[], tuple[Any, ...]], body: Callable[..., Any]) -> Microbenchmark:
-        return Microbenchmark("attention", form, str(tokens), given, body)
+    def named(
+        form: str, given: Callable[[], tuple[Any, ...]], body: Callable[..., Any], sequences: int = SEQUENCES
+    ) -> Microbenchmark:
+        shape = f"{sequences}x{HEADS}x{tokens}x{HEAD_WIDTH}"
+        return Microbenchmark("attention", form, shape, given, body)
 
     if not has_kernels:
         yield named("einsum", cached, lambda q, k, v: attention(q, k, v, jnp.ones((1, tokens), bool), scale))
@@ -260,10 +263,11 @@ def _attentions(tokens: int, dtype: Any, has_kernels: bool) -> Iterator[Microben
         "flash",
         lambda: (heads(HEADS, tokens, 1), heads(KV_HEADS, tokens, 1), heads(KV_HEADS, tokens, 1)),
         lambda q, k, v: flash(q, k, v, scale),
+        sequences=1,
     )
     yield named("paged", cached, lambda q, k, v: paged(q, k, v, tokens - 1, scale))
     for form, queries, sequences in (("ragged-prompt", tokens, 1), ("ragged-token", 1, SEQUENCES)):
-        yield named(form, _ragged_arguments(tokens, queries, sequences, dtype), _ragged(tokens, scale))
+        yield named(form, _ragged_arguments(tokens, queries, sequences, dtype), _ragged(tokens, scale), sequences)
 
 
 def _ragged_arguments(tokens: int, queries: int, sequences: int, dtype: Any) -> Callable[[], tuple[Any, ...]]:

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.jax.decoder import Decoder
-from tracewarehouse.collect.jax.mesh import JaxMesh, TinyWeights, Weights, on_devices
+from tracewarehouse.collect.jax.mesh import JaxMesh, Weights, on_devices
 from tracewarehouse.collect.jax.operations import Collectives, Step, rms_norm, scope
 from tracewarehouse.collect.models.architectures import model_architecture
+from tracewarehouse.collect.models.form import ModelForm
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
-from tracewarehouse.collect.parallel.weights import skeleton
 from tracewarehouse.collect.run_spec import RunSpec
 
 
@@ -28,11 +28,8 @@ class JaxModel:
 
     def __init__(self, subject: Subject, mesh: JaxMesh) -> None:
         spec = subject.spec
-        weights = TinyWeights(subject.model) if subject.weights is None else subject.weights
-        # The transformers model has all sizes and constants; its own weights are not used.
-        self._module = subject.model if subject.weights is None else skeleton(spec, subject.weights.folder)
-        self._spec, self._mesh = spec, mesh
-        self._weights = on_devices(spec, weights, mesh)
+        self._spec, self._mesh, self._form = spec, mesh, subject.form
+        self._weights = on_devices(spec, subject.weights, mesh)
         self._programs: dict[str, Any] = {}
         self._phase = ""
         self._cache: dict[str, Any] = {}
@@ -62,7 +59,7 @@ class JaxModel:
         results: list[Any] = [partition(BATCH, "tp" if self._is_head_split() else None), partition(BATCH, None)]
         if model_architecture(spec.model).is_moe:
             results.append(partition("pp", BATCH))
-        program = _Program(spec, self._module, self._is_head_split(), length)
+        program = _Program(spec, self._form, self._is_head_split(), length)
         step = jax.shard_map(
             program.pipelined if spec.axis("pp") > 1 else program.whole,
             mesh=self._mesh.mesh,
@@ -87,11 +84,8 @@ class JaxModel:
 
         In a pipeline the layers are slots, with stages and microbatches in front.
         """
-        spec, config = self._spec, self._module.config
-        if model_architecture(spec.model).has_latent_cache:
-            heads, widths = 1, (config.kv_lora_rank, config.qk_rope_head_dim)
-        else:
-            heads, widths = config.num_key_value_heads * spec.kv_copies, (config.head_dim, config.head_dim)
+        spec, config = self._spec, self._form.config
+        heads, widths = config.kv_heads * spec.kv_copies, config.cache_widths
         length, count = cache_length(spec), spec.microbatch_count
         pp = spec.axis("pp")
         lead = (pp, count, spec.batch // count) if pp > 1 else (spec.batch,)
@@ -111,8 +105,8 @@ class JaxModel:
 class _Program:
     """A step of `length` tokens of each sequence, as one device of the mesh runs it."""
 
-    def __init__(self, spec: RunSpec, module: Any, is_head_split: bool, length: int) -> None:
-        self._spec, self._module, self._is_head_split, self._length = spec, module, is_head_split, length
+    def __init__(self, spec: RunSpec, form: ModelForm, is_head_split: bool, length: int) -> None:
+        self._spec, self._form, self._is_head_split, self._length = spec, form, is_head_split, length
         sizes = {axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")}
         self._links = Collectives(sizes, is_ragged=spec.device == "tpu")
         self._decoder = Decoder(spec, self._links)
@@ -129,7 +123,7 @@ class _Program:
         hidden = self._embedded(outer, tokens, step)
         keys, values = [], []
         counted: list[Any] = []
-        rows = zip(self._module.model.layers, layers, cache["keys"], cache["values"], strict=True)
+        rows = zip(self._form.layers, layers, cache["keys"], cache["values"], strict=True)
         for number, (module, own, old_keys, old_values) in enumerate(rows):
             with scope(f"layer{number}"):
                 hidden, (new_keys, new_values), pairs = self._decoder.layer(
@@ -213,7 +207,7 @@ class _Program:
             New hidden states, keys and values, and what the experts count of each sequence, None for a dense layer.
         """
         layers = self._spec.stage_layout.slot_layers(number)
-        module = self._module.model.layers[next(n for n in layers if n is not None)]
+        module = self._form.layers[next(n for n in layers if n is not None)]
         own = {name: stages[0] for name, stages in weights.items()}
         before = tuple(jax.lax.dynamic_index_in_dim(c, batch, 0, keepdims=False) for c in cache)
         hidden, after, counted = self._decoder.layer(module, own, buffer, (before[0], before[1]), step)
@@ -233,10 +227,10 @@ class _Program:
 
     def _facts(self, start: Any) -> Step:
         """Return the facts about the step that all layers share."""
-        spec, rotary = self._spec, self._module.model.rotary_emb
+        spec, rotary = self._spec, self._form.rotary
         with scope("rotary"):
             positions = start + jnp.arange(self._length)
-            angles = positions[:, None].astype(jnp.float32) * jnp.asarray(rotary.inv_freq.float().numpy())
+            angles = positions[:, None].astype(jnp.float32) * jnp.asarray(rotary.inv_freq)
             cosines, sines = (f(angles) * rotary.attention_scaling for f in (jnp.cos, jnp.sin))
         with scope("attn"):
             mask = jnp.arange(cache_length(spec))[None, :] <= positions[:, None]
@@ -261,7 +255,7 @@ class _Program:
     def _chosen(self, outer: Weights, last: Any) -> tuple[Any, ...]:
         """Return the logits of this device's part of the vocabulary, and the next tokens, from all parts."""
         with scope("norm"):
-            normed = rms_norm(self._module.model.norm, outer["model.norm.weight"], last)
+            normed = rms_norm(self._form.norm, outer["model.norm.weight"], last)
         with scope("lm_head"):
             matrix: Any = outer.get("lm_head.weight", outer["model.embed_tokens.weight"])
             logits = jnp.einsum("bh,vh->bv", normed, matrix)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.harness.subject import Subject
@@ -16,7 +15,6 @@ from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import BATCH
 from tracewarehouse.collect.processes import wait_until_asleep
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.quota import hosts_of_slice
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -29,8 +27,6 @@ class JaxStack:
         jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._count)
-        if spec.device == "tpu" and not spec.has_model and hosts_of_slice() > 1:
-            jax.distributed.initialize()
         self.mesh = JaxMesh(spec)
         if spec.has_model and jax.process_count() > 1:
             raise CollectError("the jax backend runs a model on the devices of one host; choose a slice of one host")
@@ -66,9 +62,9 @@ class JaxStack:
             wait_until_asleep()
 
     def on_host(self, value: Any) -> Any:
-        """Return a value on the devices as a torch tensor on the host; values that are not integers become float32."""
+        """Return a value on the devices in numpy; values that are not integers become float32."""
         array = np.asarray(value)
-        return torch.from_numpy(np.array(array if array.dtype.kind == "i" else array.astype(np.float32)))
+        return array if array.dtype.kind == "i" else array.astype(np.float32)
 
     def compile_count(self) -> int:
         """Return how many programs were compiled since the devices were taken."""

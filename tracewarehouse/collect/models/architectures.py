@@ -5,11 +5,12 @@ Published models, with their published weights, are in tracewarehouse.collect.mo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.models.pretrained import ModelFields, known_models, pretrained_model
+from tracewarehouse.collect.models.pretrained import ModelFields, PretrainedModel, known_models, pretrained_model
 from tracewarehouse.ingest.capture.manifest import ModelFacts
 
 VOCAB_SIZE = 512
@@ -118,33 +119,36 @@ def model_architecture(model: str) -> Architecture:
     return replace(ARCHITECTURES[published.architecture], config=published.config)
 
 
-def model_facts(name: str, model: Any) -> ModelFacts:
-    """Return the numbers of a transformers model, with or without values, and count its parameters.
+def tiny_model(name: str, layers: int) -> PretrainedModel:
+    """Return the numbers of a tiny model with this many layers."""
+    config = {**ARCHITECTURES[name].config, "num_hidden_layers": layers}
+    return PretrainedModel(architecture=name, config=config, source=f"the collector's tiny {name}")
+
+
+def model_facts(name: str, model: PretrainedModel, layers: int) -> ModelFacts:
+    """Return the numbers of the first layers of a model, and count its parameters.
 
     The active parameters of a mixture of experts are all parameters outside the routed experts, and the share of the
     routed experts that one token uses.
     """
-    config = model.config
-    architecture = model_architecture(name)
-    total = sum(p.numel() for p in model.parameters())
-    routed = sum(p.numel() for weight, p in model.named_parameters() if ".mlp.experts." in weight)
-    experts = architecture.num_experts
-    active = total if experts is None else total - routed + routed * config.num_experts_per_tok // experts
-    # With latent attention the width of a query head is not a field of its own.
-    head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim if architecture.has_latent_cache else config.head_dim
+    config, weights = model.config, {n: math.prod(shape) for n, shape in model.weights(layers).items()}
+    total = sum(weights.values())
+    routed = sum(count for weight, count in weights.items() if ".mlp.experts." in weight)
+    experts = model.num_experts
+    active = total if experts is None else total - routed + routed * config["num_experts_per_tok"] // experts
     return ModelFacts(
         name=f"{name}-tiny" if name in ARCHITECTURES else Path(name).name,
-        family=architecture.family,
+        family=ARCHITECTURES[model.architecture].family,
         hf_url=f"https://huggingface.co/{name}" if name in known_models() else None,
-        num_layers=config.num_hidden_layers,
-        hidden_size=config.hidden_size,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
-        vocab_size=config.vocab_size,
+        num_layers=layers,
+        hidden_size=config["hidden_size"],
+        num_heads=config["num_attention_heads"],
+        num_kv_heads=config["num_key_value_heads"],
+        head_dim=model.query_head_dim,
+        vocab_size=config["vocab_size"],
         num_experts=experts,
         num_params=total,
         num_params_active=active,
-        num_params_embedding=model.get_input_embeddings().weight.numel(),
-        tie_word_embeddings=bool(config.tie_word_embeddings),
+        num_params_embedding=weights["model.embed_tokens.weight"],
+        tie_word_embeddings=bool(config["tie_word_embeddings"]),
     )

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.models.pretrained import CONFIG, PretrainedModel, known_models
+from tracewarehouse.collect.models.pretrained import CONFIG, PretrainedModel, Shape, known_models
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -24,11 +26,71 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _KNOWN_EXTRA = re.compile(r".*\.rotary_emb\.inv_freq|lm_head\.weight")
 """Weights that some checkpoints store although they follow from the configuration, or from a tied embedding."""
 
-Shape = tuple[int, ...]
+_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+"""Types of values in safetensors files, and their names in numpy, to which ml_dtypes adds the short ones."""
 
 
 class CheckpointError(CollectError):
     """A checkpoint is missing or incomplete, or belongs to another model."""
+
+
+class TensorFile:
+    """A safetensors file, whose values are read from the disk when they are looked at.
+
+    It begins with the length of a header in 8 bytes; the header is JSON, and says type, shape and place of each tensor.
+
+    Raises:
+        ValueError: it is cut short, or no such file.
+    """
+
+    def __init__(self, file: Path) -> None:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            size = file.stat().st_size - 8 - length
+            if size < 0:
+                raise ValueError("it ends within its header")
+            text = opened.read(length)
+        try:
+            self._entries = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
+            offsets = [(int(begin), int(end)) for begin, end in (e["data_offsets"] for e in self._entries.values())]
+        except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError):
+            raise ValueError("its header is not that of a safetensors file") from None
+        end = max((end for _, end in offsets), default=0)
+        if size != end or any(not 0 <= begin <= stop for begin, stop in offsets):
+            raise ValueError(f"it has {size} bytes of values, and its header tells of {end}")
+        self._bytes = np.memmap(file, np.uint8, "r") if end else np.empty(0, np.uint8)
+        self._start = 8 + length
+
+    def names(self) -> list[str]:
+        """Return the names of the tensors."""
+        return list(self._entries)
+
+    def shape(self, name: str) -> Shape:
+        """Return the shape of a tensor."""
+        return tuple(self._entry(name)["shape"])
+
+    def tensor(self, name: str) -> Any:
+        """Return a tensor as an array over the file."""
+        entry = self._entry(name)
+        if entry["dtype"] not in _TYPES:
+            raise ValueError(f"values of type {entry['dtype']} are not known; known are {', '.join(_TYPES)}")
+        begin, end = (self._start + offset for offset in entry["data_offsets"])
+        return self._bytes[begin:end].view(array_type(_TYPES[entry["dtype"]])).reshape(entry["shape"])
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        if name not in self._entries:
+            raise ValueError("the file does not contain tensor " + name)
+        entry: dict[str, Any] = self._entries[name]
+        return entry
+
+
+def array_type(name: str) -> Any:
+    """Return numpy's type of that name; bfloat16 and those of 8 bits are from ml_dtypes, which comes with jax."""
+    if name in ("float32", "float16"):
+        return np.dtype(name)
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 class Checkpoint:
@@ -40,7 +102,7 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files = _index(folder)
-        self._open: tuple[str, Any] | None = None
+        self._open: tuple[str, TensorFile] | None = None
 
     def weight_file(self, name: str) -> str:
         """Return the file that holds a weight of the collector's model; for stacked experts, the first."""
@@ -72,13 +134,11 @@ class Checkpoint:
 
         The experts of a layer are one weight `...experts.gate_proj`, put together from the one per expert in the files.
         """
-        import torch
-
         if _STACKED.fullmatch(name) is None:
             return self._read(name, shape, slices, dtype)
-        out = torch.empty([s.stop - s.start for s in slices], dtype=dtype)
+        out = np.empty([s.stop - s.start for s in slices], dtype)
         for place, stored in zip(out, stored_names(name, shape)[slices[0]], strict=True):
-            place.copy_(self._read(stored, shape[1:], slices[1:], dtype))
+            place[...] = self._read(stored, shape[1:], slices[1:], dtype)
         return out
 
     def close(self) -> None:
@@ -86,29 +146,27 @@ class Checkpoint:
         self._open = None
 
     def _read(self, name: str, shape: Shape, slices: tuple[slice, ...], dtype: Any) -> Any:
-        import torch
-
         values = self._slice(name, shape, slices)
         if name + SCALE not in self._files:
-            if values.element_size() == 1:
+            if values.itemsize == 1:
                 raise CheckpointError(
                     f"{self.folder / self._files[name]}: {name} has 8 bits, but there is no {name}{SCALE} to scale it"
                 )
-            return values.to(dtype)
+            return values.astype(dtype)
         blocks = tuple(slice(s.start // SCALE_BLOCK, math.ceil(s.stop / SCALE_BLOCK)) for s in slices)
-        scales = self._slice(name + SCALE, _scale_shape(shape), blocks).to(torch.float32)
+        scales = self._slice(name + SCALE, _scale_shape(shape), blocks).astype(np.float32)
         for dimension, (part, block) in enumerate(zip(slices, blocks, strict=True)):
             first = part.start - block.start * SCALE_BLOCK
-            scales = scales.repeat_interleave(SCALE_BLOCK, dimension)
-            scales = scales.narrow(dimension, first, part.stop - part.start)
-        return (values.to(torch.float32) * scales).to(dtype)
+            places = np.arange(first, first + part.stop - part.start) // SCALE_BLOCK
+            scales = scales.take(places, dimension)
+        return (values.astype(np.float32) * scales).astype(dtype)
 
     def _slice(self, name: str, shape: Shape, slices: tuple[slice, ...]) -> Any:
         self._require_shape(name, shape)
         file = self._files[name]
         try:
-            return self._tensors(file).get_slice(name)[slices]
-        except Exception as error:
+            return self._tensors(file).tensor(name)[slices]
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{self.folder / file}: {name} cannot be read: {error}") from None
 
     def _require_shape(self, name: str, shape: Shape) -> None:
@@ -119,20 +177,18 @@ class Checkpoint:
             )
         file = self._files[name]
         try:
-            stored = tuple(self._tensors(file).get_slice(name).get_shape())
-        except Exception as error:
+            stored = self._tensors(file).shape(name)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise CheckpointError(
                 f"{self.folder / file}: {name} cannot be read: {error}; download the file again"
             ) from None
         if stored != shape:
             raise CheckpointError(f"{self.folder / file}: {name} has shape {list(stored)}, expected {list(shape)}")
 
-    def _tensors(self, file: str) -> Any:
-        from safetensors import safe_open
-
+    def _tensors(self, file: str) -> TensorFile:
         if self._open is None or self._open[0] != file:
             self._open = None  # before the next is opened
-            self._open = (file, safe_open(self.folder / file, framework="pt"))
+            self._open = (file, TensorFile(self.folder / file))
         return self._open[1]
 
 
@@ -167,12 +223,9 @@ def _index(folder: Path) -> dict[str, str]:
         raise CheckpointError(
             f"{folder}: neither {INDEX} nor {SINGLE} is there; download the model's safetensors files"
         )
-    from safetensors import safe_open
-
     try:
-        with safe_open(file, framework="pt") as tensors:
-            return dict.fromkeys(tensors.keys(), SINGLE)
-    except Exception as error:
+        return dict.fromkeys(TensorFile(file).names(), SINGLE)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file}: cannot be read: {error}") from None
 
 

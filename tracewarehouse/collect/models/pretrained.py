@@ -1,6 +1,6 @@
 """Gives the configurations of published models, by Hugging Face id from a table or from a local folder.
 
-Nothing here imports torch or reads a weight.
+Nothing here reads a weight.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tracewarehouse.collect.errors import CollectError, ExperimentError
 
 TABLE = Path(__file__).parent / "published.yaml"
 CONFIG = "config.json"
+CORRECTION = "e_score_correction_bias"
+"""End of the name of the biases by which DeepSeek-V3 balances its experts (arXiv 2412.19437, section 2.1.2)."""
 MORE_MODELS = "TRACEWAREHOUSE_MODELS"
 """Environment variable that names a table of further models, in the form of published.yaml."""
 
@@ -37,7 +39,13 @@ _LATENT = (
 _NEEDED |= {"deepseek_v2": _LATENT, "deepseek_v3": _LATENT}
 """Architectures that the collector builds, tiny or published, with the fields from which their numbers follow."""
 _ALWAYS = ("vocab_size", "tie_word_embeddings")
+_FURTHER = (
+    *("head_dim", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters"),
+    *("n_group", "topk_group", "topk_method", "routed_scaling_factor", "norm_topk_prob", "rope_interleave"),
+)
+"""Fields that change what a step computes, and not its shapes; `tracewarehouse.collect.models.form` has defaults."""
 _ONE_FORM: dict[str, Any] = {
+    "hidden_act": "silu",
     "attention_bias": False,
     "mlp_bias": False,
     "decoder_sparse_step": 1,
@@ -45,7 +53,9 @@ _ONE_FORM: dict[str, Any] = {
     "moe_layer_freq": 1,
     "use_sliding_window": False,
 }
-"""Fields that may change the weights or the cache of an architecture, with the one value that the collector builds."""
+"""Fields that may change the weights or the steps of an architecture, with the one value that the collector builds."""
+
+Shape = tuple[int, ...]
 
 
 class ModelFields:
@@ -116,12 +126,10 @@ class PretrainedModel(ModelFields, BaseModel):
         fields.setdefault("tie_word_embeddings", False)
         if "num_local_experts" in fields:  # as newer versions of transformers write it
             fields.setdefault("num_experts", fields["num_local_experts"])
+        if architecture == "deepseek_v3":  # as transformers fills in what a folder leaves out
+            fields = {"n_group": 8, "topk_group": 4} | fields
         needed = (*_NEEDED[architecture], *_ALWAYS)
-        config = {
-            field: fields[field]
-            for field in (*needed, "head_dim", "n_group", "topk_group", "topk_method")
-            if field in fields
-        }
+        config = {field: fields[field] for field in (*needed, *_FURTHER) if field in fields}
         try:
             return cls(architecture=architecture, config=config, source=str(file))
         except ValidationError as error:
@@ -137,11 +145,11 @@ class PretrainedModel(ModelFields, BaseModel):
         """Decoder layers."""
         return int(self.config["num_hidden_layers"])
 
-    def layer_weights(self, layer: int) -> dict[str, tuple[int, ...]]:
+    def layer_weights(self, layer: int) -> dict[str, Shape]:
         """Return the name (as in the collector's model, experts stacked) and shape of every weight of a layer."""
         c = self.config
         hidden = c["hidden_size"]
-        weights: dict[str, tuple[int, ...]] = {
+        weights: dict[str, Shape] = {
             "input_layernorm.weight": (hidden,),
             "post_attention_layernorm.weight": (hidden,),
         }
@@ -158,20 +166,32 @@ class PretrainedModel(ModelFields, BaseModel):
                 weights |= _feed_forward("mlp.shared_experts", hidden, width * shared)
         return {f"model.layers.{layer}.{name}": shape for name, shape in weights.items()}
 
-    def other_weights(self) -> dict[str, tuple[int, ...]]:
+    def other_weights(self) -> dict[str, Shape]:
         """Return the name and shape of every weight outside the layers."""
         hidden, vocabulary = self.config["hidden_size"], self.config["vocab_size"]
         weights = {"model.embed_tokens.weight": (vocabulary, hidden), "model.norm.weight": (hidden,)}
         return weights if self.config["tie_word_embeddings"] else weights | {"lm_head.weight": (vocabulary, hidden)}
 
+    def weights(self, layers: int) -> dict[str, Shape]:
+        """Return the name and shape of every parameter of the first layers and outside of layers."""
+        named = self.other_weights()
+        for layer in range(layers):
+            named |= self.layer_weights(layer)
+        return named
+
+    def stored_weights(self, layers: int) -> dict[str, Shape]:
+        """Return the parameters, and what a checkpoint holds besides them: DeepSeek-V3's correction of its routers."""
+        named = self.weights(layers)
+        if self.architecture == "deepseek_v3" and self.num_experts is not None:
+            routers = [name for name in named if name.endswith(".mlp.gate.weight")]
+            named |= {name.removesuffix("weight") + CORRECTION: (self.num_experts,) for name in routers}
+        return named
+
     def count_parameters(self, layers: int) -> int:
         """Return the number of parameters of the first layers and outside of layers, by the configuration."""
-        shapes = list(self.other_weights().values())
-        for layer in range(layers):
-            shapes += self.layer_weights(layer).values()
-        return sum(math.prod(shape) for shape in shapes)
+        return sum(math.prod(shape) for shape in self.weights(layers).values())
 
-    def _attention(self) -> dict[str, tuple[int, ...]]:
+    def _attention(self) -> dict[str, Shape]:
         c = self.config
         hidden, heads = c["hidden_size"], c["num_attention_heads"]
         if self.has_latent_cache:
@@ -180,7 +200,7 @@ class PretrainedModel(ModelFields, BaseModel):
             )
             query = heads * (nope + rope)
             rank = c["q_lora_rank"]
-            queries: dict[str, tuple[int, ...]] = {"q_proj.weight": (query, hidden)}
+            queries: dict[str, Shape] = {"q_proj.weight": (query, hidden)}
             if rank is not None:
                 queries = {
                     "q_a_proj.weight": (rank, hidden),
@@ -195,7 +215,7 @@ class PretrainedModel(ModelFields, BaseModel):
             }
         width = self._head_dim()
         query, key = heads * width, c["num_key_value_heads"] * width
-        weights: dict[str, tuple[int, ...]] = {
+        weights: dict[str, Shape] = {
             "q_proj.weight": (query, hidden),
             "k_proj.weight": (key, hidden),
             "v_proj.weight": (key, hidden),
@@ -206,6 +226,13 @@ class PretrainedModel(ModelFields, BaseModel):
         if self.architecture.startswith("qwen3"):
             weights |= {"q_norm.weight": (width,), "k_norm.weight": (width,)}
         return weights
+
+    @property
+    def query_head_dim(self) -> int:
+        """Width of a query head; with latent attention it has a part that positions turn, and one that they do not."""
+        if self.has_latent_cache:
+            return int(self.config["qk_nope_head_dim"] + self.config["qk_rope_head_dim"])
+        return self._head_dim()
 
     def _head_dim(self) -> int:
         return int(self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"])
@@ -219,7 +246,7 @@ class PretrainedModel(ModelFields, BaseModel):
         return 2 * heads * self._head_dim() * element
 
 
-def _feed_forward(block: str, hidden: int, width: int) -> dict[str, tuple[int, ...]]:
+def _feed_forward(block: str, hidden: int, width: int) -> dict[str, Shape]:
     return {
         f"{block}.gate_proj.weight": (width, hidden),
         f"{block}.up_proj.weight": (width, hidden),

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 LEAST_PLACES = 4
 """Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
 
@@ -122,3 +124,13 @@ def served_rows(tokens: int, routing: Routing, devices: int) -> Rows:
         tokens * routing.mean_devices(devices),
         tokens * routing.chosen,
     )
+
+
+def expert_popularity(experts: int, skew: float | None, seed: int) -> Any:
+    """Return how often each expert is wanted, [experts], by Zipf's law: the n-th most popular n ** -skew times.
+
+    The seed says which expert is the n-th, in all layers. None without a skew: the router alone chooses.
+    """
+    if skew is None:
+        return None
+    return np.random.default_rng(seed).permutation(np.arange(1, experts + 1) ** -skew).astype(np.float32)

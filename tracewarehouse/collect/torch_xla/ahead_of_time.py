@@ -23,7 +23,7 @@ def trace(spec: RunSpec, folder: Path) -> None:
     from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
 
     _lower_kernels_for_tpu()
-    subject = traced_subject(spec, folder)
+    subject = traced_subject(spec)
     model = ReplayedModel(spec, TorchXlaStack(spec).traceable(subject))
     for phase, length in spec.step_lengths:
         (folder / f"{phase}.txt").write_text(model.lowered(phase, length), encoding="utf-8")

@@ -14,6 +14,7 @@ from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 from tracewarehouse.collect.parallel.partition import Axes, Partition, device_slices
 from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 from tracewarehouse.collect.torch_xla.operations import constrain
+from tracewarehouse.collect.torch_xla.transformers_model import as_tensor
 
 
 class DeviceMesh:
@@ -38,7 +39,7 @@ class DeviceMesh:
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
         """Return a tensor on the devices of all hosts; each host reads only the parts of its own devices.
 
-        `read` returns a slice of it on the host, and is called once per distinct slice.
+        `read` returns a slice of it in numpy, and is called once per distinct slice.
         """
         parts: dict[str, Any] = {}
         shards = []
@@ -47,7 +48,7 @@ class DeviceMesh:
         for device in (int(name.rpartition(":")[2]) for name in torch_xla._XLAC._xla_get_runtime_devices()):
             slices = device_slices(shape, partition, self.sizes, self._coordinates[device])
             if str(slices) not in parts:
-                part = read(slices)
+                part = as_tensor(read(slices))
                 # Every shard has the size of the first; shards at the end of a dimension that does not divide are
                 # padded.
                 missing = [(0, block - n) for block, n in zip(blocks, part.shape, strict=True)]

@@ -9,7 +9,7 @@ import torch
 
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, weight_partition
-from tracewarehouse.collect.parallel.weights import PublishedWeights
+from tracewarehouse.collect.parallel.weights import ModelWeights
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.operations import einsum, scope, scope_module, scope_parts
@@ -58,9 +58,8 @@ class PipelinedModel:
     works on microbatch t - s. In a slot without a layer of its own, a stage keeps its hidden states.
     """
 
-    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, weights: PublishedWeights | None = None) -> None:
+    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, weights: ModelWeights | None = None) -> None:
         self._spec, self._mesh, self._model = spec, mesh, model
-        self._dtype = getattr(torch, spec.dtype)
         self._stages, self._microbatches = spec.axis("pp"), spec.microbatch_count
         self._experts = use_sharded_operations(spec, model, mesh)
         layers, layout = list(model.model.layers), spec.stage_layout
@@ -183,7 +182,7 @@ class PipelinedModel:
                 caches[m] = self._mesh.constrain(torch.where(at, new, caches[m]), ("pp", BATCH, split, None, None))
         return hidden, {m: torch.where(at[:, 0, 0, 0], pairs, 0) for m, at in working.items() for pairs in dropped}
 
-    def _slot(self, layers: list[Any], numbers: list[int | None], weights: PublishedWeights | None) -> Slot:
+    def _slot(self, layers: list[Any], numbers: list[int | None], weights: ModelWeights | None) -> Slot:
         """Make a slot, with its weights split over pp and, within a stage, as usual.
 
         `layers` are those of the whole model; those of a published one have no values, which come from `weights`.
@@ -194,7 +193,7 @@ class PipelinedModel:
         for name, own in _state(layer).items():
             if weights is not None:
                 names = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
-                stacked[name] = weights.stacked(names, self._mesh, self._dtype)
+                stacked[name] = weights.stacked(names, self._mesh, self._spec.dtype)
                 continue
             values = [torch.zeros_like(own) if n is None else _state(layers[n])[name].detach() for n in numbers]
             partition = weight_partition(f"layer.{name}", own.dim())

@@ -76,7 +76,7 @@ class ReplayedModel:
     """A model whose prefill and decode step are traced before the first generation.
 
     A step may depend only on its tensors: a number that Python changes from step to step would keep its value from the
-    trace. The comparison with plain torch would show it.
+    trace. The comparison with the reference would show it.
     """
 
     def __init__(self, spec: RunSpec, model: TraceableModel) -> None:

@@ -13,7 +13,6 @@ from transformers import StaticCache
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, MODES, Axes, weight_partition
-from tracewarehouse.collect.parallel.weights import split_gate_and_up
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.torch_xla import attention, experts
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
@@ -31,7 +30,6 @@ def use_sharded_operations(spec: RunSpec, model: Any, mesh: DeviceMesh) -> exper
     attention.register(spec, mesh)
     routed = experts.RoutedExperts(mesh, float(spec.capacity_factor or "inf"))
     routed.register()
-    split_gate_and_up(model)
     use_compilable_operations(model)
     model.config._attn_implementation = attention.NAME
     model.config._experts_implementation = experts.NAME

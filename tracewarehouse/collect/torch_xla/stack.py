@@ -20,6 +20,7 @@ from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.pipelined_model import PipelinedModel
 from tracewarehouse.collect.torch_xla.replay import ReplayedModel, TraceableModel, wait_for_devices
 from tracewarehouse.collect.torch_xla.sharded_model import ShardedModel
+from tracewarehouse.collect.torch_xla.transformers_model import as_tensor, on_devices, on_host
 
 
 class TorchXlaStack:
@@ -46,14 +47,15 @@ class TorchXlaStack:
     def traceable(self, subject: Subject) -> TraceableModel:
         """Bring a model to the devices, for its steps to be traced."""
         spec = subject.spec
-        model = subject.model if subject.weights is None else subject.weights.on_devices(spec, self.mesh)
+        weights = subject.weights if spec.is_published else None
+        model = on_host(spec, subject.weights) if weights is None else on_devices(spec, weights, self.mesh)
         if spec.axis("pp") > 1:
-            return PipelinedModel(spec, model, self.mesh, subject.weights)
+            return PipelinedModel(spec, model, self.mesh, weights)
         return ShardedModel(spec, model, self.mesh)
 
     def place(self, prompt: Any) -> Any:
         """Bring prompt tokens [batch, length] to the devices."""
-        tokens = self.mesh.place(prompt, (BATCH, None))
+        tokens = self.mesh.place(as_tensor(prompt), (BATCH, None))
         torch_xla.sync()
         xm.wait_device_ops()
         return tokens
@@ -67,8 +69,9 @@ class TorchXlaStack:
         wait_for_devices(value)
 
     def on_host(self, value: Any) -> Any:
-        """Return a value on the devices as a torch tensor on the host."""
-        return unwrap_sharded_tensor(value).cpu()
+        """Return a value on the devices in numpy; values that are not integers become float32."""
+        tensor = unwrap_sharded_tensor(value).cpu()
+        return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
 
     def compile_count(self) -> int:
         """Return how many programs were compiled so far in this process."""

@@ -34,6 +34,7 @@ from tracewarehouse.collect.torch_xla.operations import scope
 from tracewarehouse.collect.torch_xla.replay import ReplayedModel, wait_for_devices
 from tracewarehouse.collect.torch_xla.sharded_model import ShardedModel
 from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
+from tracewarehouse.collect.torch_xla.transformers_model import on_host
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
 
@@ -74,24 +75,25 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None =
     dist.init_process_group("gloo", init_method=rendezvous, rank=stage, world_size=spec.hosts)
     own = stage_spec(spec, stage)
     stack = TorchXlaStack(own)
-    prepared = generations(stack, StageModel(spec, subject.model, stack.mesh, stage), subject)
+    prepared = generations(stack, StageModel(spec, on_host(spec, subject.weights), stack.mesh, stage), subject)
     warmups = warm_up(lambda: prepared()(), lambda count: int(_summed(torch.tensor(count))))
     logdir = shared / f"stage{stage}"
     logdir.mkdir()
     timed = generate_timed(stack, prepared, logdir, dist.barrier)
 
-    logits = logits_on_host(stack, timed.profiled)  # zeros on all stages but the last
+    logits = torch.from_numpy(logits_on_host(stack, timed.profiled))  # zeros on all stages but the last
     dist.broadcast(logits, spec.hosts - 1)
     dropped = None
     if own.capacity_factor is not None:
         here = counted_on_host(stack, timed.profiled)
+        shape = (spec.batch, spec.output_length)
         dropped = _summed(
-            torch.zeros(spec.batch, spec.output_length, dtype=torch.int64) if here is None else here.long()
-        )
+            torch.zeros(shape, dtype=torch.int64) if here is None else torch.from_numpy(here).long()
+        ).numpy()
     dist.barrier()  # All captures are written.
     if staging is None:
         return None
-    checks = agreement(subject.reference, logits, dropped, spec)
+    checks = agreement(subject.reference, logits.numpy(), dropped, spec)
     captures = [f for s in range(spec.hosts) for f in xplane_files(shared / f"stage{s}")]
     # All hosts are in one session of the capture directory.
     session = staging / "plugins" / "profile" / captures[0].parent.name

@@ -9,53 +9,55 @@ from pathlib import Path
 
 from tracewarehouse.collect.capture import (
     MANIFEST,
+    Output,
     is_recorded,
     partial_directory,
-    remove_leftovers,
     staged_capture,
     write_error,
 )
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
-from tracewarehouse.collect.tpu.gcloud import Gcloud
+from tracewarehouse.collect.tpu.gcloud import Provider
 from tracewarehouse.collect.tpu.slices import InterruptionError
 from tracewarehouse.collect.tpu.state import Slice
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
 
-def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
+def pending(specs: list[RunSpec], output: Output) -> list[RunSpec]:
     """Return the runs whose finished capture is not in `output`."""
-    return [s for s in specs if not is_recorded(output, s)]
+    return [s for s in specs if not is_recorded(output.folder(s), s)]
 
 
-def fetch(gcloud: Gcloud, entry: Slice, specs: list[RunSpec], output: Path, show: Callable[[str], None]) -> list[Path]:
+def fetch(
+    cloud: Provider, entry: Slice, specs: list[RunSpec], output: Output, show: Callable[[str], None]
+) -> list[Path]:
     """Copy the captures that every host finished in the same round and that `output` lacks.
 
     Raises:
         InterruptionError: a host does not answer, or a copy broke off.
         CollectError: something else is in the way of a capture, or the hosts recorded different things.
     """
-    remove_leftovers(output)
+    output.remove_leftovers(specs)
     missing = pending(specs, output)
     if not missing:
         return []
-    listed = gcloud.ssh(entry, commands.list_command())
+    listed = cloud.ssh(entry, commands.list_command())
     if listed.returncode:
         raise InterruptionError(f"{entry.name}: a host does not answer: {' '.join(listed.stderr.split())[-300:]}")
     whole = {n: token for (token, n), hosts in commands.captures(listed.stdout).items() if len(hosts) == entry.hosts}
-    return [_fetch_one(gcloud, entry, whole[s.name], s, output, show) for s in missing if s.name in whole]
+    return [_fetch_one(cloud, entry, whole[s.name], s, output.folder(s), show) for s in missing if s.name in whole]
 
 
 def _fetch_one(
-    gcloud: Gcloud, entry: Slice, token: str, spec: RunSpec, output: Path, show: Callable[[str], None]
+    cloud: Provider, entry: Slice, token: str, spec: RunSpec, output: Path, show: Callable[[str], None]
 ) -> Path:
     with partial_directory(output, f"fetch-{spec.name}") as folder:
         parts = []
         for worker in range(entry.hosts):
             target = folder / str(worker)
             target.mkdir()
-            done = gcloud.download(entry, f"{commands.CAPTURES}/{token}/{spec.name}", target, worker)
+            done = cloud.download(entry, f"{commands.CAPTURES}/{token}/{spec.name}", target, worker)
             if done.returncode:
                 said = " ".join(done.stderr.split())[-300:]
                 if "No space left on device" in done.stderr:

@@ -24,18 +24,25 @@ REFERENCES = ".cache/tracewarehouse/references"
 LOCK = "tracewarehouse.lock"
 TORCH_XLA = "torch_xla[tpu,pallas]==2.9.0"
 """Package of torch_xla, with the TPU driver, and JAX for the attention kernel of the prefill."""
+JAX = "jax[tpu]"
+"""Package of JAX with the TPU driver, where no run needs torch_xla."""
 ENDED, HAS = "tracewarehouse-ended", "tracewarehouse-has"
 _ENDED = re.compile(rf"^{ENDED} (\S+) (\S+)$", re.MULTILINE)
 _HAS = re.compile(rf"^{HAS} (\S+) ([0-9a-f]+)/(\S+)$", re.MULTILINE)
 
 
-def setup_command(package: str) -> str:
-    """Return the command that installs the collector with its own Python; the image's is too old."""
+def setup_command(package: str, *, with_torch: bool = True) -> str:
+    """Return the command that installs the collector with its own Python; the image's may be too old.
+
+    The variable lets the image's pip install for this user; pip of older images does not know it.
+    """
     uv, python = '"$HOME/.local/bin/uv"', f'"$HOME/{VENV}/bin/python"'
-    missing = f"libtpu is missing; uv pip install {TORCH_XLA!r} brings it"
+    extra, stack = ("collect", TORCH_XLA) if with_torch else ("jax", JAX)
+    missing = f"libtpu is missing; uv pip install {stack!r} brings it"
     return (
-        f'python3 -m pip install --user --quiet uv && {uv} venv --quiet --clear --python 3.12 "$HOME/{VENV}" && '
-        f"{uv} pip install --quiet --python {python} {shlex.quote(package + '[collect]')} {shlex.quote(TORCH_XLA)} && "
+        "PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --user --quiet uv && "
+        f'{uv} venv --quiet --clear --python 3.12 "$HOME/{VENV}" && '
+        f"{uv} pip install --quiet --python {python} {shlex.quote(f'{package}[{extra}]')} {shlex.quote(stack)} && "
         f'{{ {python} -c "import libtpu" || {{ echo {shlex.quote(missing)} >&2; exit 4; }}; }}'
     )
 

@@ -15,10 +15,13 @@ from tracewarehouse.collect.capture import require_writable
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.tpu.gcloud import ADD_KEY, KEY, Gcloud, disk_mode
 from tracewarehouse.collect.tpu.installation import build_wheel
+from tracewarehouse.collect.tpu.instance_groups import IMAGES
 from tracewarehouse.collect.tpu.plan import PlannedSlice
-from tracewarehouse.collect.tpu.quota import Quota
+from tracewarehouse.collect.tpu.quota import Generation, Quota
 from tracewarehouse.collect.tpu.state import Place
 
+TPU_AGENT = "roles/tpu.serviceAgent"
+"""Role of the account with which the Cloud TPU API acts in a project."""
 GATED = ("meta-llama/",)
 """Prefixes of the ids of models that the hub gives only to users who accepted their terms."""
 
@@ -77,15 +80,33 @@ class Doctor:
 
     def _api(self, in_project: str) -> Iterator[Finding]:
         listed = "--format=value(config.name)"
-        for service in ("tpu.googleapis.com", "compute.googleapis.com"):
+        providers = {self.quota.generation(planned.pool.generation).provider for planned in self.slices}
+        for service in ("tpu.googleapis.com",) * ("tpu_api" in providers) + ("compute.googleapis.com",):
             name = self._said("services", "list", "--enabled", f"--filter=config.name={service}", listed, in_project)
             yield Finding(f"service {service}", None if name else f"gcloud services enable {service} {in_project}")
+            if service == "tpu.googleapis.com" and name:
+                yield self._identity(in_project)
+
+    def _identity(self, in_project: str) -> Finding:
+        """Check the account with which the Cloud TPU API acts in the project."""
+        what = "identity of the service tpu.googleapis.com"
+        project = in_project.removeprefix("--project=")
+        policy = self._json("projects", "get-iam-policy", project, "--format=json")
+        if policy is None:
+            return Finding(what, look=f"gcloud projects get-iam-policy {project}")
+        is_there = any(binding.get("role") == TPU_AGENT for binding in policy.get("bindings", []))
+        create = f"gcloud beta services identity create --service=tpu.googleapis.com {in_project}"
+        return Finding(what, None if is_there else create)
 
     def _zone(self, zone: str, in_project: str) -> Iterator[Finding]:
         for planned in self.slices:
             if planned.pool.zone != zone:
                 continue
-            kind, runtime = planned.accelerator_type, self.quota.generation(planned.pool.generation).runtime
+            details = self.quota.generation(planned.pool.generation)
+            if details.provider == "instance_group":
+                yield from self._instances(details, zone, in_project)
+                continue
+            kind, runtime = planned.accelerator_type, details.runtime
             group = ("compute", "tpus", "tpu-vm")
             is_offered = self._is_there(*group, "accelerator-types", "describe", kind, f"--zone={zone}", in_project)
             others = f"gcloud compute tpus accelerator-types list --zone={zone} {in_project}"
@@ -96,12 +117,29 @@ class Doctor:
                 None if is_offered else f"gcloud compute tpus tpu-vm versions list --zone={zone} {in_project}",
             )
 
+    def _instances(self, details: Generation, zone: str, in_project: str) -> Iterator[Finding]:
+        """Check what a group of instances needs of a zone."""
+        machine = str(details.machine_type)
+        is_offered = self._is_there("compute", "machine-types", "describe", machine, f"--zone={zone}", in_project)
+        others = f"gcloud compute machine-types list --filter=name:{machine} {in_project}"
+        yield Finding(f"{machine} is offered in {zone}", None if is_offered else others)
+        images = f"--project={IMAGES}"
+        is_there = self._is_there("compute", "images", "describe-from-family", details.runtime, images)
+        yield Finding(
+            f"image of the family {details.runtime}",
+            None if is_there else f"gcloud compute images list --no-standard-images {images}",
+        )
+
     def _granted(self, in_project: str) -> Iterator[Finding]:
         """Check whether Google grants the chips of each slice in its zone and in its region; both limits apply."""
         told = self._json("quotas", "info", "list", "--service=tpu.googleapis.com", "--format=json", in_project) or []
         by_id = {str(quota.get("quotaId", "")): quota for quota in told}
         for planned in self.slices:
             pool = planned.pool
+            if self.quota.generation(pool.generation).provider == "instance_group":
+                look = f"gcloud quotas info list --service=compute.googleapis.com {in_project}"
+                yield Finding(f"quota for {planned.accelerator_type} in {pool.zone}", look=look)
+                continue
             name = self.quota.generation(pool.generation).quota_id(planned.chips, pool.spot)
             limits = []
             for scope, place in (("Zone", pool.zone), ("Region", _region(pool.zone))):

@@ -39,17 +39,25 @@ class Installation:
         return f"Installation({self.wheel}, {self.command}, {'a token' if self.token else 'no token'})"
 
 
-def install(slices: Slices, entry: Slice, installation: Installation, references: Sequence[Path] = ()) -> None:
+def install(
+    slices: Slices,
+    entry: Slice,
+    installation: Installation,
+    references: Sequence[Path] = (),
+    *,
+    with_torch: bool = True,
+) -> None:
     """Install the collector and copy references to all hosts, unless that is done, and give them the token.
 
-    `references` are files of results in plain torch, so that the hosts need not compute them.
+    `references` are files of what the unsplit model gives, so that the hosts need not compute them. Without torch, only
+    runs of JAX can be recorded.
     """
     if not entry.is_set_up:
         with tempfile.TemporaryDirectory() as folder:
             command = installation.command or commands.setup_command(
-                _package(slices, entry, installation, Path(folder))
+                _package(slices, entry, installation, Path(folder)), with_torch=with_torch
             )
-        done = slices.gcloud.ssh(entry, command, limit_s=LIMIT_S)
+        done = slices.cloud(entry).ssh(entry, command, limit_s=LIMIT_S)
         if failed_on_host(done.returncode, done.stderr) and slices.found(entry) == READY:
             said = " ".join(done.stderr.split())[-300:]
             raise TpuError(f"{entry.name}: the collector could not be installed (exit code {done.returncode}): {said}")
@@ -64,7 +72,7 @@ def install(slices: Slices, entry: Slice, installation: Installation, references
 def remove_token(slices: Slices, entry: Slice) -> None:
     """Remove the token from the hosts; no answer is no failure, since the token is then gone with them."""
     with suppress(TpuError):
-        slices.gcloud.ssh(entry, f'rm -f "$HOME/{commands.TOKEN}"')
+        slices.cloud(entry).ssh(entry, f'rm -f "$HOME/{commands.TOKEN}"')
 
 
 def build_wheel(folder: Path) -> Path | None:
@@ -84,16 +92,16 @@ def _package(slices: Slices, entry: Slice, installation: Installation, folder: P
     wheel = installation.wheel or build_wheel(folder)
     if wheel is None:
         return f"tracewarehouse=={VERSION}"
-    slices.require(entry, slices.gcloud.upload(entry, wheel, wheel.name), "the wheel could not be copied")
+    slices.require(entry, slices.cloud(entry).upload(entry, wheel, wheel.name), "the wheel could not be copied")
     return f"./{wheel.name}"
 
 
 def _send_references(slices: Slices, entry: Slice, references: Sequence[Path]) -> None:
     if references:
-        made = slices.gcloud.ssh(entry, f'mkdir -p "$HOME/{commands.REFERENCES}"')
+        made = slices.cloud(entry).ssh(entry, f'mkdir -p "$HOME/{commands.REFERENCES}"')
         slices.require(entry, made, "no folder for references could be made")
     for file in references:
-        done = slices.gcloud.upload(entry, file, f"{commands.REFERENCES}/{file.name}")
+        done = slices.cloud(entry).upload(entry, file, f"{commands.REFERENCES}/{file.name}")
         slices.require(entry, done, f"the reference {file.name} could not be copied")
 
 
@@ -103,6 +111,6 @@ def _send_token(slices: Slices, entry: Slice, token: str) -> None:
         file = Path(folder) / "token"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
             opened.write(token)
-        slices.require(entry, slices.gcloud.upload(entry, file, commands.TOKEN), "the token could not be copied")
-    done = slices.gcloud.ssh(entry, f'chmod 600 "$HOME/{commands.TOKEN}"')
+        slices.require(entry, slices.cloud(entry).upload(entry, file, commands.TOKEN), "the token could not be copied")
+    done = slices.cloud(entry).ssh(entry, f'chmod 600 "$HOME/{commands.TOKEN}"')
     slices.require(entry, done, "the token could not be protected")

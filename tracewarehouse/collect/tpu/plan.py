@@ -27,6 +27,8 @@ class PlannedSlice:
     """Seconds after which a run is stopped."""
     memory: dict[str, MemoryNeed] = field(default_factory=dict)
     """Memory that each run of a published model needs, by its name."""
+    expected_s: dict[str, float] = field(default_factory=dict)
+    """Seconds that a run is expected to take, by its name, where they are known."""
 
     @property
     def disk(self) -> int:
@@ -48,6 +50,13 @@ class PlannedSlice:
         """Hours until every run has ended or was stopped, if each is tried once; without the time to prepare hosts."""
         return len(self.runs) * self.timeout_s / 3600
 
+    def _expected(self) -> str:
+        """Return the expected hours, or how many runs have none."""
+        if unknown := len(self.runs) - len(self.expected_s.keys() & {run.name for run in self.runs}):
+            return f"expected: not known of {counted(unknown, 'run')}"
+        hours = sum(self.expected_s[run.name] for run in self.runs) / 3600
+        return f"expected {hours:.1f} h, {hours * self.chips:.0f} chip-hours"
+
     def lines(self) -> list[str]:
         """Return the plan as text: the slice, then each run."""
         disk = f"{self.disk / 1e9:.0f} GB for weights" + ("" if self.fits_boot_disk else " (--data-disk or --bucket)")
@@ -59,6 +68,7 @@ class PlannedSlice:
             self.pool.price_class,
             counted(len(self.runs), "capture"),
             f"at most {self.longest_h:.1f} h, {self.longest_h * self.chips:.0f} chip-hours",
+            self._expected(),
             disk,
         ]
         return ["\t".join(head)] + [
@@ -91,7 +101,7 @@ def plan_slices(
     details = quota.generation(generation)
     by_size: dict[int, list[RunSpec]] = {}
     for spec in tpu_runs(experiment):
-        by_size.setdefault(spec.mesh.size, []).append(spec)
+        by_size.setdefault(details.chips(spec.mesh.size), []).append(spec)
     slices, existing = [], list(used)
     for chips, runs in sorted(by_size.items()):
         accelerator_type = details.accelerator_type(chips)
@@ -99,6 +109,7 @@ def plan_slices(
         memory = {s.name: require_memory(s, details.kind) for s in runs if s.is_published}
         hosts = details.hosts[chips]
         _require_one_host_for_jax(runs, accelerator_type, hosts)
+        _require_jax_for_instances(runs, details.provider, details.kind)
         slices.append(PlannedSlice(accelerator_type, chips, hosts, pool, runs, experiment.timeout_s, memory))
     return slices
 
@@ -106,11 +117,14 @@ def plan_slices(
 def slice_runs(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]:
     """Return the runs whose mesh has the size of a slice with chips of a kind in the table of hardware."""
     specs = tpu_runs(experiment)
-    fitting = [s for s in specs if s.mesh.size == entry.chips]
+    fitting = [s for s in specs if s.mesh.size == entry.devices]
     if not fitting:
         sizes = sorted({s.mesh.size for s in specs})
-        raise TpuError(f"no run fits {entry.name} with its {entry.chips} chips; their meshes have {sizes} devices")
+        raise TpuError(
+            f"no run fits {entry.name} with its {counted(entry.devices, 'device')}; their meshes have {sizes} devices"
+        )
     _require_one_host_for_jax(fitting, entry.accelerator_type, entry.hosts)
+    _require_jax_for_instances(fitting, entry.provider, kind)
     for spec in fitting:
         if spec.is_published:
             require_memory(spec, kind)
@@ -125,6 +139,13 @@ def _require_one_host_for_jax(runs: list[RunSpec], accelerator_type: str, hosts:
             f"{', '.join(refused)}: the jax backend runs a model on one host, and {accelerator_type} has {hosts}; use "
             "backend torch_xla, or a smaller mesh"
         )
+
+
+def _require_jax_for_instances(runs: list[RunSpec], provider: str, kind: str) -> None:
+    """Refuse runs of torch_xla on chips for which it has no driver."""
+    refused = [run.name for run in runs if run.backend == "torch_xla"]
+    if refused and provider == "instance_group":
+        raise TpuError(f"{', '.join(refused)}: torch_xla has no driver for {kind}; use backend jax")
 
 
 def tpu_runs(experiment: Experiment) -> list[RunSpec]:

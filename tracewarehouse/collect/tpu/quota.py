@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tracewarehouse.collect.errors import QuotaError, TpuError
 from tracewarehouse.collect.tpu.compile_ahead import wraps
-from tracewarehouse.collect.tpu.state import Slice
+from tracewarehouse.collect.tpu.state import Provider, Slice
 
 TABLE = Path(__file__).parent / "quota.yaml"
 
@@ -26,7 +27,10 @@ class Generation(BaseModel):
     kind: str = Field(description="as in the table of hardware, such as TPU v5e")
     type_prefix: str = Field(description="prefix of its accelerator types")
     cores_per_chip: int = Field(ge=1, description="cores of a chip that the number in an accelerator type counts")
-    runtime: str = Field(description="software version of the virtual machines")
+    runtime: str = Field(description="software version of the virtual machines; of instances the family of their image")
+    provider: Provider = Field(default="tpu_api", description="what creates its slices")
+    machine_type: str | None = Field(default=None, description="of instances: their machine type")
+    devices_per_chip: int = Field(default=1, ge=1, description="devices that JAX sees of a chip")
     hosts: dict[int, int] = Field(description="chips of a slice to its virtual machines")
     topology: dict[int, str] = Field(description="chips of a slice to their arrangement, such as 2x4")
     disks: dict[Literal["read-write", "read-only"], str] = Field(description="mode of a disk to its kind")
@@ -55,8 +59,17 @@ class Generation(BaseModel):
         closes = all(wraps([int(side) for side in arrangement.split("x")]))
         return f"{'torus' if closes else 'mesh'}-{arrangement}"
 
+    def chips(self, devices: int) -> int:
+        """Return the chips that have this many devices."""
+        chips, rest = divmod(devices, self.devices_per_chip)
+        if rest:
+            raise TpuError(f"a chip of {self.kind} has {self.devices_per_chip} devices, so no slice has {devices}")
+        return chips
+
     @model_validator(mode="after")
     def _check(self) -> Generation:
+        if (self.provider == "instance_group") != (self.machine_type is not None):
+            raise ValueError("machine_type: instances have one, and slices of the Cloud TPU API have none")
         if missing := set(self.hosts) - set(self.topology):
             raise ValueError(f"topology: no arrangement of {sorted(missing)} chips")
         return self
@@ -164,8 +177,9 @@ def load_quota(table: Path = TABLE) -> Quota:
         raise TpuError(f"{table}: cannot be read as a quota table: {' '.join(str(error).split())}") from None
 
 
-METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type"
-"""Address at which Google Cloud tells a virtual machine its accelerator type."""
+METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes"
+"""Address at which Google Cloud tells a virtual machine of itself."""
+_STATED = re.compile(r"ACCELERATOR_TYPE: '([^']+)'")
 
 
 def host_chip() -> str | None:
@@ -173,23 +187,19 @@ def host_chip() -> str | None:
     return load_quota().kind(accelerator_type())
 
 
-def hosts_of_slice() -> int:
-    """Return how many hosts the TPU slice of this host has; 1 if its type is not known."""
-    if names := os.environ.get("TPU_WORKER_HOSTNAMES"):
-        return len(names.split(","))
-    try:
-        quota = load_quota()
-        generation, chips = quota.generation_and_chips(accelerator_type())
-    except TpuError:
-        return 1
-    return quota.generation(generation).hosts[chips]
-
-
 def accelerator_type() -> str:
     """Return the type of the TPU slice that this host is in, such as `v6e-8`; empty if it is in none."""
     if told := os.environ.get("TPU_ACCELERATOR_TYPE"):
         return told
-    request = urllib.request.Request(METADATA, headers={"Metadata-Flavor": "Google"})
+    if told := _metadata("accelerator-type"):
+        return told
+    stated = _STATED.search(_metadata("tpu-env"))  # of an instance of Compute Engine
+    return stated[1] if stated else ""
+
+
+def _metadata(attribute: str) -> str:
+    """Return an attribute of this virtual machine; empty outside of Google Cloud, and if it has none."""
+    request = urllib.request.Request(f"{METADATA}/{attribute}", headers={"Metadata-Flavor": "Google"})  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310
             return str(answer.read().decode().strip())

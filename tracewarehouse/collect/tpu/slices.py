@@ -19,10 +19,13 @@ from tracewarehouse.collect.tpu.gcloud import (
     CapacityError,
     DeletionError,
     Gcloud,
+    Provider,
     RefusedError,
     StateError,
     TakenError,
+    TpuApi,
 )
+from tracewarehouse.collect.tpu.instance_groups import InstanceGroups
 from tracewarehouse.collect.tpu.quota import Quota
 from tracewarehouse.collect.tpu.state import Place, Slice, State
 
@@ -53,6 +56,10 @@ class Slices:
         self.gcloud = gcloud
         self.show = show
         self._backoff_s = backoff_s
+
+    def cloud(self, entry: Slice) -> Provider:
+        """Return the provider of a slice."""
+        return InstanceGroups(self.show) if entry.provider == "instance_group" else TpuApi(self.show)
 
     def create(
         self,
@@ -87,6 +94,10 @@ class Slices:
                     zone=pool.zone,
                     spot=pool.spot,
                     runtime=details.runtime,
+                    provider=details.provider,
+                    topology=details.topology[chips],
+                    machine_type=details.machine_type,
+                    devices_per_chip=details.devices_per_chip,
                     place=place or Place(),
                 )
             except ValidationError:
@@ -126,7 +137,7 @@ class Slices:
         entry = self.state.get(name)
         for attempt in self.attempts(attempts):
             with attempt:
-                self.gcloud.delete(entry)
+                self.cloud(entry).delete(entry)
         self.state.remove(name)
 
     def ensure(self, entry: Slice) -> None:
@@ -138,7 +149,7 @@ class Slices:
             TpuError: as for `create`.
         """
         self.state.require(entry)
-        state = self.gcloud.state(entry)
+        state = self.cloud(entry).state(entry)
         if state == READY:
             entry.status = "ready"
             self.state.put(entry)
@@ -149,14 +160,14 @@ class Slices:
             raise InterruptionError(f"{entry.name} is {state}")
         if state != GONE:
             self.show(f"# {entry.name} is {state}: it is deleted and created again")
-            self.gcloud.delete(entry)
+            self.cloud(entry).delete(entry)
         entry.status, entry.is_set_up, entry.round = "creating", False, None
         self.state.put(entry)
         if entry.place.queue and state == "FAILED":
             raise CapacityError(
                 f"{entry.name} was not granted within {entry.place.queue}: no free chips in {entry.zone}"
             )
-        self.gcloud.create(entry)
+        self.cloud(entry).create(entry)
         if entry.place.queue:
             raise QueuedError(f"{entry.name} is asked for")
         entry.status = "ready"
@@ -169,7 +180,7 @@ class Slices:
             TakenError: another slice has its name.
         """
         try:
-            return self.gcloud.state(entry)
+            return self.cloud(entry).state(entry)
         except (StateError, RefusedError):
             return None
 

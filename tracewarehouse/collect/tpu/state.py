@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tracewarehouse.collect.errors import TpuError
 
+Provider = Literal["tpu_api", "instance_group"]
+"""What creates a slice: the Cloud TPU API, or Compute Engine as a group of instances."""
+
 
 class Round(BaseModel):
     """One attempt of all hosts of a slice to record one run."""
@@ -55,10 +58,20 @@ class Slice(BaseModel):
     zone: str
     spot: bool
     runtime: str
+    provider: Provider = "tpu_api"
+    topology: str = Field(default="", description="arrangement of its chips, such as 2x2x1")
+    machine_type: str | None = Field(default=None, description="of a group of instances")
+    devices_per_chip: int = 1
+    instances: list[str] = Field(default=[], description="of a group: names of its virtual machines, in their order")
     place: Place = Field(default_factory=Place)
     status: Literal["creating", "ready"] = "creating"
     is_set_up: bool = Field(default=False, description="whether the collector is installed on its virtual machines")
     round: Round | None = Field(default=None, description="the round that its hosts record, as far as is known here")
+
+    @property
+    def devices(self) -> int:
+        """Devices that JAX sees on all hosts."""
+        return self.chips * self.devices_per_chip
 
 
 class _Slices(BaseModel):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracewarehouse.collect.capture import require_writable
+from tracewarehouse.collect.capture import Output, require_writable
 from tracewarehouse.collect.checks.reference import kept_files
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment
@@ -21,7 +21,7 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import fetch, pending
 from tracewarehouse.collect.tpu.commands import SharedRuns
-from tracewarehouse.collect.tpu.gcloud import ADD_KEY, READY, KeyAgentError, failed_on_host
+from tracewarehouse.collect.tpu.gcloud import ADD_KEY, READY, KeyAgentError, Running, failed_on_host
 from tracewarehouse.collect.tpu.installation import Installation, install, remove_token
 from tracewarehouse.collect.tpu.plan import slice_runs, tpu_runs
 from tracewarehouse.collect.tpu.slices import InterruptionError, Slices
@@ -53,11 +53,13 @@ def run_sweep(
     installation: Installation | None = None,
     poll_s: float = 60.0,
     attempts: int = 10,
+    by_model: bool = False,
 ) -> SweepResult:
     """Record the runs that fit the slice and copy each capture back when it is finished.
 
     A capture that is already in `output` is not recorded again. If the slice is preempted or the connection lost, the
     slice is created again if need be, and the missing runs are recorded. Every capture renews the number of attempts.
+    With `by_model` a capture is in `output/<model>/<parallelism>`.
 
     Raises:
         InterruptionError: every attempt was interrupted.
@@ -70,8 +72,10 @@ def run_sweep(
     require_writable(output)
     has_room = entry.place.data_disk or entry.place.bucket
     refused = {} if has_room else {s.name: why for s in specs if (why := too_large(s))}
-    sweep = _Sweep(slices, entry, experiment, specs, output, poll_s, refused)
+    place = Output(output, by_model)
+    sweep = _Sweep(slices, entry, experiment, specs, place, poll_s, refused)
     references = kept_files(spec.model for spec in specs if spec.reference_mode == "kept")
+    with_torch = any(spec.backend != "jax" for spec in tpu_runs(experiment))
     try:
         while sweep.left():
             before = len(sweep.left())
@@ -79,7 +83,7 @@ def run_sweep(
                 for attempt in slices.attempts(attempts):
                     with attempt:
                         slices.ensure(entry)
-                        install(slices, entry, installation, references)
+                        install(slices, entry, installation, references, with_torch=with_torch)
                         sweep.record()
             except InterruptionError:
                 if len(sweep.left()) == before:
@@ -87,9 +91,9 @@ def run_sweep(
     finally:
         if installation.token:
             remove_token(slices, entry)
-    left = [s.name for s in pending(specs, output)]
-    recorded = [output / s.name for s in specs if s.name not in left]
-    other_sizes = [s.name for s in tpu_runs(experiment) if s.mesh.size != entry.chips]
+    left = [s.name for s in pending(specs, place)]
+    recorded = [place.capture(s) for s in specs if s.name not in left]
+    other_sizes = [s.name for s in tpu_runs(experiment) if s.mesh.size != entry.devices]
     return SweepResult(recorded, {n: sweep.failed.get(n, "it was not tried") for n in left}, other_sizes)
 
 
@@ -101,7 +105,7 @@ class _Sweep:
     entry: Slice
     experiment: Experiment
     specs: list[RunSpec]
-    output: Path
+    output: Output
     poll_s: float
     failed: dict[str, str]
     """Names of runs that no round has recorded or will record, and the reasons."""
@@ -122,7 +126,7 @@ class _Sweep:
             file = Path(folder) / commands.RUNS
             shared = SharedRuns.from_specs(specs, self.experiment.timeout_s)
             file.write_text(shared.model_dump_json(indent=1), encoding="utf-8")
-            done = self.slices.gcloud.upload(self.entry, file, commands.RUNS)
+            done = self.slices.cloud(self.entry).upload(self.entry, file, commands.RUNS)
         self.slices.require(self.entry, done, "the list of runs could not be copied")
 
     def _rejoin(self) -> None:
@@ -132,7 +136,7 @@ class _Sweep:
             return
         spec = next((s for s in self.left() if s.name == begun.run), None)
         if spec is None:
-            done = self.slices.gcloud.ssh(self.entry, commands.stop_command(begun))
+            done = self.slices.cloud(self.entry).ssh(self.entry, commands.stop_command(begun))
             self.slices.require(self.entry, done, "the hosts could not be stopped")
             self._set_round(None)
         else:
@@ -154,7 +158,7 @@ class _Sweep:
         """Let all hosts record a run together and copy the capture; return why there is none."""
         assert self.entry.round is not None  # noqa: S101
         command = commands.record_command(self.entry.round, self.entry.place, self.entry.hosts)
-        log = self.output / f"{self.entry.name}.log"
+        log = self.output.root / f"{self.entry.name}.log"
         with log.open("a+", encoding="utf-8", errors="replace") as file:
             start = file.seek(0, 2)
 
@@ -163,7 +167,7 @@ class _Sweep:
                     written.seek(start)
                     return written.read().decode(errors="replace")
 
-            process = self.slices.gcloud.start_ssh(self.entry, command, file)
+            process = self.slices.cloud(self.entry).start_ssh(self.entry, command, file)
             try:
                 self._follow(process, said)
             finally:
@@ -183,7 +187,7 @@ class _Sweep:
             raise self.slices.interruption(self.entry, f"{len(codes)} of {self.entry.hosts} hosts ended; see {log}")
         return _reason(text, codes)
 
-    def _follow(self, process: subprocess.Popen[str], said: Callable[[], str]) -> None:
+    def _follow(self, process: Running, said: Callable[[], str]) -> None:
         """Wait for the end of a round, even if the connection hangs or breaks."""
         patience = PATIENCE
         while True:
@@ -199,7 +203,7 @@ class _Sweep:
             try:
                 if patience == 0 and self.entry.round is not None:
                     self.slices.show("# a host failed and others go on: all are stopped")
-                    self.slices.gcloud.ssh(self.entry, commands.stop_command(self.entry.round))
+                    self.slices.cloud(self.entry).ssh(self.entry, commands.stop_command(self.entry.round))
                 # A connection may hang although the hosts are done.
                 if self._fetch():
                     return
@@ -210,7 +214,7 @@ class _Sweep:
                     return
 
     def _fetch(self) -> list[Path]:
-        return fetch(self.slices.gcloud, self.entry, self.specs, self.output, self.slices.show)
+        return fetch(self.slices.cloud(self.entry), self.entry, self.specs, self.output, self.slices.show)
 
     def _set_round(self, round_: Round | None) -> None:
         self.entry.round = round_

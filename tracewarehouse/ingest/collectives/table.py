@@ -27,7 +27,8 @@ class Instances:
     """Joins the executions of collectives over all devices; holds 16 bytes of each until they are joined.
 
     Ranks of an instance share the instruction, the component, the launch of the program and the occurrence in it; both
-    launch and occurrence are counted on each device, launches from the first that any device has. If groups are
+    launch and occurrence are counted on each device, launches from the first that any device has. If a device lacks
+    occurrences in a launch, such as those before its profile began, their ends tell which are the same. If groups are
     unknown, no ranks can be joined, and each row is an instance of its own.
 
     Args:
@@ -44,11 +45,14 @@ class Instances:
         self._program = np.array([programs[r.program_id] for r in instructions], np.int32)
         self.incomplete = 0
         self._columns: tuple[list[Int32], ...] = ([], [], [], [])
+        self._rows: list[tuple[int, int]] = []
+        """Device and number of rows of each `add`."""
 
     def add(self, device: int, instruction: Int32, component: Int32, execution: Int32) -> None:
         """Add the rows of a device, ordered by start; `component` may be NOT_KNOWN or OUTSIDE."""
         launch, count = self.matched(device, instruction, execution)
         of_its_own = np.where(component == OUTSIDE, np.int32(_OUTSIDE + device), np.int32(_ALONE + device))
+        self._rows.append((device, len(instruction)))
         row: tuple[npt.NDArray[Any], ...] = instruction, np.where(component < 0, of_its_own, component), launch, count
         for parts, values in zip(self._columns, row, strict=True):
             parts.append(values.astype(np.int32, copy=False))
@@ -63,7 +67,11 @@ class Instances:
         return launch, count
 
     def joined(
-        self, starts: Callable[[], Int64], expected: Callable[[int, int], int | None]
+        self,
+        starts: Callable[[], Int64],
+        expected: Callable[[int, int], int | None],
+        ends: Callable[[], Int64] | None = None,
+        clocks: Mapping[int, int] | None = None,
     ) -> tuple[Int32, npt.NDArray[np.bool_]]:
         """Return the number of each row's instance, and whether that lacks a member; rows in the order of `add`.
 
@@ -72,20 +80,27 @@ class Instances:
         Args:
             starts: returns the start of every row.
             expected: returns the devices of an instruction's component; None if some are outside the capture.
+            ends: returns the end of every row; None if times cannot be compared.
+            clocks: a number for each device, equal for those whose times can be compared.
         """
         if not self._columns[0]:
             return np.zeros(0, np.int32), np.zeros(0, bool)
         instruction, component, launch, count = map(_emptied, self._columns)
-        key = packed([instruction, component, launch, count])
-        del launch, count
-        order = np.argsort(key, kind="stable")
-        first = np.flatnonzero(is_new(key[order]))
-        del key
-        of_first = order[first]
-        expected_here = _sizes(instruction[of_first], component[of_first], expected)
-        del instruction, component, of_first
+        order, first, expected_here = _by_instance((instruction, component, launch, count), expected)
         present = np.diff(first, append=len(order)).astype(np.int32)
-        self.incomplete = int(((present != expected_here) & (expected_here > 0)).sum())
+        is_incomplete = (present != expected_here) & (expected_here > 0)
+        if ends and clocks and is_incomplete.any():
+            group = packed([instruction, component, launch])
+            at = np.flatnonzero(np.isin(group, group[order[first[is_incomplete]]]))
+            if count[at].any():
+                device = np.repeat(*np.array(self._rows, np.int64).reshape(-1, 2).T)[at]
+                count[at] = _matched_by_ends(group[at], device, ends()[at], count[at], clocks)
+                order, first, expected_here = _by_instance((instruction, component, launch, count), expected)
+                present = np.diff(first, append=len(order)).astype(np.int32)
+                is_incomplete = (present != expected_here) & (expected_here > 0)
+            del group, at
+        del instruction, component, launch, count
+        self.incomplete = int(is_incomplete.sum())
         start = np.minimum.reduceat(starts()[order], first)
         del first
         number = np.empty(len(start), np.int32)
@@ -94,6 +109,49 @@ class Instances:
         numbers[order] = np.repeat(number, present)
         is_partial[order] = np.repeat(present != expected_here, present)
         return numbers, is_partial
+
+
+def _by_instance(columns: Sequence[Int32], expected: Callable[[int, int], int | None]) -> tuple[Int64, Int64, Int32]:
+    """Return rows in the order of their instances, the place of each instance's first, and the devices expected in it.
+
+    Args:
+        columns: instruction, component, launch and occurrence of each row.
+        expected: as in `Instances.joined`.
+    """
+    key = packed(columns)
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(is_new(key[order]))
+    of_first = order[first]
+    return order, first, _sizes(columns[0][of_first], columns[1][of_first], expected)
+
+
+def _matched_by_ends(group: Int64, device: Int64, end: Int64, count: Int32, clocks: Mapping[int, int]) -> Int32:
+    """Return the occurrence of each row, by its end where devices of its group have different numbers of rows.
+
+    All ranks leave a collective at about the same time. Rows belong together whose ends lie closer than half of what
+    lies between two of one device. Where that joins two rows of a device, or most of the rows lack a partner, nothing
+    shows, and the occurrences stay as they were counted.
+
+    Args:
+        group: the rows that belong to one instruction, component and launch share a number, shape (n,).
+        device: their devices.
+        end: their ends in ps.
+        count: their occurrences as counted on each device.
+        clocks: as in `Instances.joined`.
+    """
+    matched = count.copy()
+    order = np.lexsort((end, group))
+    for at in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        devices, of_device, rows = np.unique(device[at], return_inverse=True, return_counts=True)
+        if len(devices) < 2 or rows.min() == rows.max() or len({clocks.get(d) for d in devices.tolist()}) > 1:
+            continue
+        apart = [np.diff(end[at[of_device == d]]).min() for d in range(len(devices)) if rows[d] > 1]
+        number = np.cumsum(np.diff(end[at], prepend=end[at[0]]) * 2 >= max(min(apart), 1))
+        members = np.bincount(number)
+        is_clear = len(np.unique(packed([number, of_device]))) == len(at)
+        if is_clear and 2 * (members == len(devices)).sum() >= len(members):
+            matched[at] = number
+    return matched
 
 
 def _emptied(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -167,7 +225,12 @@ class CollectiveWriter:
             instruction = self._rows[device].get(device, "instruction_id")
             component = groups.components(instruction, device)
             instances.add(device, instruction, component, self._rows[device].get(device, "execution"))
-        numbers, is_partial = instances.joined(self._starts, lambda i, c: groups.participants(i).component_size[c])
+        numbers, is_partial = instances.joined(
+            lambda: self._times_of("start_ps"),
+            lambda i, c: groups.participants(i).component_size[c],
+            (lambda: self._times_of("end_ps")) if self._is_timed else None,
+            self._clocks,
+        )
         self.incomplete_instances = instances.incomplete
         first = 0
         for device in self._devices:
@@ -191,8 +254,8 @@ class CollectiveWriter:
             times.add(device, instruction[at], ((launch << 31) + count)[at], start[at], end[at])
         return times
 
-    def _starts(self) -> Int64:
-        return np.concatenate([self._rows[device].get(device, "start_ps") for device in self._devices])
+    def _times_of(self, column: str) -> Int64:
+        return np.concatenate([self._rows[device].get(device, column) for device in self._devices])
 
     def _columns(self, device: int, low: int, high: int, groups: CollectiveGroups) -> dict[str, Any]:
         """Rows low to high of a device, without their instances."""

@@ -136,8 +136,9 @@ _LONGEST_SIGNATURE = 4000
 def signature(instruction: Instruction) -> str | None:
     """Return what an op does as far as its own line tells: opcode, and types, shapes and memory spaces.
 
-    Ops with the same signature take about the same time, whatever they are called. It is None if an operand's shape or
-    a memory space is not known, or if it gets very long.
+    Ops with the same signature take about the same time, whatever they are called. Dimensions of size 1 do not count,
+    nor does the memory of single numbers. It is None if an operand's shape or a memory is not known, or if it gets very
+    long.
     """
     shapes = (instruction.shape, *instruction.operand_shapes)
     if instruction.is_truncated or None in shapes:
@@ -155,16 +156,21 @@ def signature(instruction: Instruction) -> str | None:
     if len(spaces) != sum(counts):
         return None
     each = iter(spaces)
-    arrays = [
-        ",".join(leaf.text + (f"S({space})" if (space := next(each)) else "") for leaf in shape.leaves)
-        for shape in shapes
-        if shape is not None
-    ]
+    arrays = [",".join(_array_text(leaf, next(each)) for leaf in shape.leaves) for shape in shapes if shape is not None]
     kind = instruction.fusion_kind
     if instruction.opcode == "custom-call":  # kernels of one target differ in their names alone
         kind = f"{instruction.custom_call_target} {_NUMBERS.sub('', instruction.name[:200])}"
     said = f"{arrays[0]} {instruction.opcode}{f':{kind}' if kind else ''}({','.join(arrays[1:])})"
     return said if len(said) <= _LONGEST_SIGNATURE else None
+
+
+_MEMORIES = {0: "hbm", 1: "vmem"}
+
+
+def _array_text(shape: Shape, space: int) -> str:
+    """Return type and sizes of an array with its memory, which of a single number does not matter."""
+    sizes = ["?" if size is None else str(size) for size in shape.dimensions if size != 1]
+    return f"{f'{_MEMORIES.get(space, space)}:' if sizes else ''}{shape.element}[{','.join(sizes)}]"
 
 
 def without_groups(instruction: Instruction) -> Instruction:

@@ -296,7 +296,7 @@ class InstructionRow:
             "part": part,
             "layer_source": layer_source,
             "part_source": part_source,
-            "layer_confidence": (self.in_loop or self.inferred).confidence if self.in_loop or self.inferred else None,
+            "layer_confidence": place.confidence if (place := self.in_loop or self.inferred) else None,
             "source": self.source,
             "op_class": self.op_class,
             "collective": collective.kind if collective else None,

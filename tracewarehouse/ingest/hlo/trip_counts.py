@@ -26,7 +26,7 @@ def trip_count(loop: Any, computations: Mapping[int, Any], instructions: Mapping
     if stated:
         return int(stated[1])
     found = [computations.get(called) for called in loop.called_computation_ids]
-    roots = [instructions.get(computation.root_id) for computation in found if computation is not None]
+    roots: list[Any] = [instructions.get(computation.root_id) for computation in found if computation is not None]
     first = _operands(loop, instructions)
     if len(roots) != 2 or None in roots or not first:
         return None

@@ -158,7 +158,7 @@ RUNS = _table(
     num_params_embedding  BIGINT   Parameters of the embedding tables. [parameters]
     has_tied_embeddings   BOOLEAN  True if the output head is the embedding table, so that the parameters count it once.
     capacity_factor       VARCHAR  Places of an expert over its mean share of the tokens, such as 1.25; inf if no token
-        is dropped. NULL without experts, or where not known.
+        is dropped. NULL without experts, where they have no places, or where not known.
     mesh                  VARCHAR  Mesh axes and sizes, outermost first, such as 'dp=2,tp=2'.
     pp                    INTEGER  Size of the pipeline-parallel axis.
     dp                    INTEGER  Size of the data-parallel axis.
@@ -309,7 +309,8 @@ INSTRUCTIONS = _table(
     hlo_text              VARCHAR  The instruction as HLO text, if the capture holds it.
     shape                 VARCHAR  Result shape without layout, such as 'bf16[1024,5120]'.
     signature             VARCHAR  What the op does as far as its own line tells: result, opcode and operands, with
-        types, shapes and memory spaces, such as S(1) for the core's own memory. NULL if these are not all known.
+        types, shapes without dimensions of 1, and memories, such as 'vmem:f32[8] fusion:kLoop(hbm:f32[8])'. NULL if
+        these are not all known.
     dtype                 VARCHAR  Element type of the result; of a tuple, that of its largest element.
     operand_dtype         VARCHAR  Element type that a matrix product multiplies: the wider one of its two operands; in
         a fusion, the narrowest type that two of its matrices have. NULL for other instructions, and if not known.

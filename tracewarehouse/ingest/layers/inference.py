@@ -45,7 +45,8 @@ class ProgramLayers:
         refusal: why no layers are inferred; None if they are.
         layer: layer by instruction id; instructions in no layer are absent; empty if refused.
         part: part by instruction id, for instructions in a layer.
-        in_loop: the places of instructions in loops over layers, by instruction id; if there are any, `layer` is empty.
+        in_loop: the places of instructions in loops over layers, by instruction id; if there are any, `layer` has only
+            those of layers that the compiler has taken out of the loops.
         instructions: the instructions that it runs, by id, ascending.
         has_layers: names state a layer, or it runs as many products as a model with a few layers.
     """
@@ -139,7 +140,8 @@ def _program_layers(
     if loops := find_layer_loops(executions, rows, model):
         in_loop = {i: place for loop in loops for i, place in loop.places.items()}
         count = max(loop.first + loop.count for loop in loops)
-        return ProgramLayers(program, share, count=count, confidence=1.0, in_loop=in_loop)
+        peeled = {i: layer for loop in loops for i, layer in loop.peeled.items()}
+        return ProgramLayers(program, share, count=count, confidence=1.0, layer=peeled, in_loop=in_loop)
     if share >= _MOSTLY:
         return ProgramLayers(program, share, is_marked=True)
     orders: dict[bytes, _Order] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from tracewarehouse.ingest.hlo.op_names import layer_and_part
 from tracewarehouse.ingest.layers.loops import MIN_PRODUCTS
 from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
 from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, find_copies, find_pieces
-from tracewarehouse.ingest.layers.sequence import Execution, OpSequence, op_kind
+from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, op_kind
 
 _FEW_PRODUCTS, _MAIN = 2, 0.5
 """Products of a body that is taken for a layer all the same if its loop takes at least this share of the time."""
@@ -47,17 +47,20 @@ class LayerLoop:
         first: the lowest layer that it runs.
         count: the number of its layers.
         places: the places of the instructions in its body, by instruction id.
+        peeled: layer by instruction id, of layers that the compiler has taken out of the loop; `count` has them too.
     """
 
     first: int
     count: int
     places: dict[int, LoopPlace]
+    peeled: dict[int, int]
 
 
 @dataclass(frozen=True)
 class _Body:
     """What a loop runs in an execution: each instruction once, in order of its first op, shape (n,)."""
 
+    number: int
     instruction: Int32
     sequence: OpSequence
     iterations: int
@@ -75,7 +78,8 @@ def find_layer_loops(
     """Find the loops over layers in the executions of a program, in order; none if no loop looks like one.
 
     Loops with the same number of iterations run the same layers, as those of prefill and decode in one program, or the
-    way back in training; others run further layers of the model, as those of dense and of sparse layers do.
+    way back in training; others run further layers of the model, as those of dense and of sparse layers do. So do those
+    that hold other weights, as the layers of an encoder and of a decoder.
     """
     whole = [e for e in executions if e.loops is not None and not e.is_cut and not e.has_loop]
     whole = whole or [e for e in executions if e.loops is not None and not e.has_loop]
@@ -87,19 +91,94 @@ def find_layer_loops(
     found = [b for b in found if alike[b.iterations, b.products] < MIN_LAYERS]  # more are loops within the layers
     each = [(b, copy) for b in found if (copy := _copies(b, rows, model)) is not None]
     bodies, copies = [b for b, _ in each], [copy for _, copy in each]
-    counts = [b.iterations * (int(copy.max(initial=0)) + 1) for b, copy in zip(bodies, copies, strict=True)]
+    looped = [b.iterations * (int(copy.max(initial=0)) + 1) for b, copy in zip(bodies, copies, strict=True)]
+    peeled = [
+        ([], []) if n == model.layers or b.is_backward or sum(looped) == model.layers else _peeled(longest, b, rows)
+        for b, n in zip(bodies, looped, strict=True)
+    ]
+    counts = [len(before) + n + len(after) for n, (before, after) in zip(looped, peeled, strict=True)]
     are_one_stack = model.layers is not None and sum(counts) == model.layers
     loops: list[LayerLoop] = []
-    first_of: dict[int, int] = {}
+    stacks: list[tuple[int, Counter[str], int]] = []
     reached = 0
-    for body, copy, count in zip(bodies, copies, counts, strict=True):
+    for body, copy, count, own, (before, after) in zip(bodies, copies, counts, looped, peeled, strict=True):
+        weights = _weights(body, rows)
+        same = [at for n, others, at in stacks if n == count and (not weights or not others or weights == others)]
         first = reached
-        if not are_one_stack and (count in first_of or count == model.layers):
-            first = first_of.get(count, 0)
-        first_of.setdefault(count, first)
+        if not are_one_stack and (same or count == model.layers):
+            first = same[0] if same else 0
+        stacks.append((count, weights, first))
         reached = max(reached, first + count)
-        loops.append(LayerLoop(first, count, _places(body, rows, copy, first, count)))
+        alone = {i: first + k for k, ids in enumerate(before) for i in ids}
+        alone |= {i: first + len(before) + own + k for k, ids in enumerate(after) for i in ids}
+        loops.append(LayerLoop(first, count, _places(body, rows, copy, first + len(before), own), alone))
     return loops
+
+
+def _weights(body: _Body, rows: Sequence[InstructionRow]) -> Counter[str]:
+    """Return the shapes of the stacked weights that a loop carries, one for each iteration; none if nothing tells them.
+
+    Caches of keys and values are stacked too, and have more dimensions than weights.
+    """
+    loop = rows[body.number].hlo if body.number < len(rows) else None
+    if loop is None or loop.opcode != "while":
+        return Counter()
+    arrays = [leaf for leaf in loop.shape.leaves if len(leaf.dimensions) in (2, 3)]
+    return Counter(leaf.text for leaf in arrays if leaf.dimensions[0] == body.iterations)
+
+
+def _peeled(e: Execution, body: _Body, rows: Sequence[InstructionRow]) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the instructions of each layer that stands before a loop and is like its body, and of each behind it.
+
+    Such a layer has the products of the body in the same order, next to the loop. Other ops count to it that lie
+    between them, or at its ends as in the body.
+    """
+    if e.loops is None:
+        return [], []
+    ids, own = e.instruction_id.tolist(), body.instruction.tolist()
+    kinds = {i: op_kind(rows[i]) for i in {*ids, *own}}
+    products = [k for k, i in enumerate(own) if kinds[i].contracts and not kinds[i].collective]
+    if len(products) < MIN_PRODUCTS:
+        return [], []
+    wanted = [kinds[own[k]].coarse for k in products]
+    usual = {kinds[i].coarse for i in own}
+    inside = np.flatnonzero(e.loops.loop == body.number)
+    free = np.flatnonzero(e.loops.loop < 0)
+    before = [ids[k] for k in free[free < inside[0]].tolist()[::-1]]
+    after = [ids[k] for k in free[free > inside[-1]].tolist()]
+    return (
+        _copies_of(before, kinds, wanted[::-1], usual, products[0], is_back=True)[::-1],
+        _copies_of(after, kinds, wanted, usual, len(own) - 1 - products[-1]),
+    )
+
+
+def _copies_of(
+    ops: Sequence[int], kinds: Mapping[int, Kind], wanted: list[str], usual: set[str], trail: int, is_back: bool = False
+) -> list[list[int]]:
+    """Return the instructions of the layers that follow each other from the first op on.
+
+    Args:
+        ops: instructions, from the loop away.
+        kinds: their kinds.
+        wanted: families of the products of a layer, in the order of `ops`.
+        usual: families of all ops of a layer.
+        trail: how many ops of a layer may lie behind its last product.
+        is_back: the ops run backwards, so that a layer ends before a collective, which is of what comes before it.
+    """
+    found: list[list[int]] = []
+    low = 0
+    is_product = [kinds[i].contracts and not kinds[i].collective for i in ops]
+    while True:
+        at = [k for k in range(low, len(ops)) if is_product[k]][: len(wanted)]
+        if not at or [kinds[ops[k]].coarse for k in at] != wanted:
+            return found
+        end = at[-1] + 1
+        while end < min(len(ops), at[-1] + 1 + trail) and kinds[ops[end]].coarse in usual and not is_product[end]:
+            if is_back and kinds[ops[end]].collective:
+                break
+            end += 1
+        found.append(list(ops[low:end]))
+        low = end
 
 
 def _bodies(e: Execution, rows: Sequence[InstructionRow]) -> list[_Body]:
@@ -119,7 +198,7 @@ def _bodies(e: Execution, rows: Sequence[InstructionRow]) -> list[_Body]:
         sequence = OpSequence.from_kinds([op_kind(rows[i]) for i in ids.tolist()], time)
         back = [bool(rows[i].op_name and "transpose(" in (rows[i].op_name or "")) for i in ids.tolist()]
         is_backward = float(time[back].sum()) > time.sum() / 2
-        body = _Body(ids, sequence, int(iteration[at].max()) + 1, is_backward)
+        body = _Body(number, ids, sequence, int(iteration[at].max()) + 1, is_backward)
         is_main = float(time.sum()) >= _MAIN * float(e.self_ps.sum())
         if body.iterations > 1 and body.products >= (_FEW_PRODUCTS if is_main else MIN_PRODUCTS):
             found.append(body)
@@ -153,6 +232,8 @@ def _copies(body: _Body, rows: Sequence[InstructionRow], model: KnownModel) -> I
         return None
     marks = np.array([-1 if layer is None else layer for layer, _ in told], np.int64)
     if sequence.time[marks >= 0].sum() < _MOSTLY * sequence.time.sum():
+        if not body.is_backward and _ends_in_head(body, rows):
+            return None
         copies = find_copies(sequence)
         if copies.any() or (pieces := find_pieces(sequence)).confidence < MIN_CONFIDENCE:
             return copies
@@ -166,6 +247,22 @@ def _copies(body: _Body, rows: Sequence[InstructionRow], model: KnownModel) -> I
     for i in np.flatnonzero(marks < 0).tolist():  # in the layer of the op before it
         copy[i] = copy[i - 1] if i else 0
     return copy
+
+
+def _ends_in_head(body: _Body, rows: Sequence[InstructionRow]) -> bool:
+    """Whether the last product of a body is an output head: its result has a width that nothing before it has.
+
+    The last product of a layer gives back what the layer began with.
+    """
+    ids = body.instruction.tolist()
+    last = int(np.flatnonzero(body.sequence.contracts & ~body.sequence.collective)[-1])
+    hlo = rows[ids[last]].hlo
+    if hlo is None or not hlo.shape.dimensions or any(rows[i].hlo is None for i in ids[last:]):
+        return False  # a kernel of unknown shape may be a product
+    before = [rows[i].hlo for i in ids[:last]]
+    shapes = [s for h in before if h for s in (h.shape, *h.operand_shapes) if s is not None]
+    widths = {d for s in shapes for leaf in (s.leaves or (s,)) for d in leaf.dimensions}
+    return hlo.shape.dimensions[-1] not in widths
 
 
 def _places(body: _Body, rows: Sequence[InstructionRow], copy: Int64, first: int, count: int) -> dict[int, LoopPlace]:

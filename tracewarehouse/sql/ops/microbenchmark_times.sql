@@ -5,8 +5,8 @@ description: >
   jit_micro.<kind>.<class>.<what>.
 notes: >
   An execution of a collective shows the shortest time over its ranks. A chain of fusions shows its inner ones, whose
-  operands and results are in the same memory. A program of the host shows how long the device was idle before it. Any
-  other program shows its longest op.
+  operands and results are in the same memory. A program of the host shows how long the device was idle before it; the
+  op of the one with one argument is a fusion in HBM. Any other program shows its longest op.
 ---*/
 WITH ops AS (
   SELECT
@@ -27,6 +27,10 @@ shown AS (
   SELECT run_id, device_id, module, kind, idle_before_ps AS time_ps
   FROM ops
   WHERE kind = 'host' AND place = 1 AND turn > 1 AND idle_before_ps IS NOT NULL
+  UNION ALL
+  SELECT run_id, device_id, 'jit_micro.fusion.hbm.8x128' AS module, 'fusion' AS kind, self_ps AS time_ps
+  FROM ops
+  WHERE module = 'jit_micro.host.arguments.1'
   UNION ALL
   SELECT run_id, device_id, module, kind, MAX(self_ps) AS time_ps
   FROM ops

@@ -78,6 +78,53 @@ VERBS = {
     ),
     "compute tpus queued-resources delete": Verb((1, 1), "zone", "async force", ("zone",)),
     "compute tpus queued-resources describe": Verb((1, 1), "zone", "", ("zone",)),
+    "compute resource-policies create workload-policy": Verb(
+        (1, 1),
+        "type accelerator-topology accelerator-topology-mode max-topology-distance description region",
+        "",
+        ("type",),
+    ),
+    "compute resource-policies delete": Verb((1, 99), "region"),
+    "compute instance-templates create": Verb(
+        (1, 1),
+        "instance-template-region machine-type image image-project image-family boot-disk-size boot-disk-type disk "
+        "create-disk maintenance-policy provisioning-model instance-termination-action max-run-duration labels network "
+        "subnet region service-account scopes metadata metadata-from-file tags reservation reservation-affinity "
+        "accelerator description",
+        "preemptible no-address no-scopes no-service-account",
+    ),
+    "compute instance-templates delete": Verb((1, 99), "region"),
+    "compute instance-groups managed create": Verb(
+        (1, 1),
+        "size template zone region zones target-size-policy-mode default-action-on-vm-failure workload-policy "
+        "base-instance-name description health-check initial-delay instance-redistribution-type "
+        "target-distribution-shape",
+        "force-update-on-repair",
+        ("size", "template"),
+    ),
+    "compute instance-groups managed describe": Verb((1, 1), "zone region"),
+    "compute instance-groups managed delete": Verb((1, 99), "zone region"),
+    "compute instance-groups managed list": Verb((0, 99), f"{_LIST} zones regions regexp", "uri"),
+    "compute instance-groups managed list-instances": Verb((1, 1), "zone region filter limit page-size sort-by", "uri"),
+    "compute instance-groups managed wait-until": Verb(
+        (1, 1), "zone region timeout", "stable version-target-reached all-instances-config-effective"
+    ),
+    "compute ssh": Verb(
+        (1, 1),
+        "zone command ssh-flag ssh-key-file ssh-key-expiration ssh-key-expire-after strict-host-key-checking container",
+        "dry-run force-key-file-overwrite internal-ip plain tunnel-through-iap troubleshoot",
+    ),
+    "compute scp": Verb(
+        (2, 99),
+        "zone scp-flag port ssh-key-file ssh-key-expiration ssh-key-expire-after strict-host-key-checking",
+        "recurse compress dry-run force-key-file-overwrite internal-ip plain tunnel-through-iap",
+    ),
+    "compute machine-types describe": Verb((1, 1), "zone"),
+    "compute machine-types list": Verb((0, 99), f"{_LIST} zones regexp", "uri"),
+    "compute images describe-from-family": Verb((1, 1), "zone"),
+    "compute images list": Verb((0, 99), "filter limit page-size sort-by regexp", "uri no-standard-images"),
+    "beta services identity create": Verb((0, 0), "service folder organization", "", ("service",)),
+    "projects get-iam-policy": Verb((1, 1), "filter limit page-size sort-by"),
     "compute disks describe": Verb((1, 1), "zone region"),
     "compute disks create": Verb(
         (1, 99),

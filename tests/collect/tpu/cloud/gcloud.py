@@ -1,5 +1,7 @@
 """A stand-in for gcloud whose cloud is a folder; what gcloud would refuse, it refuses in the same words.
 
+Here are the commands of the Cloud TPU API and of the project; instance_groups.py has those of Compute Engine's groups.
+
 It knows the flags of each command (flags.py), zones, accelerator types, software versions, disks and networks. Virtual
 machines are folders, on which commands run in bash, with the tools of host.py first on PATH. `faults.json` says what
 fails: see Cloud.fault.
@@ -18,6 +20,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -145,7 +148,8 @@ def main(arguments: list[str]) -> None:
             refuse(found["text"], found["code"] if verb in ("ssh", "scp") else 1)
         else:
             flags["lose"] = found["text"]
-    handler = globals().get(command.replace(" ", "_").replace("-", "_"))
+    name = command.replace(" ", "_").replace("-", "_")
+    handler = globals().get(name) or getattr(import_module("instance_groups"), name, None)
     if handler is None:
         refuse("this stand-in checks the flags of this command only; it does nothing")
     handler(positional, flags)
@@ -488,6 +492,29 @@ def services_list(positional: list[str], flags: dict[str, str]) -> None:
 def services_enable(positional: list[str], flags: dict[str, str]) -> None:
     """Enable services."""
     change(positional, flags, "services", None)
+
+
+AGENT = "service-1@cloud-tpu.iam.gserviceaccount.com"
+"""The identity with which the Cloud TPU API acts in the project, by its number."""
+
+
+def beta_services_identity_create(positional: list[str], flags: dict[str, str]) -> None:
+    """Create the identity of a service, which must be enabled."""
+    if flags["service"] not in read("project.json", {})["services"]:
+        refuse(f"PERMISSION_DENIED: Service {flags['service']} is not enabled")
+    if flags["service"] == "tpu.googleapis.com":
+        change([AGENT], flags, "identities", None)
+    print(f"Service identity created: {AGENT}")
+
+
+def projects_get_iam_policy(positional: list[str], flags: dict[str, str]) -> None:
+    """Print who has which role."""
+    if flags.get("format") != "json":
+        refuse("this stand-in prints JSON only")
+    members = [f"serviceAccount:{name}" for name in read("project.json", {})["identities"]]
+    bindings = [{"role": "roles/owner", "members": ["user:student@example.com"]}]
+    bindings += [{"role": "roles/tpu.serviceAgent", "members": members}] if members else []
+    print(json.dumps({"bindings": bindings}))
 
 
 def auth_list(positional: list[str], flags: dict[str, str]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from gcloud import CLOUD, fault, preempt, read, write
 
 HOME, WORKER, MACHINE = Path(os.environ["HOME"]), os.environ["FAKE_WORKER"], os.environ["FAKE_MACHINE"]
-TORCH_XLA = "torch_xla[tpu,pallas]==2.9.0"
+STACKS = {"torch_xla[tpu,pallas]==2.9.0": "[collect]", "jax[tpu]": "[jax]"}
+"""Stacks with the TPU driver, and the extra of the package that goes with each."""
 
 
 def link(name: str, where: Path) -> None:
@@ -24,6 +25,7 @@ def link(name: str, where: Path) -> None:
 def python3(arguments: list[str]) -> int:
     """The image's own Python, which brings uv."""
     assert arguments == ["-m", "pip", "install", "--user", "--quiet", "uv"], arguments
+    assert os.environ["PIP_BREAK_SYSTEM_PACKAGES"] == "1"  # the pip of Ubuntu 24.04 installs nothing without it
     link("uv", HOME / ".local/bin/uv")
     return 0
 
@@ -35,9 +37,8 @@ def uv(arguments: list[str]) -> int:
         Path(arguments[5], "bin").mkdir(parents=True, exist_ok=True)
         return 0
     assert arguments[:4] == ["pip", "install", "--quiet", "--python"], arguments
-    python, package, torch = arguments[4:]
-    assert torch == TORCH_XLA, torch
-    name = package.removesuffix("[collect]")
+    python, package, stack = arguments[4:]
+    name = package.removesuffix(STACKS[stack])
     assert name != package
     if name.startswith("./") and not (HOME / name).is_file():
         print(f"error: Distribution not found at: {name}", file=sys.stderr)

@@ -1,0 +1,89 @@
+"""Finds the collectives of a program, in all their forms, on the devices of the slice that it runs on."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+from tracewarehouse.ingest.hlo.collectives import DCN, KINDS, find_collective
+from tracewarehouse.ingest.hlo.instruction import with_logical_numbers
+from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.opcodes import base_opcode, is_spread_step
+from tracewarehouse.ingest.hlo.schedule import Schedule, ScheduledOp
+from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
+from tracewarehouse.predict.machine import Machine
+
+
+class PlacedCollective(NamedTuple):
+    """A collective of a program.
+
+    Attributes:
+        time: how long it takes.
+        direction: 1 or -1 for pairs that send ahead or back in the order of the devices, which do not meet; else 0.
+        group_size: devices of its first group.
+    """
+
+    time: TimeRange
+    direction: int
+    group_size: int
+
+
+class ProgramCollectives:
+    """The collectives of a program.
+
+    Args:
+        module: the program, whose device assignment says which devices its groups name.
+        schedule: its ops.
+        machine: what it runs on.
+    """
+
+    def __init__(self, module: HloModule, schedule: Schedule, machine: Machine) -> None:
+        self._module, self._schedule, self._machine = module, schedule, machine
+        self._found: dict[str, PlacedCollective | None] = {}
+        self._times: dict[SliceCollective, TimeRange] = {}
+
+    def find(self, op: ScheduledOp) -> PlacedCollective | None:
+        """Return the collective within the slice that an op is, carries or starts; None if it is none."""
+        if op.name not in self._found:
+            self._found[op.name] = self._placed(op)
+        return self._found[op.name]
+
+    @cached_property
+    def filled(self) -> float:
+        """The share of the rows of other devices that arrive: all send as many if the experts have equal loads.
+
+        The buffers of a ragged all-to-all have room for all rows of all devices of its group.
+        """
+        ragged = (op for op in self._schedule.ops(self._schedule.entry) if op.opcode == "ragged-all-to-all")
+        return 1 / max((found.group_size for op in ragged if (found := self.find(op))), default=1)
+
+    def _placed(self, op: ScheduledOp) -> PlacedCollective | None:
+        if not any(base_opcode(opcode) in KINDS for opcode in (op.opcode, *self._schedule.opcodes(op))):
+            return None
+        stated = self._module.instruction(op.name)
+        if stated is None or is_spread_step(stated):
+            return None
+        found = find_collective(with_logical_numbers(stated, *self._module.device_counts))
+        if found is None or found.link == DCN:
+            return None
+        says = next((each for each in (op, *self._schedule.inside(op)) if each.emitter), op)
+        collective = SliceCollective(
+            found.kind,
+            found.message_bytes or 0,
+            self._on_devices(found.members or ()),
+            found.pairs is not None,
+            says.emitter,
+            says.strategy,
+            says.debug,
+            op.thread == "sparsecore",
+        )
+        if collective not in self._times:
+            self._times[collective] = collective_time(self._machine, collective)
+        ahead = sum(1 if b > a else -1 for a, b in collective.groups) if collective.is_pairs else 0
+        return PlacedCollective(self._times[collective], (ahead > 0) - (ahead < 0), len(collective.groups[0]))
+
+    def _on_devices(self, members: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        """Return groups of logical numbers as groups of devices; none means one group of all."""
+        places = self._module.assignment
+        groups = members or (tuple(range(self._machine.topology.devices)),)
+        return tuple(tuple(places[n] if n < len(places) else n for n in group) for group in groups)
