@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from itertools import combinations
 from math import inf
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +93,15 @@ def test_the_rule_of_a_model_and_its_devices_of_eight(model: str, routing: Routi
     architecture = model_architecture(model)
     assert Routing.of(architecture.config, architecture.num_experts or 0) == routing
     assert (routing.mean_devices(8), routing.most_devices(8)) == (pytest.approx(mean, abs=1e-3), most)
+
+
+def test_a_folder_that_leaves_out_its_groups_has_those_of_deepseek_v3(tmp_path: Path) -> None:
+    config = {**model_architecture("deepseek-ai/DeepSeek-V3.1-Base").config, "model_type": "deepseek_v3"}
+    for absent in ({"n_group", "topk_group"}, {"topk_group"}, set()):
+        (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in absent}))
+        assert Routing.of(model_architecture(str(tmp_path)).config, 256) == Routing(256, 8, 8, 4)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"n_group": 16, "topk_group": 2}))
+    assert Routing.of(model_architecture(str(tmp_path)).config, 256) == Routing(256, 8, 16, 2)
 
 
 def test_places_of_the_capacity_form_beside_the_devices_of_a_token() -> None:

@@ -30,7 +30,8 @@ def test_tensor_parallelism_reduces_twice_a_layer() -> None:
 
 def test_experts_are_there_in_all_layers_but_the_first() -> None:
     # One dense layer: 2 reductions. Two layers of experts: attention, shared and routed experts each.
-    assert promised_collectives(run_spec(model="deepseek_v3", mesh="ep=2,tp=2", layers=3, output_length=1)) == [
+    fields = {"model": "deepseek_v3", "mesh": "ep=2,tp=2", "layers": 3, "output_length": 1, "capacity_factor": 1.25}
+    assert promised_collectives(run_spec(**fields)) == [
         promised("prefill", "all-reduce", "tp", 2 + 3 * 2),
         promised("prefill", "all-to-all", "ep", 4),
     ]

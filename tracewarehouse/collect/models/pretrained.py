@@ -126,6 +126,8 @@ class PretrainedModel(ModelFields, BaseModel):
         fields.setdefault("tie_word_embeddings", False)
         if "num_local_experts" in fields:  # as newer versions of transformers write it
             fields.setdefault("num_experts", fields["num_local_experts"])
+        if architecture == "deepseek_v3":  # as transformers fills in what a folder leaves out
+            fields = {"n_group": 8, "topk_group": 4} | fields
         needed = (*_NEEDED[architecture], *_ALWAYS)
         config = {field: fields[field] for field in (*needed, *_FURTHER) if field in fields}
         try:

@@ -158,7 +158,7 @@ RUNS = _table(
     num_params_embedding  BIGINT   Parameters of the embedding tables. [parameters]
     has_tied_embeddings   BOOLEAN  True if the output head is the embedding table, so that the parameters count it once.
     capacity_factor       VARCHAR  Places of an expert over its mean share of the tokens, such as 1.25; inf if no token
-        is dropped. NULL without experts, or where not known.
+        is dropped. NULL without experts, where they have no places, or where not known.
     mesh                  VARCHAR  Mesh axes and sizes, outermost first, such as 'dp=2,tp=2'.
     pp                    INTEGER  Size of the pipeline-parallel axis.
     dp                    INTEGER  Size of the data-parallel axis.
