@@ -13,22 +13,18 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from tracewarehouse.cli import app
-from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, compile_ahead, compile_all
+from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration, compile_ahead, compile_all
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import memory_need
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
-from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
 from tracewarehouse.ingest.hlo.program import CLASSES
 from tracewarehouse.warehouse import open_warehouse
@@ -272,10 +268,11 @@ def test_many_runs_share_processes_and_none_fails_for_another(tmp_path: Path) ->
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\nexec {sys.executable} {tmp_path}/compiler.py\n')
     python.chmod(0o755)
-    runs = [(run_spec(backend="jax", mesh="tp=8", batch=b), "v6e:2x4") for b in (8, 16, 24, 8, 32, 40, 8)]
-    runs.insert(1, (run_spec(backend="jax", mesh="tp=8", batch=8), "v6e:2x2"))
-    told = [(r.spec.batch, r.refused, [s.memory["arguments"] for s in r.steps]) for r in _all(runs, tmp_path, python)]
-    assert told == [
+    runs = [_on_v6e(batch) for batch in (8, 16, 24, 8, 32, 40, 8)]
+    runs.insert(1, _on_v6e(8, "v6e:2x2"))
+    told = _all(runs, tmp_path, python)
+    assert [r.configuration for r in told] == runs
+    assert [(r.configuration.spec.batch, r.refused, [s.memory["program"] for s in r.steps]) for r in told] == [
         (8, None, [8, 8]),
         (8, "topology v6e:2x2 has 4 chips, and tp=8 is a mesh of 8", []),
         (16, "compiling for v6e:2x4 failed: exit code -9", []),
@@ -297,11 +294,15 @@ def test_a_compiler_that_says_nothing_is_not_asked_for_ever(tmp_path: Path) -> N
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 0\n")
     python.chmod(0o755)
-    runs = [(run_spec(backend="jax", mesh="tp=8", batch=b), "v6e:2x4") for b in (8, 16)]
+    runs = [_on_v6e(batch) for batch in (8, 16)]
     assert [r.refused for r in _all(runs, tmp_path, python)] == ["compiling for v6e:2x4 failed: exit code 0"] * 2
 
 
-def _all(runs: list[tuple[RunSpec, str]], folder: Path, python: Path) -> list[CompiledRun]:
+def _on_v6e(batch: int, topology: str = "v6e:2x4") -> Configuration:
+    return Configuration(run_spec(backend="jax", mesh="tp=8", batch=batch), topology)
+
+
+def _all(runs: list[Configuration], folder: Path, python: Path) -> list[CompiledRun]:
     return list(compile_all(runs, folder / "compiled", str(python)))
 
 
@@ -309,51 +310,20 @@ def _all(runs: list[tuple[RunSpec, str]], folder: Path, python: Path) -> list[Co
 def test_a_program_is_compiled_once(tmp_path: Path, python: str) -> None:
     """The second time nothing is compiled: the kept programs are taken, whatever is in them; refusals too."""
     spec, kept = run_spec(backend="jax", mesh="tp=4", batch=8, output_length=1), tmp_path / "kept"
-    [first] = compile_all([(spec, "v6e:2x2")], tmp_path / "first", python, kept)
+    [first] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "first", python, kept)
     [folder] = kept.iterdir()
     assert (folder / "program.hlo.pb.gz").read_bytes() == first.steps[0].file.read_bytes()
     (folder / "program.hlo.pb.gz").write_bytes(b"kept")
-    [second] = compile_all([(spec, "v6e:2x2")], tmp_path / "second", python, kept)
+    [second] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "second", python, kept)
     assert (second.steps[0].file.read_bytes(), second.steps[0].memory) == (b"kept", first.steps[0].memory)
     assert (second.steps[0].file.parent / "manifest.json").exists()
     (folder / "refused.txt").write_text("too large")
-    [third] = compile_all(
-        [
-            (spec, "v6e:2x2"),
-        ],
-        tmp_path / "third",
-        python,
-        kept,
-    )
+    [third] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "third", python, kept)
     assert third.refused == "compiling for v6e:2x2 failed: too large"
-    [other] = compile_all([(spec.model_copy(update={"batch": 16}), "v6e:2x2")], tmp_path / "fourth", python, kept)
+    larger = Configuration(spec.model_copy(update={"batch": 16}), "v6e:2x2")
+    [other] = compile_all([larger], tmp_path / "fourth", python, kept)
     assert other.refused is None
     assert len(list(kept.iterdir())) == 2
-
-
-@pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_traces: Path) -> Callable[..., str]:
-    """Gives what `tw plan` prints of a step that the compiler has made for a chip."""
-    program = shared_traces / "tpu-hlo" / "llama-tp8.decode.v6e-2x4.hlo.pb.gz"
-    if not program.exists():
-        pytest.skip("the compiled programs are not here")
-
-    def printed(chip: str, memory: dict[str, int], *arguments: str) -> str:
-        step = CompiledStep("decode", program, chip, memory)
-        monkeypatch.setattr("tracewarehouse.collect.ahead_of_time.compile_ahead", lambda *_: [step])
-        result = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *arguments, "--batch", "8"])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return printed
-
-
-def test_plan_prints_memory_and_traffic_of_each_step(planned: Callable[..., str]) -> None:
-    memory = {"arguments": 40 * 10**9, "outputs": 10**9, "aliased": 10**9, "temporaries": 10**9, "program": 0}
-    said = planned("TPU v6e", memory, "llama", "--mesh", "tp=8", "--topology", "v6e:2x4")
-    assert "41 GB per device" in said
-    assert "does not fit a device of TPU v6e" in said
-    assert "  all-reduce\ttp\t4 per step\t16384 message bytes\t28672 bytes sent per chip\n" in said
 
 
 def test_donated_arguments_and_source_files_of_a_dump() -> None:
@@ -373,14 +343,3 @@ def test_a_module_becomes_a_proto_that_reads_back() -> None:
 def test_memory_of_a_chip_counts_donated_outputs_once(tmp_path: Path) -> None:
     memory = json.loads('{"arguments": 10, "outputs": 4, "aliased": 3, "temporaries": 5, "program": 2}')
     assert CompiledStep("decode", tmp_path, "TPU v5e", memory).bytes_per_device == 18
-
-
-def test_plan_says_whether_the_whole_model_fits_where_a_part_was_compiled(planned: Callable[..., str]) -> None:
-    memory = {"arguments": 4 * 10**9, "outputs": 0, "aliased": 0, "temporaries": 0, "program": 0}
-    model = ["deepseek-ai/DeepSeek-V3.1-Base", "--mesh", "ep=2,tp=4", "--topology", "v5e:2x4"]
-    printed = planned("TPU v5e", memory, *model, "--layers", "4")
-    said = re.search(r"4 of 61 layers; the whole model needs (\d+) GB and does not fit a device of TPU v5e", printed)
-    assert said is not None, printed
-    # 57 layers more, of 256 experts with three matrices of 7168 x 2048 in bfloat16 each, over 8 devices
-    assert int(said[1]) > 4 + 57 * 256 * 3 * 7168 * 2048 * 2 / 8 / 1e9
-    assert "-l4" in printed

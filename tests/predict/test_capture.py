@@ -11,19 +11,28 @@ The decode step is the same with times of a tenth, for a layer that was compiled
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.predict.programs import program
+from tracewarehouse.exports.ccl_bench.row import write_row
+from tracewarehouse.exports.chakra import export_chakra
+from tracewarehouse.exports.chrome import chrome_text
+from tracewarehouse.exports.perfetto.export import export_perfetto
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.capture_comparison import compare_with_capture
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.predict.capture import PredictedStep, write_capture
 from tracewarehouse.predict.timeline import Queue, TimedOp
+from tracewarehouse.queries.run_summary import labelled, title
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 US = 1_000_000
@@ -120,7 +129,13 @@ def test_the_run_says_that_it_is_predicted(warehouse: Warehouse) -> None:
         "FROM main.predictions ORDER BY phase DESC"
     ).rows()
     assert told == [(p, "v6e:1x2", 1, 2, 1, 3_000, 1.0) for p in ("prefill", "decode")]
-    assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
+    flags = warehouse.query("SELECT flag, detail FROM main.quality_flags").rows()
+    assert flags == [("predicted", "for v6e:1x2, by version 1 of the rules")]
+    assert str(warehouse.query("SELECT tpot_ms, run_id FROM metrics.tpot").flagged_runs[0]).endswith("(predicted)")
+    summary = warehouse.summary("small-tp2-predicted")
+    assert summary.facts["origin"] == "predicted"
+    assert title(summary.facts) == "small-tp2-predicted (predicted)"
+    assert ("Captured", "no, predicted from compiled programs: nothing ran; 38 events") in labelled(summary.facts)
 
 
 def test_its_ops_have_the_times_that_were_predicted(warehouse: Warehouse) -> None:
@@ -212,6 +227,45 @@ def test_what_only_a_recording_shows_is_refused(warehouse: Warehouse) -> None:
     assert all("the run is predicted" in reason for _, reason in rows)
     names = ", ".join(f"'{metric}'" for metric in refused)
     assert warehouse.query(f"SELECT * FROM metrics.all_values WHERE metric IN ({names})").rows() == []
+
+
+def test_exports_say_that_it_is_predicted(warehouse: Warehouse, tmp_path: Path) -> None:
+    chrome = b"".join(chrome_text(warehouse, warehouse.run("small-tp2-predicted").run_id, ["predicted"]))
+    events = json.loads(chrome)["traceEvents"]
+    processes = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert processes == {"predicted /device:TPU:0", "predicted /device:TPU:1"}
+    trace = export_perfetto(warehouse, ["small-tp2-predicted"], tmp_path / "a.pftrace.gz")
+    content = gzip.decompress(trace.read_bytes())
+    assert b"small-tp2-predicted (predicted)" in content
+    assert b"device 1, on host predicted" in content
+    chakra = export_chakra(warehouse, "small-tp2-predicted", tmp_path / "chakra")
+    assert all("predicted" in f.name for f in chakra.files if f.suffix == ".et")
+    assert "the run is predicted" in chakra.warnings[0]
+    row = write_row(warehouse, warehouse.run("small-tp2-predicted"), tmp_path / "small-tp2-predicted-tpu")
+    assert row.card["description"].startswith("predicted, not measured")
+    assert "predicted, not measured" in row.warnings[0]
+
+
+def test_a_chrome_trace_of_it_is_predicted_again(warehouse: Warehouse, tmp_path: Path) -> None:
+    run = warehouse.run("small-tp2-predicted")
+    (tmp_path / "small.trace.json").write_bytes(b"".join(chrome_text(warehouse, run.run_id, ["predicted"])))
+    told = (
+        "SELECT origin, basis, low_ps, high_ps, is_extrapolated, COUNT(*) FROM main.runs JOIN main.ops USING (run_id) "
+    )
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        opened.ingest(tmp_path / "small.trace.json")
+        assert opened.query(f"{told} GROUP BY ALL ORDER BY ALL").rows() == (
+            warehouse.query(f"{told} GROUP BY ALL ORDER BY ALL").rows()
+        )
+        assert opened.query("SELECT * EXCLUDE (run_id) FROM main.predictions ORDER BY phase").rows() == (
+            warehouse.query("SELECT * EXCLUDE (run_id) FROM main.predictions ORDER BY phase").rows()
+        )
+
+
+def test_the_run_holds_all_of_its_capture(warehouse: Warehouse, tmp_path: Path) -> None:
+    comparison = compare_with_capture(find_captures(write(tmp_path))[0], warehouse.lake.warehouse)
+    assert comparison.differences == []
+    assert sum(line.events for line in comparison.counts) == 38
 
 
 def test_the_same_prediction_gives_the_same_bytes(tmp_path: Path) -> None:

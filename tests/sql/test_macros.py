@@ -441,3 +441,32 @@ def test_links_twice_as_fast_save_half_of_what_is_exposed_unless_a_fit_says_less
     fitted = values("r", "ici_bandwidth_utility", [12.5], phase="decode", factor="2")
     fill(connection, given | {"metric_values": fitted})
     assert dict(connection.execute(sql).fetchall())["ICI links twice as fast"] == pytest.approx(0.125)
+
+
+def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connection: duckdb.DuckDBPyConnection) -> None:
+    work = {"model": "m", "batch_size": 8, "input_length": 16, "output_length": 4, "manifest": '{"spec": {"tp": 2}}'}
+    ids = {"real": "recorded", "again": "recorded", "said": "predicted", "twice": "predicted", "faster": "predicted"}
+    rates = {"real": 50, "again": 40, "said": 100, "twice": 100, "faster": 200}
+    given: dict[str, Any] = {
+        "runs": [work | {"run_id": run, "origin": origin} for run, origin in ids.items()],
+        "devices": [{"run_id": run, "device_id": 0, "kind": "v"} for run in ids],
+        "predictions": [
+            {"run_id": run, "phase": "decode", "topology": "v6e:1x1", "ici_factor": 2 if run == "faster" else 1}
+            for run in ("said", "twice", "faster")
+        ],
+        "metric_values": [
+            row
+            for run, rate in rates.items()
+            for row in (*values(run, "throughput", [rate]), *values(run, "tpot", [1000 / rate], clock="device"))
+        ],
+    }
+    fill(connection, given)
+    points = connection.execute(f"SELECT run_id, series, is_on_front FROM macros.run_points({list(ids)})").fetchall()
+    assert {(run, series, front) for run, series, front in points} == {
+        ("real", "m", True), ("again", "m", False), ("said", "m, predicted", False), ("twice", "m, predicted", False),
+        ("faster", "m, predicted", True),
+    }  # fmt: skip
+    same = dict(connection.execute("SELECT run_id, configuration FROM macros.configurations()").fetchall())
+    assert same["real"] == same["again"]
+    assert same["said"] == same["twice"]
+    assert len({same["real"], same["said"], same["faster"]}) == 3

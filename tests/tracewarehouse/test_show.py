@@ -93,6 +93,7 @@ def test_an_inferred_mesh_says_how_sure_it_is() -> None:
          "layer_coverage")
     )  # fmt: skip
     facts |= {"mesh": "?=2,dp=4", "mesh_source": "inferred", "mesh_confidence": 0.39, "backend": "tpu", "devices": 1}
+    facts["origin"] = "recorded"
     facts |= {"chips": 1, "hosts": 1, "steps": 0, "captured_ns": 2**70, "events": 3, "run_id": "r"}
     assert labelled(facts) == [
         ("Devices", "1 x TPU, 1 chip, 1 host"),

@@ -1,17 +1,20 @@
-"""`tw plan`: predict what a model's steps would do on a TPU slice, before there is one."""
+"""`tw plan`: predict how configurations of a study would do on TPU slices, before there is one."""
 
 from __future__ import annotations
 
+import itertools
+import re
+import shutil
 import sys
-import tempfile
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracewarehouse.cli.collect import (
     BackendOption,
-    BatchOption,
     CapacityFactorOption,
     InputLengthOption,
     LayersOption,
@@ -20,35 +23,60 @@ from tracewarehouse.cli.collect import (
     SequenceParallelismOption,
 )
 from tracewarehouse.cli.options import complete_runs
-from tracewarehouse.cli.output import say_note, status
+from tracewarehouse.cli.output import lasting_echo, say_note, status
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.ahead_of_time import CompiledStep
-    from tracewarehouse.collect.memory import MemoryNeed
-    from tracewarehouse.collect.run_spec import RunSpec
-    from tracewarehouse.warehouse import Warehouse
+    from tracewarehouse.comparison.study import Place
+
+_WIDTH = 100
+_UNKNOWN = "-"
 
 
 def plan(
     context: typer.Context,
-    model: Annotated[
-        str | None, typer.Argument(help="A model, as in `tw collect --model`.", show_default=False)
-    ] = None,
-    mesh: Annotated[str | None, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=4.")] = None,
-    topology: Annotated[
+    what: Annotated[
         str | None,
-        typer.Option(help="The slice as libtpu names it: v6e:2x4, v4:2x2x1, tpu7x:2x2x1 (two devices a chip)."),
+        typer.Argument(
+            metavar="MODEL|EXPERIMENT",
+            help="A model, as in `tw collect --model`; an experiment file, or the name of a ready-made one.",
+            show_default=False,
+        ),
     ] = None,
+    slices: Annotated[
+        str | None,
+        typer.Option(
+            help="Slices as libtpu names them, separated by commas: v6e:2x4, v4:2x2x1, tpu7x:2x2x1 (2 devices a chip)."
+        ),
+    ] = None,
+    meshes: Annotated[
+        str | None,
+        typer.Option(
+            help="Meshes, outermost axis first, separated by spaces: 'tp=8 dp=2,tp=4'. Default: all of dp and tp, or "
+            "of ep and tp with experts."
+        ),
+    ] = None,
+    batches: Annotated[str | None, typer.Option(help="Batches, in sequences, separated by commas: 1,8,32.")] = None,
     sequence_parallelism: SequenceParallelismOption = None,
     microbatches: MicrobatchesOption = None,
-    batch: BatchOption = None,
     input_length: InputLengthOption = None,
     output_length: OutputLengthOption = None,
     layers: LayersOption = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
     capacity_factor: CapacityFactorOption = None,
     backend: BackendOption = None,
-    python: Annotated[str, typer.Option(help="Python that has jax and libtpu.")] = sys.executable,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Compile all layers, not only as many as tell the others.")
+    ] = False,
+    ici_factor: Annotated[float, typer.Option(min=0.01, help="What if the links were so many times as fast?")] = 1.0,
+    hbm_factor: Annotated[float, typer.Option(min=0.01, help="What if the HBM were so many times as fast?")] = 1.0,
+    host_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that the host adds to each step.")] = 0.0,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=US", help="What if one execution of a kernel took so many microseconds?"),
+    ] = None,
+    chip_price: Annotated[
+        float | None, typer.Option(min=0, help="Dollars for an hour of a chip, in place of the list price.")
+    ] = None,
     calibrate: Annotated[
         str | None,
         typer.Option(
@@ -57,33 +85,40 @@ def plan(
             autocompletion=complete_runs,
         ),
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print all that is predicted as a JSON list.")] = False,
+    python: Annotated[str, typer.Option(help="Python that has jax and libtpu.")] = sys.executable,
 ) -> None:
-    """Compile a model's prefill and decode for a TPU slice that need not exist, and ingest both as runs without times.
+    """Predict how a model would run on TPU slices that need not exist, from what the TPU compiler makes of it.
 
-    Prints for each phase: run id, the memory per device that the compiler plans, and whether the whole model fits, also
-    where --layers compiles a part of it; then the collectives of a step and their traffic, by kind and mesh axis. The
-    backend is jax by default, which needs the extra `jax` in the interpreter of --python; torch_xla needs the extra
+    Compiles prefill and decode of every combination of batch with the meshes and slices that have as many devices, and
+    ingests each as a run with predicted times. Prints a row for each: its latencies with their ranges, throughput,
+    communication, utilization, memory and cost, or why it cannot be. --json has more. Of a large model few layers are
+    compiled. Programs are kept, so a plan that was stopped goes on, and a what-if compiles nothing.
+
+    The backend is jax by default, which needs the extra `jax` in the interpreter of --python; torch_xla needs the extra
     `collect` here, and `jax` in that interpreter.
 
     With --calibrate it prints each rate that changed, before and after, and keeps them in calibrations.csv in the
     warehouse. Delete rows of that file, or the file, to return to the rates that ship.
     """
     if calibrate is not None:
-        if model is not None:
+        if what is not None:
             raise typer.BadParameter("--calibrate takes a recorded run and no model")
         _calibrate(context, calibrate)
         return
-    if model is None or mesh is None or topology is None:
-        raise typer.BadParameter("expected a model, --mesh and --topology, or --calibrate RUN")
-    from tracewarehouse.collect.ahead_of_time import compile_ahead
-    from tracewarehouse.collect.experiment import run_spec
+    if what is None or slices is None:
+        raise typer.BadParameter("expected a model or experiment and --slices, or --calibrate RUN")
+    from tracewarehouse.comparison.study import Outcome, predicted, rows
+    from tracewarehouse.predict.configuration import WhatIf
+    from tracewarehouse.queries.output import dump
 
-    spec = run_spec(
-        model=model,
-        mesh=mesh,
+    study = _study(
+        what,
+        meshes.split() if meshes else [],
+        _split(slices),
+        [_batch(batch) for batch in _split(batches)] if batches else [],
         sequence_parallelism=sequence_parallelism,
         microbatches=microbatches,
-        batch=batch,
         input_length=input_length,
         output_length=output_length,
         layers=layers,
@@ -91,12 +126,27 @@ def plan(
         capacity_factor=capacity_factor,
         backend=backend or "jax",
     )
-    with context.obj.open(create=True) as warehouse, tempfile.TemporaryDirectory(prefix="tw-plan-") as folder:
+    what_if = WhatIf(ici_factor, hbm_factor, host_ms, dict(map(_kernel, kernel or ())), chip_price)
+    outcomes: list[Outcome] = []
+    with context.obj.open(create=True) as warehouse:
         with status() as update:
-            update(f"compiling {spec.name} for {topology}")
-            steps = compile_ahead(spec, topology, Path(folder) / "compiled", python)
-        for step in steps:
-            _print_step(warehouse, spec, topology, step)
+            for outcome in predicted(warehouse, study, what_if, python=python, is_whole=whole, say=update):
+                outcomes.append(outcome)
+                if outcome.refused is None:
+                    update(f"{len(outcomes)} of {len(study)} predicted")
+        answer = rows(warehouse, sorted(outcomes, key=lambda outcome: study.index(outcome.place)))
+    if json:
+        lasting_echo(dump(answer))
+    else:
+        for line in _lines(answer):
+            lasting_echo(line)
+        if len(answer) > sum("refused" in row for row in answer):
+            say_note(
+                "predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the "
+                "host are not in it"
+            )
+    if all("refused" in row for row in answer):
+        raise typer.Exit(1)
 
 
 def _calibrate(context: typer.Context, reference: str) -> None:
@@ -105,7 +155,7 @@ def _calibrate(context: typer.Context, reference: str) -> None:
     with context.obj.open() as warehouse:
         done = calibrate(warehouse, reference)
     for before, after in done.changes:
-        typer.echo(
+        lasting_echo(
             f"{after.chip}\t{after.class_} {after.what}\t{before.value:.4g} ({before.low:.4g} to {before.high:.4g})\t"
             f"{after.value:.4g} ({after.low:.4g} to {after.high:.4g})\t{after.n} ops"
         )
@@ -114,45 +164,145 @@ def _calibrate(context: typer.Context, reference: str) -> None:
         say_note(f"no rate follows from {'; '.join(done.kept)}")
 
 
-def _print_step(warehouse: Warehouse, spec: RunSpec, topology: str, step: CompiledStep) -> None:
-    from tracewarehouse.queries.read_only import literal
+def _study(
+    what: str, meshes: Sequence[str], slices: Sequence[str], batches: Sequence[int], **fields: Any
+) -> list[Place]:
+    from tracewarehouse.collect import experiment
+    from tracewarehouse.comparison.study import Place, places
+    from tracewarehouse.ingest.capture.manifest import Mesh
 
-    name = f"{spec.name}-{topology.replace(':', '-')}.{step.phase}"
-    [result] = warehouse.ingest(step.file, name=name)
-    memory = ", ".join(f"{what} {_gigabytes(size)}" for what, size in step.memory.items())
-    typer.echo(
-        f"{result.run_id}\t{name}\t{_gigabytes(step.bytes_per_device)} GB per device ({memory}): {_verdict(spec, step)}"
+    if what not in experiment.ready_made() and not what.endswith((".yaml", ".yml")):
+        return places(meshes, slices, batches or [None], model=what, **fields)
+    runs = experiment.plan(experiment.load_experiment(Path(what)))
+    wanted = {str(Mesh.parse(mesh)) for mesh in meshes}
+    backend = {"backend": fields["backend"], "device": "cpu"}
+    found: list[Place] = []
+    for run in runs:
+        if (wanted and str(run.mesh) not in wanted) or (batches and run.batch not in batches):
+            continue
+        spec = run.model_copy(update=backend | {"dtype": fields["dtype"]})
+        found += [
+            Place(str(spec.mesh), each, spec.batch, spec) for each in slices if _has_devices(each, spec.mesh.size)
+        ]
+    if not found:
+        raise typer.BadParameter(f"no run of {what} has a mesh with as many devices as a slice of --slices")
+    return found
+
+
+def _has_devices(topology: str, count: int) -> bool:
+    from tracewarehouse.collect.tpu.compile_ahead import Topology
+
+    try:
+        return Topology.parse(topology).devices == count
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _split(text: str) -> list[str]:
+    return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+def _batch(text: str) -> int:
+    if not text.isdecimal():
+        raise typer.BadParameter(f"--batches: expected numbers separated by commas, found {text!r}")
+    return int(text)
+
+
+def _kernel(text: str) -> tuple[str, float]:
+    name, _, us = text.partition("=")
+    try:
+        return name, float(us)
+    except ValueError:
+        raise typer.BadParameter(f"--kernel: expected NAME=US, found {text!r}") from None
+
+
+def _lines(answer: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Lines of a table of the configurations of each slice."""
+    width = max(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
+    for number, (topology, group) in enumerate(itertools.groupby(answer, key=lambda row: row["topology"])):
+        members = list(group)
+        if number:
+            yield ""
+        yield from textwrap.wrap(_heading(topology, members), width)
+        cells = [_HEADERS, *(_cells(row) for row in members if "refused" not in row)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        if len(cells) > 1:
+            yield _row(_HEADERS, widths)
+        for row in members:
+            if "refused" in row:
+                said = f"{row['mesh']} {row['batch_size'] or ''}".strip() + f": {row['refused']}"
+                yield from textwrap.wrap(said, width, subsequent_indent="  ", break_on_hyphens=False)
+            else:
+                yield _row(_cells(row), widths)
+
+
+def _heading(topology: str, members: Sequence[dict[str, Any]]) -> str:
+    row = next((row for row in members if "refused" not in row), None)
+    if row is None:
+        return topology
+    changes = [
+        f"{name} x {row[f'{name.lower()}_factor']:g}" for name in ("ICI", "HBM") if row[f"{name.lower()}_factor"] != 1
+    ]
+    changes += [f"host {row['host_ms']:g} ms a step"] if row["host_ms"] else []
+    changes += [f"kernels {row['kernels']}"] if row["kernels"] else []
+    facts = [
+        f"{row['layers']} layers" if row["layers"] == row["model_layers"] else _part(row),
+        row["dtype"],
+        f"{row['input_length']} tokens in, {row['output_length']} out",
+        f"{row['chips']} chips of {row['capacity_bytes'] / 1e9:.3g} GB",
+        *changes,
+    ]
+    return f"{row['model']} on {topology}, predicted: {', '.join(facts)}"
+
+
+def _part(row: dict[str, Any]) -> str:
+    return f"only {row['layers']} of {row['model_layers']} layers"
+
+
+_HEADERS = ["mesh", "b", "TTFT ms", "TPOT ms", "s", "tok/s/c", "comm%", "MFU%", "MB/tok", "GB", "h/M", "$/M", "bound"]
+"""Columns of the table: batch, latencies with their ranges, end to end, output tokens a second and chip, exposed
+communication and MFU of prefill/decode, bytes sent for an output token, memory that fits, chip-hours and dollars for a
+million output tokens, what prefill/decode use most."""
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    e2e = row["e2e_ms"]
+    return [
+        "".join(re.findall(r"[a-z]+|\d+", row["mesh"])) if row["mesh"] else "1",
+        str(row["batch_size"]),
+        _ranged(row["ttft_ms"], row["ttft_low_ms"], row["ttft_high_ms"]),
+        _ranged(row["tpot_ms"], row["tpot_low_ms"], row["tpot_high_ms"]),
+        _number(e2e and e2e / 1e3),
+        _number(row["tokens_per_s_per_chip"]),
+        _percents(row["prefill_communication"], row["decode_communication"]),
+        _percents(row["prefill_mfu"], row["decode_mfu"]),
+        _number(row["traffic_bytes_per_token"] and row["traffic_bytes_per_token"] / 1e6, 2),
+        _number(row["memory_bytes"] / 1e9, 2),
+        _number(row["output_chip_hours"], 2),
+        _number(row["output_usd"], 2),
+        "/".join(str(row[f"{phase}_bottleneck"] or _UNKNOWN)[:5] for phase in ("prefill", "decode")),
+    ]
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = (
+        f"{cell:<{w}}" if i in (0, 12) else f"{cell:>{w}}"
+        for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
     )
-    if spec.is_published:
-        typer.echo(f"  estimate of the collector: {_need(spec)} per device")
-    rows = warehouse.query(
-        "SELECT kind, axis, executions_per_step, message_bytes_per_step, wire_bytes_per_device "  # noqa: S608
-        "FROM metrics.collective_count JOIN metrics.traffic_volume USING (run_id, phase, kind, axis) "
-        f"WHERE run_id = {literal(result.run_id)} ORDER BY kind, axis"
-    )
-    for kind, axis, count, message, wire in rows.rows():
-        sent = "unknown" if wire is None else f"{wire:.0f}"
-        typer.echo(f"  {kind}\t{axis}\t{count:g} per step\t{message:.0f} message bytes\t{sent} bytes sent per chip")
+    return " ".join([first, *others]).rstrip()
 
 
-def _verdict(spec: RunSpec, step: CompiledStep) -> str:
-    """Say whether the whole model fits: what was compiled, and the collector's estimate of the layers that were not."""
-    from tracewarehouse.collect.models.architectures import model_architecture
-
-    layers = model_architecture(spec.model).config["num_hidden_layers"] if spec.is_published else spec.layers
-    size, needs = step.bytes_per_device, ""
-    if layers != spec.layers:
-        size += _need(spec.model_copy(update={"layers": layers})).total - _need(spec).total
-        needs = f"{spec.layers} of {layers} layers; the whole model needs {_gigabytes(size)} GB and "
-    return f"{needs}{'fits' if step.fits(size) else 'does not fit'} a device of {step.chip}"
+def _ranged(value: float | None, low: float | None, high: float | None) -> str:
+    return f"{_number(value)} {_number(low, 2)}-{_number(high, 2)}" if value is not None else _UNKNOWN
 
 
-def _need(spec: RunSpec) -> MemoryNeed:
-    from tracewarehouse.collect.memory import memory_need
-    from tracewarehouse.collect.models.pretrained import pretrained_model
+def _number(value: float | None, digits: int = 3) -> str:
+    if value is None:
+        return _UNKNOWN
+    if abs(value) >= 10**digits:
+        return f"{value:.0f}"
+    return f"{value:.{digits}g}"
 
-    return memory_need(pretrained_model(spec.model), spec.model_copy(update={"device": "tpu"}))
 
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.3g}"
+def _percents(*shares: float | None) -> str:
+    return "/".join(_UNKNOWN if share is None else f"{100 * share:.0f}" for share in shares)

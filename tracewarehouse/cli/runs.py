@@ -37,6 +37,7 @@ WITH flags AS (
 SELECT
     r.run_id,
     r.name,
+    r.origin,
     r.backend,
     r.host_count AS hosts,
     r.device_count AS devices,
@@ -189,9 +190,9 @@ def show(
 
 def _lines(summary: RunSummary, width: int, *, with_missing: bool) -> Iterator[str]:
     from tracewarehouse.dashboards import words
-    from tracewarehouse.queries.run_summary import labelled
+    from tracewarehouse.queries.run_summary import labelled, title
 
-    yield from _wrapped(summary.facts["name"], width)
+    yield from _wrapped(title(summary.facts), width)
     for label, text in labelled(summary.facts):
         yield from _wrapped(f"{label:<{_LABEL}}{text}", width, _LABEL)
     yield ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -63,11 +64,27 @@ class CompiledStep:
 
 
 @dataclass(frozen=True)
-class CompiledRun:
-    """A run, compiled for a slice, or the reason why it is not."""
+class Configuration:
+    """A run on a slice that need not exist."""
 
     spec: RunSpec
+    """On device cpu with one host."""
     topology: str
+    """The slice as libtpu names it: v6e:2x4, v4:2x2x1 (a device a chip) or tpu7x:2x2x1 (two devices a chip)."""
+    compiled_layers: int | None = None
+    """The first so many layers are compiled; all by default. The manifest is that of all."""
+
+    @property
+    def part(self) -> RunSpec:
+        """The run with the layers that are compiled."""
+        return self.spec.model_copy(update={"layers": self.compiled_layers or self.spec.layers})
+
+
+@dataclass(frozen=True)
+class CompiledRun:
+    """The compiled steps of a configuration, or the reason why there are none."""
+
+    configuration: Configuration
     steps: tuple[CompiledStep, ...] = ()
     refused: str | None = None
 
@@ -78,21 +95,20 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
     Raises:
         CollectError: the run is refused.
     """
-    [run] = compile_all([(spec, topology)], folder, python)
+    [run] = compile_all([Configuration(spec, topology)], folder, python)
     if run.refused is not None:
         raise CollectError(run.refused)
     return list(run.steps)
 
 
 def compile_all(
-    runs: Sequence[tuple[RunSpec, str]], folder: Path, python: str = sys.executable, kept: Path | None = None
+    configurations: Sequence[Configuration], folder: Path, python: str = sys.executable, kept: Path | None = None
 ) -> Iterator[CompiledRun]:
-    """Compile prefill and decode of runs, each for its topology, in few processes, and give them in order.
+    """Compile prefill and decode of runs, in few processes, and give them in order.
 
-    A run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4, v4:2x2x1 (a device a chip)
-    or tpu7x:2x2x1 (two devices a chip). `python` is an interpreter that has jax and libtpu; for backend jax also
-    tracewarehouse. `folder` gets the programs; a run must be taken before the next is asked for.
-    `kept` keeps those of backend jax by the digest of what the compiler is given, so that nothing is compiled twice.
+    `python` is an interpreter that has jax and libtpu; for backend jax also tracewarehouse.
+    `folder` gets the programs. `kept` keeps those of backend jax by the digest of what the compiler is given, so that
+    nothing is compiled twice.
 
     A run is refused if the topology and the mesh differ in the number of devices, the model cannot be traced, or the
     compiler refuses the topology or the program; under torch_xla also if a published model does not fit the memory of
@@ -102,24 +118,32 @@ def compile_all(
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
     """
     waiting: deque[_Task] = deque()
-    for number, (spec, topology) in enumerate(runs):
-        waiting.append(_Task(spec.model_copy(update={"device": "tpu"}), topology, folder / str(number)))
+    for number, configuration in enumerate(configurations):
+        waiting.append(_Task(configuration, folder / str(number)))
     while waiting:
         if waiting[0].is_for_jax:
             yield from _compile_jax(waiting, python, kept)
             continue
         task = waiting.popleft()
         refused = task.misfit or _refusal(task, python)
-        yield CompiledRun(task.spec, task.topology, refused=refused) if refused else task.compiled()
+        yield CompiledRun(task.configuration, refused=refused) if refused else task.compiled()
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A run on device tpu that is to be compiled."""
+    """A configuration that is to be compiled into a folder."""
 
-    spec: RunSpec
-    topology: str
+    configuration: Configuration
     folder: Path
+
+    @property
+    def spec(self) -> RunSpec:
+        """What is compiled, on device tpu."""
+        return self.configuration.part.model_copy(update={"device": "tpu"})
+
+    @property
+    def topology(self) -> str:
+        return self.configuration.topology
 
     @property
     def is_for_jax(self) -> bool:
@@ -148,7 +172,7 @@ class _Task:
             said = json.loads((self.folder / f"{phase}.json").read_text(encoding="utf-8"))
             program = self.folder / f"{phase}.hlo.pb.gz"
             steps.append(CompiledStep(phase, program, _chip(said["device_kind"]), said["memory"]))
-        return CompiledRun(self.spec, self.topology, tuple(steps))
+        return CompiledRun(self.configuration, tuple(steps))
 
 
 def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Iterator[CompiledRun]:
@@ -160,7 +184,13 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
     tasks = list(itertools.takewhile(lambda task: task.is_for_jax, waiting))
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
         for task in tasks:
-            values = {"spec": task.spec.model_dump(mode="json"), "topology": task.topology, "folder": str(task.folder)}
+            whole = task.configuration.spec.model_copy(update={"device": "tpu"})
+            values = {
+                "spec": task.spec.model_dump(mode="json"),
+                "whole": whole.model_dump(mode="json"),
+                "topology": task.topology,
+                "folder": str(task.folder),
+            }
             given.write(json.dumps(values).encode() + b"\n")
         given.seek(0)
         command = [python, "-m", _PROCESS.format("jax"), str(kept.absolute()) if kept else ""]
@@ -172,7 +202,7 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
                     if refused is None:
                         yield task.compiled()
                     else:
-                        yield CompiledRun(task.spec, task.topology, refused=_failure(task.topology, refused))
+                        yield CompiledRun(task.configuration, refused=_failure(task.topology, refused))
             except GeneratorExit:  # nobody wants the rest
                 process.kill()
                 raise
@@ -180,7 +210,7 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
             return
         told.seek(0)
         task = waiting.popleft()
-        yield CompiledRun(task.spec, task.topology, refused=_failure(task.topology, _last_line(process, told.read())))
+        yield CompiledRun(task.configuration, refused=_failure(task.topology, _last_line(process, told.read())))
 
 
 def _refusal(task: _Task, python: str) -> str | None:
@@ -240,3 +270,14 @@ def _last_line(process: subprocess.Popen[bytes], told: bytes) -> str:
 def _failure(topology: str, said: str) -> str:
     mend = "; use more chips, a smaller batch or shorter prompts" if "Ran out of memory" in said else ""
     return f"compiling for {topology} failed: {shown(said)}{mend}"
+
+
+PROGRAMS = "TRACEWAREHOUSE_PROGRAMS"
+"""Environment variable that names the folder of kept programs."""
+
+
+def kept_programs() -> Path:
+    """Return the folder of programs that were compiled before; it may be removed at any time."""
+    if given := os.environ.get(PROGRAMS):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tracewarehouse" / "programs"

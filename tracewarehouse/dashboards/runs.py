@@ -41,10 +41,11 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
         warehouse,
         "pareto",
         """SELECT
-             name, model, layers, mesh, batch_size, chips, tokens_per_s_per_user, tokens_per_s_per_chip, is_on_front
+             name, series AS model, layers, mesh, batch_size, chips, tokens_per_s_per_user, tokens_per_s_per_chip,
+             is_on_front
            FROM macros.run_points($runs)
            WHERE is_on_front IS NOT NULL
-           ORDER BY model, tokens_per_s_per_user, name""",
+           ORDER BY series, tokens_per_s_per_user, name""",
         runs=runs,
     )
     x = alt.X(
@@ -86,7 +87,7 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
     drawn = ask(
         warehouse,
         "sweep",
-        f"""SELECT model || ', ' || mesh AS configuration, batch_size, input_length, avg({value}) AS value,
+        f"""SELECT series || ', ' || mesh AS configuration, batch_size, input_length, avg({value}) AS value,
                    count(*) AS runs
             FROM macros.run_points($runs)
             WHERE {value} IS NOT NULL AND batch_size IS NOT NULL AND input_length IS NOT NULL

@@ -161,7 +161,8 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
     traces = {rank: _nodes(warehouse, in_run, rank, communication, moved) for (rank,) in ranks}
     if not any(traces.values()):
         raise TracewarehouseError(f"run {entry.name} has no ops of devices, so there is nothing to simulate")
-    prefix = re.sub(r"[^\w.-]", "_", entry.name)
+    is_told = "predicted" in entry.flags and "predicted" not in entry.name
+    prefix = re.sub(r"[^\w.-]", "_", entry.name) + "-predicted" * is_told
     files = []
     with naming_the_unwritable(folder):
         for rank, nodes in traces.items():
@@ -172,7 +173,8 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
         with whole_file(files[-1]) as file:
             groups = {name: members for members, name in communication.group_names.items()}
             file.write(f"{json.dumps(groups, indent=1)}\n".encode())
-    return ChakraExport(files, communication.warnings)
+    told = ["the run is predicted: its times were computed, not measured"] if "predicted" in entry.flags else []
+    return ChakraExport(files, [*told, *communication.warnings])
 
 
 def _communication(warehouse: Warehouse, in_run: str) -> _Communication:

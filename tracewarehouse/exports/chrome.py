@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracewarehouse.exports.files import naming_the_unwritable, whole_file
+from tracewarehouse.ingest.columns.profiler_names import PREDICTION, PREDICTION_PLANE
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.queries.read_only import literal
 
@@ -123,7 +124,9 @@ def chrome_text(
     started = warehouse.query(f"SELECT profile_start_ns FROM main.runs WHERE run_id = {literal(run_id)}").rows()
     if not started:
         raise WarehouseError(f"run {run_id} was removed while it was exported; ingest its capture again")
-    added = {"addedArguments": ADDED} if is_for_viewers else {}
+    added: dict[str, object] = {"addedArguments": ADDED} if is_for_viewers else {}
+    if prediction := _prediction(warehouse, run_id):
+        added["prediction"] = prediction
     head: dict[str, object] = {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True, **added}}
     if started[0][0] is not None:
         head["baseTimeNanoseconds"] = started[0][0]
@@ -174,12 +177,22 @@ def _joined(texts: pa.StringArray) -> memoryview:
     return memoryview(data)[low:high]
 
 
+def _prediction(warehouse: Warehouse, run_id: str) -> str | None:
+    """What the capture of a predicted run says of it; None for a recorded run."""
+    told = warehouse.query(
+        "SELECT string_value FROM main.plane_stats INNER JOIN main.runs USING (run_id) "
+        f"WHERE run_id = {literal(run_id)} AND origin = 'predicted' AND plane = {literal(PREDICTION_PLANE)} "
+        f"AND main.plane_stats.name = {literal(PREDICTION)} LIMIT 1"
+    ).rows()
+    return told[0][0] if told else None
+
+
 def _threads(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> tuple[list[_Thread], Iterator[bytes]]:
     """The lines of the hosts in the order of their events, and the metadata events that name them."""
     wanted = ", ".join(map(literal, hosts))
     lines = warehouse.query(
         "SELECT l.plane_index, l.host, l.plane, p.plane_id, p.kind, l.line, l.kind, l.line_id, l.first_event_id, "
-        "l.event_count, r.format = 'chrome' FROM main.lines AS l "
+        "l.event_count, r.format = 'chrome', r.origin = 'predicted' FROM main.lines AS l "
         "INNER JOIN main.planes AS p USING (run_id, plane_index) INNER JOIN main.runs AS r USING (run_id) "
         f"WHERE run_id = {literal(run_id)} AND l.host IN ({wanted}) ORDER BY l.line_index"
     ).rows()
@@ -188,7 +201,7 @@ def _threads(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> tuple[l
     tids: dict[int, set[int]] = {}
     threads: list[_Thread] = []
     processes: dict[int, str] = {}
-    for plane_index, host, plane, plane_id, plane_kind, line, kind, line_id, first, count, is_chrome in lines:
+    for plane_index, host, plane, plane_id, plane_kind, line, kind, line_id, first, count, is_chrome, is_told in lines:
         if plane_index not in pids:
             if is_chrome:
                 number = plane_id
@@ -197,7 +210,8 @@ def _threads(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> tuple[l
             else:
                 number = plane_id + 1 if plane_id + 1 < _OTHER_PID else _OTHER_PID
             pids[plane_index] = _free(number, taken)
-            processes[pids[plane_index]] = plane if len(hosts) == 1 else f"{host} {plane}"
+            # the host of a predicted run says that it is one
+            processes[pids[plane_index]] = plane if len(hosts) == 1 and not is_told else f"{host} {plane}"
         pid = pids[plane_index]
         is_named = plane_kind == "host" or plane.startswith("/device:GPU:")
         tid = _free(line_id & 0xFFFFFFFF or _THREAD_0, tids.setdefault(pid, set()))

@@ -16,13 +16,14 @@ from typing import Any
 from tracewarehouse.collect.capture import staged_capture, write_manifest
 from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.capture.manifest import Manifest
-from tracewarehouse.ingest.capture.prediction import STAT, PredictedPhase, Prediction
+from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
 from tracewarehouse.ingest.columns.profiler_names import (
     ASYNC_LINE,
     CPU_PLANE,
     METADATA_PLANE,
     MODULE_LINE,
     OP_LINE,
+    PREDICTION,
     PREDICTION_PLANE,
     STEP_LINE,
 )
@@ -58,9 +59,10 @@ class PredictedStep:
 
 
 def write_capture(output: Path, manifest: Manifest, prediction: Prediction, steps: Sequence[PredictedStep]) -> Path:
-    """Write a capture of one execution of each step, and return its folder, `output/<name of the manifest>`.
+    """Write a capture of one execution of each step, and return its folder, `output/<name of the run>`.
 
-    The same arguments give the same bytes. The folder is there whole or not at all.
+    The name gets `-predicted` at its end if it does not say so itself. The same arguments give the same bytes. The
+    folder is there whole or not at all.
 
     Raises:
         CaptureError: the steps are not those of the prediction, or name instructions that their programs lack.
@@ -68,6 +70,8 @@ def write_capture(output: Path, manifest: Manifest, prediction: Prediction, step
     """
     if [s.facts for s in steps] != prediction.phases:
         raise CaptureError(f"{manifest.name}: the predicted steps are not those that the prediction describes")
+    if "predicted" not in manifest.name:
+        manifest = manifest.model_copy(update={"name": f"{manifest.name}-predicted"})
     writer = _Writer(manifest.name, prediction, steps)
     with staged_capture(output, manifest.name) as staging:
         write_manifest(staging, manifest)
@@ -106,7 +110,7 @@ class _Writer:
         if self._prediction.host_ps:
             yield _content(1, self._host_plane())
         told = _Plane()
-        stats = _content(6, told.stat(STAT, self._prediction.model_dump_json()))
+        stats = _content(6, told.stat(PREDICTION, self._prediction.model_dump_json()))
         yield _content(1, _content(2, PREDICTION_PLANE) + told.metadata_fields() + stats)
         yield _content(4, HOST)
 

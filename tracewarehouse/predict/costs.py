@@ -134,7 +134,7 @@ class _Products:
             if window.size * places > _MOST_STEPS:
                 return None
             terms *= _positions(window, size, places)
-        return terms
+        return int(terms)
 
 
 def _positions(window: Any, size: int, places: int) -> int:

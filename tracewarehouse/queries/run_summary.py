@@ -164,6 +164,11 @@ def step_shares(query: Query, run_id: str) -> list[StepShare]:
     return [StepShare(**row) for row in rows.dicts()]
 
 
+def title(facts: Mapping[str, Any]) -> str:
+    """The name of a run as a heading; that of a predicted one says so."""
+    return f"{facts['name']} (predicted)" if facts["origin"] == "predicted" else str(facts["name"])
+
+
 def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The known facts of a run, as labels and texts for people."""
     labels = {
@@ -177,11 +182,19 @@ def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "Mesh": _mesh(facts),
         "Steps": f"{facts['steps']}, read from: {facts['steps_source']}" if facts["steps"] else "none known",
         "Layers": _layers(facts["layer_coverage"]),
-        "Captured": _joined(_date(facts["captured_ns"]), f"{facts['events']:,} events"),
+        "Captured": _captured(facts),
         "Framework": facts["framework"],
         "Run": facts["run_id"],
     }
     return [(label, text) for label, text in labels.items() if text]
+
+
+def _captured(facts: Mapping[str, Any]) -> str | None:
+    if facts["origin"] == "compiled":
+        return "no, a compiled program alone, which has no times"
+    if facts["origin"] == "predicted":
+        return f"no, predicted from compiled programs: nothing ran; {facts['events']:,} events"
+    return _joined(_date(facts["captured_ns"]), f"{facts['events']:,} events")
 
 
 def _devices(facts: Mapping[str, Any]) -> str:

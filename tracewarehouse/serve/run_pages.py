@@ -26,11 +26,18 @@ from tracewarehouse.serve.warehouses import first_row, requested_run, served_war
 from tracewarehouse.viewer.perfetto import HANDOVER_POLICY, TRACE, UI_POLICY, bundled_ui, handover_page, handover_script
 from tracewarehouse.warehouse import Warehouse
 
-_CHOICES = {"model": "model", "mesh": "mesh", "device_kind": "device kind", "hosts": "hosts", "flag": "flag"}
+_CHOICES = {
+    "model": "model",
+    "origin": "origin",
+    "mesh": "mesh",
+    "device_kind": "device kind",
+    "hosts": "hosts",
+    "flag": "flag",
+}
 """The filters that offer a list of values, with their labels."""
 
 _RUNS = """SELECT * FROM (
-  SELECT run_id, name, model, axes AS mesh, coalesce(device_kind, backend) AS device_kind, chips, hosts, flags,
+  SELECT run_id, name, origin, model, axes AS mesh, coalesce(device_kind, backend) AS device_kind, chips, hosts, flags,
          ttft_ms, tpot_ms, tokens_per_s, batch_size, input_length, output_length,
          CASE WHEN profile_start_ns > 0
               THEN strftime(make_timestamp(profile_start_ns // 1000), '%Y-%m-%d %H:%M') END AS captured

@@ -1,8 +1,9 @@
 """Compiles the steps of runs for TPU slices that need not exist: `... KEPT`, with jax and libtpu.
 
-One process compiles many runs. Each line of its standard input is JSON with a run, a topology and a folder. For each it
-prints a line: null, or the compiler's reason why it refuses the run. KEPT is a folder that keeps the programs, by the
-digest of what the compiler is given; "" keeps none. No weight is read or made: the programs need only shapes.
+One process compiles many runs. Each line of its standard input is JSON with a run, the run of the whole model, of which
+it may be the first layers, a topology and a folder. For each it prints a line: null, or the compiler's reason why it
+refuses the run. KEPT is a folder that keeps the programs, by the digest of what the compiler is given; "" keeps none.
+No weight is read or made: the programs need only shapes.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ class ShapesOnly(JaxMesh):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.placed(partition))
 
 
-def compile_steps(spec: RunSpec, topology: str, folder: Path, kept: Path | None = None) -> None:
-    """Compile prefill and decode of a run on device tpu, or all microbenchmarks; write the manifest with promises.
+def compile_steps(spec: RunSpec, whole: RunSpec, topology: str, folder: Path, kept: Path | None = None) -> None:
+    """Compile prefill and decode of a run on device tpu, or all microbenchmarks.
+
+    The manifest has the promises of the `whole` run, of which `spec` may be the first layers.
 
     Raises:
         CollectError: libtpu does not know the topology, or refuses a step; its reason.
@@ -70,7 +73,9 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path, kept: Path | None 
             _compile(program, devices[0].device_kind, folder, name)
         else:
             _take(_kept(program, devices[0].device_kind, kept / _digest(program, topology)), folder, name)
-    write_promises(spec, facts, folder)
+    if facts is not None and whole.layers != spec.layers:
+        facts = traced_subject(whole).facts
+    write_promises(whole, facts, folder)
 
 
 def _programs(spec: RunSpec, devices: Any, folder: Path) -> tuple[ModelFacts | None, Iterator[tuple[str, Any]]]:
@@ -132,7 +137,8 @@ def compile_all(kept: Path | None) -> None:
         task = json.loads(line)
         refused = None
         try:
-            compile_steps(RunSpec.model_validate(task["spec"]), task["topology"], Path(task["folder"]), kept)
+            spec, whole = (RunSpec.model_validate(task[name]) for name in ("spec", "whole"))
+            compile_steps(spec, whole, task["topology"], Path(task["folder"]), kept)
         except CollectError as error:
             refused = str(error)
         print(json.dumps(refused), flush=True)

@@ -106,7 +106,8 @@ def _facts(run: dict[str, Any], read: dict[str, Any], numbers: Mapping[str, Any]
     }
     framework = re.sub(r"[\s_].*", "", run["framework"] or "") or None
     return {
-        "description": f"{run['model'] or run['name']}, {run['mesh'] or 'mesh not known'}",
+        "description": f"{'predicted, not measured: ' * (run['origin'] == 'predicted')}"
+        f"{run['model'] or run['name']}, {run['mesh'] or 'mesh not known'}",
         "workload.model.phase": read["phase"],
         "workload.model.moe": None if run["num_params"] is None else run["num_params_active"] != run["num_params"],
         "workload.model.granularity": "model_fwd" if read["phase"] == "inference" else None,

@@ -64,6 +64,7 @@ class Row:
 def row_name(run: RunVersion) -> str:
     """The name of a run's row: the run's own, in letters that paths may have, and with "tpu" in it."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.name).strip("-.") or run.run_id
+    name += "-predicted" * ("predicted" in run.flags and "predicted" not in name)
     return name if "tpu" in name.lower() else f"{name}-tpu"
 
 
@@ -182,6 +183,8 @@ def _warnings(
     content = card.content
     model, data = content["workload"]["model"], content["workload"]["data"]
     warnings = []
+    if "predicted" in run.flags:
+        warnings.append("its times are predicted, not measured; do not publish it beside rows of measured ones")
     if backend != "tpu":
         warnings.append(f"it was recorded on {backend} devices, and CCL-Bench's tools take it for a TPU's by its name")
     if model["phase"] == "inference" and decodes < LEAST_DECODE_STEPS:

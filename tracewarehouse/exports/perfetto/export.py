@@ -71,8 +71,9 @@ def export_perfetto(
             writer = PacketWriter(write)
             first_flow = 1
             for run in entries:
-                parent = writer.track(run.name) if len(entries) > 1 else 0
                 selected = SelectedRun(warehouse, run.run_id, selection or Selection())
+                title = f"{run.name} (predicted)" if selected.is_predicted else run.name
+                parent = writer.track(title) if len(entries) > 1 or selected.is_predicted else 0
                 writer.origin_ps, _ = selected.hull
                 _write_counters(selected, writer, parent)
                 Devices(selected, writer, flows, first_flow).write(parent)

@@ -173,8 +173,13 @@ class SelectedRun:
         return np.searchsorted(firsts, event_ids, side="right") - 1
 
     def with_host(self, plane: str, host: str) -> str:
-        """The name of a plane, with its host if the run has several."""
-        return f"{host} {plane}" if len(self.hosts) > 1 else plane
+        """The name of a plane, with its host if the run has several, or if the host says that it is predicted."""
+        return f"{host} {plane}" if len(self.hosts) > 1 or self.is_predicted else plane
+
+    @cached_property
+    def is_predicted(self) -> bool:
+        """Whether the run is predicted."""
+        return bool(self.rows(f"SELECT 1 FROM main.runs WHERE {self.in_run} AND origin = 'predicted'"))
 
     @cached_property
     def hosts(self) -> list[str]:

@@ -9,12 +9,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tracewarehouse.ingest.capture.manifest import Int32, Int64
-from tracewarehouse.ingest.columns.profiler_names import PREDICTION_PLANE
+from tracewarehouse.ingest.columns.profiler_names import PREDICTION, PREDICTION_PLANE
 from tracewarehouse.ingest.columns.records import Trace
 from tracewarehouse.ingest.errors import MalformedError, shown
-
-STAT = "prediction"
-"""Stat of the plane that holds the prediction as JSON."""
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Bytes = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -60,6 +57,19 @@ class Prediction(BaseModel):
     phases: list[PredictedPhase] = Field(min_length=1, max_length=16)
 
     @property
+    def sentence(self) -> str:
+        """What was predicted, for people."""
+        changes = [
+            f"{what} x {factor:g}"
+            for what, factor in (("ICI", self.ici_factor), ("HBM", self.hbm_factor))
+            if factor != 1
+        ]
+        changes += [f"kernel {name} {us:g} us" for name, us in sorted((self.kernels or {}).items())]
+        changes += [f"{self.host_ms:g} ms of the host a step"] if self.host_ms else []
+        what_if = f"; with {', '.join(changes)}" if changes else ""
+        return f"for {self.topology}, by version {self.rules_version} of the rules{what_if}"
+
+    @property
     def host_ps(self) -> int:
         """Time that the host adds to each step, in picoseconds."""
         return round(self.host_ms * 1e9)
@@ -81,12 +91,12 @@ def prediction_of(trace: Trace, file_name: str) -> Prediction | None:
     """
     for plane in trace.planes:
         if plane.name == PREDICTION_PLANE and not plane.lines:
-            text = next((s.value for s in plane.stats if s.name == STAT), None)
+            text = next((s.value for s in plane.stats if s.name == PREDICTION), None)
             try:
                 return Prediction.model_validate_json(text if isinstance(text, str | bytes) else "")
             except ValidationError as error:
                 first = error.errors()[0]
-                where = ".".join(map(str, first["loc"])) or STAT
+                where = ".".join(map(str, first["loc"])) or PREDICTION
                 raise MalformedError(
                     f"{file_name}: plane {PREDICTION_PLANE!r} says no valid prediction: {shown(where)}: {first['msg']}"
                 ) from None

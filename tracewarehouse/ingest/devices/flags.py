@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FLAGS = {
+    "predicted": "Nothing ran: all times are computed from compiled programs, and each has a range (main.ops.basis).",
     "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
     "event_cap": "A line or an exported file has exactly as many events as a profiler's limit: later events are lost.",
     "no_device_events": "No device has events: only the host was profiled, or what the devices recorded is lost.",

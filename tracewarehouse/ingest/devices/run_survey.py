@@ -268,7 +268,9 @@ def survey_run(
     joined, unmatched = join_batches(surveys, batches)
     said = {b.phase for b in batches}
     flags += [*unmatched, *tell_by_shapes(surveys, instructions, said if None not in said else ())]
-    return replace(run, flags=tuple(flags), batches=tuple(joined), prediction=_prediction(hosts))
+    prediction = _prediction(hosts)
+    flags += [Flag("predicted", prediction.sentence)] if prediction else []
+    return replace(run, flags=tuple(flags), batches=tuple(joined), prediction=prediction)
 
 
 def _prediction(hosts: Sequence[Host]) -> Prediction | None:

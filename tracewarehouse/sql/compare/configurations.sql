@@ -3,7 +3,7 @@ macro: configurations
 parameters: {}
 description: >
   What each run recorded: the specification of its manifest without the number of the repetition, the kind of its
-  devices, and the versions and commit that ran. Runs of one configuration are repeats of each other. A run whose
+  devices, and the versions and commit that ran; of a predicted run also its slice and what-if. Runs of one configuration are repeats of each other. A run whose
   manifest holds no specification has no row.
 ---*/
 WITH kinds AS (
@@ -12,10 +12,27 @@ WITH kinds AS (
   GROUP BY run_id
 ),
 
+predicted AS (
+  SELECT
+    run_id,
+    MIN(topology) AS topology,
+    MIN(rules_version) AS rules_version,
+    MIN(ici_factor) AS ici_factor,
+    MIN(hbm_factor) AS hbm_factor,
+    MIN(host_ps) AS host_ps,
+    MIN(kernels) AS kernels,
+    MIN(calibration) AS calibration
+  FROM main.predictions
+  GROUP BY run_id
+),
+
 described AS (
-  SELECT run_id, r.backend, r.device_count, CAST(r.manifest AS JSON) AS manifest, k.device_kind
+  SELECT
+    run_id, r.origin, p.topology, p.rules_version, p.ici_factor, p.hbm_factor, p.host_ps, p.kernels, p.calibration,
+    r.backend, r.device_count, CAST(r.manifest AS JSON) AS manifest, k.device_kind
   FROM main.runs AS r
   LEFT JOIN kinds AS k USING (run_id)
+  LEFT JOIN predicted AS p USING (run_id)
   WHERE r.manifest IS NOT NULL
 )
 
@@ -28,7 +45,15 @@ SELECT
       'git_commit', manifest -> '$.git_commit',
       'backend', backend,
       'device_count', device_count,
-      'device_kind', device_kind
+      'device_kind', device_kind,
+      'origin', origin,
+      'prediction', CASE
+        WHEN origin = 'predicted'
+          THEN [
+            topology, CAST(rules_version AS VARCHAR), CAST(ici_factor AS VARCHAR), CAST(hbm_factor AS VARCHAR),
+            CAST(host_ps AS VARCHAR), kernels, calibration
+          ]
+      END
     ) AS VARCHAR
   ) AS configuration -- The configuration as text; equal for repeats.
 FROM described

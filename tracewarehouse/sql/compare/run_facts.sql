@@ -7,6 +7,7 @@ description: What ran in some runs, on which devices, and how the steps were fou
 columns:
   run_id: The run.
   name: Name of the run.
+  origin: Where its times come from - recorded, predicted or compiled.
   model: Name of the model, or else its family; NULL if neither is known.
   layers: Transformer layers.
   dtype: Precision of weights and activations.
@@ -57,7 +58,7 @@ stepped AS (
 )
 
 SELECT
-  run_id, r.name,
+  run_id, r.name, r.origin,
   COALESCE(r.model, r.model_family) AS model,
   r.num_layers AS layers,
   r.dtype, r.batch_size, r.input_length, r.output_length,

@@ -6,13 +6,14 @@ reads_runs: [runs]
 description: >
   Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and
   throughput. A run is on the Pareto front if no other run of the same model, with as many layers and parameters, is
-  better in one of throughput per user and per chip and at least as good in the other.
+  better in one of throughput per user and per chip and at least as good in the other. Predicted runs are compared with
+  predicted ones alone, and recorded ones with recorded ones.
 notes: >
   Values are on the hosts' clock where the hosts have markers, else on the devices'.
 ---*/
 WITH wanted AS (
   SELECT
-    run_id, name,
+    run_id, name, origin,
     COALESCE(model, model_family, 'unknown') AS model,
     dtype,
     COALESCE(mesh, 'unknown') AS mesh,
@@ -43,7 +44,7 @@ rates AS (
 
 points AS (
   SELECT
-    run_id, r.name, r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
+    run_id, r.name, r.origin, r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
     c.kind AS device_kind,
     c.chips, r.profile_start_ns, r.framework, r.num_layers, r.num_params,
     COALESCE(f.host_ms, f.device_ms) AS ttft_ms,
@@ -77,7 +78,7 @@ beaten AS (
   FROM points AS p
   INNER JOIN points AS b
     ON
-      p.model = b.model AND p.num_layers IS NOT DISTINCT FROM b.num_layers
+      p.model = b.model AND p.origin = b.origin AND p.num_layers IS NOT DISTINCT FROM b.num_layers
       AND p.num_params IS NOT DISTINCT FROM b.num_params
       AND p.tokens_per_s_per_user <= b.tokens_per_s_per_user
       AND p.tokens_per_s_per_chip <= b.tokens_per_s_per_chip
@@ -90,7 +91,10 @@ beaten AS (
 SELECT
   run_id,
   p.name, -- Its name.
+  p.origin, -- Where its times come from: recorded, predicted or compiled.
   p.model, -- Model or model family; unknown where neither is known.
+  -- The model as a chart names a series of runs: predicted runs are a series of their own.
+  CASE WHEN p.origin = 'predicted' THEN p.model || ', predicted' ELSE p.model END AS series,
   p.num_layers AS layers, -- Transformer layers.
   p.dtype, -- Precision.
   p.mesh, -- Mesh; unknown where it is not known.

@@ -5,7 +5,7 @@ parameters:
 reads_runs: [runs]
 description: >
   Throughput of a workload on each number of chips, in the best run there, beside perfect scaling from the fewest chips.
-  A workload that ran on one number of chips alone has no row.
+  A workload that ran on one number of chips alone has no row. A predicted workload is another one than a recorded one.
 notes: >
   Workloads differ where metrics.scaling_efficiency says so, as in layers or precision. Those of one model, batch size
   and lengths are told apart by a number. Only devices of one kind are compared.
@@ -18,13 +18,13 @@ WITH points AS (
 
 placed AS (
   SELECT
-    p.model || ', batch ' || p.batch_size || ', ' || p.input_length || ' in, ' || p.output_length || ' out' AS named,
+    p.series || ', batch ' || p.batch_size || ', ' || p.input_length || ' in, ' || p.output_length || ' out' AS named,
     p.device_kind, p.chips, p.tokens_per_s, p.mesh,
     DENSE_RANK() OVER (
       ORDER BY
         r.model, r.model_family, r.num_layers, r.hidden_size, r.num_heads, r.head_dim, r.vocab_size,
         r.num_params, r.num_params_active, r.num_params_embedding, r.has_tied_embeddings, r.capacity_factor, r.dtype,
-        r.batch_size, r.input_length, r.output_length, r.framework, r.backend
+        r.batch_size, r.input_length, r.output_length, r.framework, r.backend, r.origin
     ) AS work
   FROM points AS p
   INNER JOIN main.runs AS r USING (run_id)

@@ -68,6 +68,7 @@ class Members(msgspec.Struct, gc=False, rename="camel"):
 
 class _Metadata(msgspec.Struct, gc=False, frozen=True, rename="camel"):
     added_arguments: tuple[str, ...] = ()
+    prediction: str | None = None
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -158,11 +159,19 @@ class Document:
     @property
     def added_arguments(self) -> frozenset[str]:
         """Names of the arguments that `tw export chrome` added to those of the profiler, if it wrote the trace."""
+        return frozenset(self._metadata.added_arguments)
+
+    @property
+    def prediction(self) -> str | None:
+        """What `tw export chrome` says of a predicted run; None for any other."""
+        return self._metadata.prediction
+
+    @property
+    def _metadata(self) -> _Metadata:
         try:
-            added = _added(self._head + b"[]}").metadata.added_arguments if not self._is_list else ()
+            return _Metadata() if self._is_list else _added(self._head + b"[]}").metadata
         except _NO_JSON:  # the members that follow the events tell what is wrong
-            return frozenset()
-        return frozenset(added)
+            return _Metadata()
 
     def members(self) -> Members:
         """Return the members beside the events, once these have been read."""

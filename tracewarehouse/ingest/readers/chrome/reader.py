@@ -38,7 +38,14 @@ import numpy as np
 
 from tracewarehouse.ingest.columns.batches import part
 from tracewarehouse.ingest.columns.keys import is_new
-from tracewarehouse.ingest.columns.profiler_names import COUNTER_LINE, DEVICE_PREFIX, PROFILE_START, TASK_PLANE
+from tracewarehouse.ingest.columns.profiler_names import (
+    COUNTER_LINE,
+    DEVICE_PREFIX,
+    PREDICTION,
+    PREDICTION_PLANE,
+    PROFILE_START,
+    TASK_PLANE,
+)
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Line, Plane, Stat, StatKind, Trace
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Document, Event, Id
@@ -108,6 +115,9 @@ class ChromeTrace(Trace):
         del self._added
         self._used: dict[int, Int32] = {}  # numbers of the event metadata of each line's plane, ascending
         self.planes: list[Plane] = self._planes(used)
+        if document.prediction is not None:
+            stat = Stat(PREDICTION, StatKind.STRING, document.prediction)
+            self.planes.append(Plane(PREDICTION_PLANE, stats=(stat,)))
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
         self.foreign = KINETO if members.schema_version or members.device_properties or self._has_operators() else None

@@ -1,0 +1,329 @@
+"""`tw plan`: the configurations of a study become predicted runs, with a compiler that gives a program by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.predict.programs import product, program
+from tracewarehouse.cli import app
+from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration
+from tracewarehouse.collect.errors import ExperimentError
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.harness.recording import write_promises
+from tracewarehouse.comparison import study
+from tracewarehouse.comparison.study import places
+from tracewarehouse.ingest.capture.manifest import ModelFacts
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+from tracewarehouse.predict.configuration import (
+    configuration,
+    device_bytes,
+    memory_refusal,
+    room_refusal,
+    whole_memory,
+)
+from tracewarehouse.predict.whole_model import UnsteadyLayersError
+from tracewarehouse.warehouse import open_warehouse
+
+MODEL = "meta-llama/Llama-3.1-70B"
+LENGTHS = {"input_length": 1024, "output_length": 129, "dtype": "bfloat16", "backend": "jax"}
+GB = 10**9
+
+
+def layers(count: int) -> bytes:
+    """A program of layers, each with a kernel, a product that its weights in HBM bound, and an all-reduce."""
+    estimate = product(40_000)
+    lines = "".join(
+        f"""
+        %w{n} = bf16[8192,1024] parameter({n + 1})
+        %paged_attention.{n} = bf16[128,8192] custom-call(%x), custom_call_target="tpu_custom_call"
+        %fusion.{n} = bf16[128,1024] fusion(%paged_attention.{n}, %w{n}), kind=kOutput, calls=%product, {estimate}
+        %all-reduce.{n} = bf16[128,1024] all-reduce(%fusion.{n}), channel_id={n + 1}, replica_groups={EIGHT}
+        """
+        for n in range(count)
+    )
+    made = program(
+        8,
+        main=f"%x = bf16[128,8192] parameter(0)\n{lines}",
+        product="""
+        %a = bf16[128,8192] parameter(0)
+        %b = bf16[8192,1024] parameter(1)
+        %dot = bf16[128,1024] dot(%a, %b)
+        """,
+    )
+    proto = CLASSES["HloProto"].FromString(made.raw)
+    for each in (i for c in proto.hlo_module.computations for i in c.instructions):
+        _, _, number = each.name.decode().partition(".")
+        each.metadata.op_name = f"jit(step)/layer{number}/mlp/dot_general".encode() if number else b""
+        if each.opcode == b"dot":
+            each.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    return gzip.compress(proto.SerializeToString(), mtime=0)
+
+
+EIGHT = "{{0,1,2,3,4,5,6,7}}"
+
+
+def memory(total: int) -> dict[str, int]:
+    return {"arguments": total, "outputs": 2, "aliased": 2, "temporaries": 0, "program": 0}
+
+
+class Compiler:
+    """Gives a program of four layers as both steps of a configuration, unless its batch is 64; notes what is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Configuration] = []
+
+    def __call__(self, configurations: Sequence[Configuration], folder: Path, *_: Any) -> Iterator[CompiledRun]:
+        for number, each in enumerate(configurations):
+            self.asked.append(each)
+            spec = each.spec.model_copy(update={"device": "tpu"})
+            if spec.batch == 64:
+                yield CompiledRun(each, refused="compiling for v6e:2x4 failed: Ran out of memory on HBM")
+                continue
+            here = folder / str(number)
+            here.mkdir(parents=True)
+            write_promises(spec, ModelFacts(name="Llama-3.1-70B", num_layers=spec.layers, num_params=70 * GB), here)
+            for phase in ("prefill", "decode"):
+                (here / f"{phase}.hlo.pb.gz").write_bytes(layers(4))
+            yield CompiledRun(
+                each,
+                tuple(
+                    CompiledStep(p, here / f"{p}.hlo.pb.gz", "TPU v6e", memory(4 * GB)) for p in ("prefill", "decode")
+                ),
+            )
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    made = Compiler()
+    monkeypatch.setattr(study, "compile_all", made)
+    return made
+
+
+@pytest.fixture
+def planned(tmp_path: Path, compiler: Compiler) -> Callable[..., Any]:
+    """Runs `tw plan` in one warehouse, and gives its rows and its lines."""
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *arguments])
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout) if "--json" in arguments else result.stdout.splitlines()
+
+    return run
+
+
+STUDY = [MODEL, "--layers", "4", "--slices", "v6e:2x4", "--meshes", "tp=8", "--input-length", "1024"]
+STUDY += ["--output-length", "129"]
+
+
+def test_a_row_says_what_the_metrics_of_the_run_say(planned: Callable[..., Any], tmp_path: Path) -> None:
+    [row, refused] = planned(*STUDY, "--batches", "128,64", "--json")
+    assert refused == {
+        "mesh": "tp=8",
+        "topology": "v6e:2x4",
+        "batch_size": 64,
+        "refused": "compiling for v6e:2x4 failed: Ran out of memory on HBM",
+    }
+    assert (row["layers"], row["model_layers"], row["compiled_layers"]) == (4, 80, 4)
+    assert (row["chips"], row["memory_bytes"], row["is_fitting"]) == (8, 4 * GB, True)
+    with open_warehouse(tmp_path / "w") as warehouse:
+
+        def one(sql: str) -> Any:
+            return warehouse.query(sql).scalar()
+
+        assert warehouse.query("SELECT origin FROM main.runs").rows() == [("predicted",)]
+        ttft, tpot = one("SELECT ttft_ms FROM metrics.ttft"), one("SELECT tpot_ms FROM metrics.tpot")
+        assert row["ttft_ms"] == pytest.approx(ttft)
+        assert row["tpot_ms"] == pytest.approx(tpot)
+        assert row["tpot_low_ms"] < tpot < row["tpot_high_ms"]
+        assert row["e2e_ms"] == pytest.approx(ttft + 128 * tpot)
+        assert row["tokens_per_s_per_chip"] == pytest.approx(128 * 129 / (ttft + 128 * tpot) * 1e3 / 8)
+        assert row["output_chip_hours"] == pytest.approx(8 * tpot / 3.6e6 * 1e6 / 128)
+        assert row["output_usd"] == pytest.approx(row["output_chip_hours"] * 2.7)
+        sent = "SELECT sum(wire_bytes_per_device * devices) FROM metrics.traffic_volume WHERE phase = 'decode'"
+        assert row["traffic_bytes_per_token"] == pytest.approx(one(sent) / 128)
+        exposed = "SELECT sum(exposed_ms) FROM metrics.exposed_communication WHERE phase = 'decode' AND device_id = 0"
+        assert row["decode_communication"] == pytest.approx(one(exposed) / tpot)
+    # weights in HBM bound a decode step
+    assert row["decode_bottleneck"] == "HBM"
+
+
+def test_a_table_fits_a_screen_and_says_that_it_is_predicted(planned: Callable[..., Any]) -> None:
+    lines = planned(*STUDY, "--batches", "128,64")
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith(
+        "Llama-3.1-70B on v6e:2x4, predicted: only 4 of 80 layers, bfloat16, 1024 tokens in, 129 out"
+    )
+    assert lines[-1] == "tp=8 64: compiling for v6e:2x4 failed: Ran out of memory on HBM"
+    names, values = (next(line for line in lines if line.startswith(begin)).split() for begin in ("mesh ", "tp8 "))
+    assert names[:2] == ["mesh", "b"]
+    assert values[:2] == ["tp8", "128"]
+
+
+def test_what_if_makes_other_runs_of_the_same_programs(planned: Callable[..., Any], tmp_path: Path) -> None:
+    [real] = planned(*STUDY, "--batches", "128", "--json")
+    [links] = planned(*STUDY, "--batches", "128", "--json", "--ici-factor", "2")
+    [hbm] = planned(*STUDY, "--batches", "128", "--json", "--hbm-factor", "2")
+    [host] = planned(*STUDY, "--batches", "128", "--json", "--host-ms", "3", "--chip-price", "1")
+    [kernel] = planned(*STUDY, "--batches", "128", "--json", "--kernel", "paged_attention=1000")
+    assert max(hbm["tpot_ms"], links["tpot_ms"]) < real["tpot_ms"] < kernel["tpot_ms"]
+    assert links["decode_communication"] < real["decode_communication"]
+    assert host["tpot_ms"] == pytest.approx(real["tpot_ms"] + 3)
+    assert host["output_usd"] == pytest.approx(host["output_chip_hours"])
+    rows = (real, links, hbm, host, kernel)
+    tags = ["", "-ici2", "-hbm2", "-host3", "-paged_attention-1000"]
+    assert [row["name"] for row in rows] == [real["name"] + tag for tag in tags]
+    assert len({row["run_id"] for row in rows}) == 5
+    with open_warehouse(tmp_path / "w") as warehouse:
+        facts = warehouse.query("SELECT DISTINCT ici_factor, hbm_factor FROM main.predictions").rows()
+    assert sorted(facts) == [(1, 1), (1, 2), (2, 1)]
+    # the same again is the same run
+    assert planned(*STUDY, "--batches", "128", "--json") == [real]
+
+
+def test_a_whole_model_is_compiled_where_its_first_layers_cannot_tell(
+    planned: Callable[..., Any], compiler: Compiler
+) -> None:
+    """The program has four layers, and eight are needed to tell the steady one."""
+    [row] = planned(MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8", "--json")
+    assert [each.compiled_layers for each in compiler.asked] == [8, None]
+    assert (row["layers"], row["compiled_layers"]) == (80, 80)
+    planned(*STUDY, "--batches", "64", code=1)
+    compiler.asked.clear()
+    planned(MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8", "--whole")
+    assert [each.compiled_layers for each in compiler.asked] == [None]
+
+
+def test_what_cannot_fit_is_not_compiled(planned: Callable[..., Any], compiler: Compiler) -> None:
+    [line, said, *_] = planned(MODEL, "--slices", "v5e:2x4", "--meshes", "tp=8", "--batches", "8", code=1)
+    assert line == "v5e:2x4"
+    # 68.5 billion weights of two bytes over eight devices, and on each the embedding of 128,256 tokens
+    assert said.startswith("tp=8 8: does not fit: weights 19.5 GB and cache ")
+    assert compiler.asked == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8,x"], "--batches: expected numbers"),
+        (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged"], "--kernel: expected NAME=US"),
+        (["--meshes", "tp=8"], "expected a model or experiment and --slices, or --calibrate RUN"),
+    ],
+)
+def test_wrong_usage(planned: Callable[..., Any], arguments: list[str], said: str) -> None:
+    assert CliRunner().invoke(app, ["plan", MODEL, *arguments]).exit_code == 2
+    assert said in CliRunner().invoke(app, ["plan", MODEL, *arguments]).output
+
+
+def test_meshes_and_slices_pair_by_their_devices() -> None:
+    fields = {"model": "llama", **LENGTHS, "input_length": 32}
+    found = places(["tp=8", "dp=2,tp=2"], ["v6e:2x4", "v5e:2x4", "v4:2x2x1"], [4, 8], **fields)
+    assert [(place.topology, place.mesh, place.batch) for place in found] == [
+        ("v6e:2x4", "tp=8", 4),
+        ("v6e:2x4", "tp=8", 8),
+        ("v5e:2x4", "tp=8", 4),
+        ("v5e:2x4", "tp=8", 8),
+        ("v4:2x2x1", "dp=2,tp=2", 4),
+        ("v4:2x2x1", "dp=2,tp=2", 8),
+    ]
+    [odd] = places(["tp=3"], ["v6e:1x3"], [4], **fields)
+    assert odd.spec is None
+    assert "tp=3 does not divide" in str(odd.refused)
+
+
+def test_without_meshes_those_are_planned_that_the_model_can_have() -> None:
+    dense = places([], ["v6e:2x4"], [8], model=MODEL, **LENGTHS)
+    assert [place.mesh for place in dense] == ["dp=1,tp=8", "dp=2,tp=4", "dp=4,tp=2", "dp=8,tp=1"]
+    # two sequences are for two devices at most
+    assert len(places([], ["v6e:2x4"], [2], model=MODEL, **LENGTHS)) == 2
+    experts = places([], ["v6e:2x4"], [8], model="Qwen/Qwen3-30B-A3B", **LENGTHS)
+    assert [place.mesh for place in experts] == ["ep=1,tp=8", "ep=2,tp=4", "ep=4,tp=2", "ep=8,tp=1"]
+
+
+@pytest.mark.parametrize(
+    ("meshes", "slices", "said"),
+    [
+        (["tp=4"], ["v6e:2x4"], "mesh tp=4 has 4 devices, and none of v6e:2x4 has as many"),
+        (["tp=8"], ["v6e:2x4", "v6e:2x2"], "slice v6e:2x2 has 4 devices, and none of tp=8 has as many"),
+        (["tp8"], ["v6e:2x4"], "expected axis=size pairs"),
+        (["tp=8"], ["v6e-8"], "expected generation and chips per dimension"),
+    ],
+)
+def test_a_mesh_or_slice_without_a_partner_is_a_mistake(meshes: list[str], slices: list[str], said: str) -> None:
+    with pytest.raises(ExperimentError, match=said):
+        places(meshes, slices, [8], model=MODEL, **LENGTHS)
+
+
+def test_memory_of_a_whole_model_from_eight_layers() -> None:
+    """Llama-3.1-8B on eight v6e with 8 and 32 layers, as libtpu 0.0.42.1 counts; see the steps' memory there."""
+    spec = run_spec(model="meta-llama/Llama-3.1-8B", mesh="tp=8", batch=8, **LENGTHS)
+    place = configuration(spec, "v6e:2x4")
+    assert place.compiled_layers == 8
+    eight = {
+        "arguments": 1660330496,
+        "outputs": 42202208,
+        "aliased": 41943552,
+        "temporaries": 226291424,
+        "program": 32417792,
+    }
+    prefill = whole_memory(CompiledStep("prefill", Path("p"), "TPU v6e", eight), place)
+    assert prefill["arguments"] == pytest.approx(3.095e9, rel=1e-3)  # as of 32 layers
+    # a cache of 1,280 positions of a key and a value of 128 elements in 24 layers more
+    assert prefill["outputs"] - eight["outputs"] == 24 * 8 * 1280 * 2 * 128 * 2
+    assert prefill["aliased"] - eight["aliased"] == prefill["outputs"] - eight["outputs"]
+    assert prefill["temporaries"] == round(1.05 * eight["temporaries"])
+    decode = whole_memory(CompiledStep("decode", Path("p"), "TPU v6e", eight), place)
+    assert (decode["temporaries"], decode["program"]) == (4 * eight["temporaries"], 4 * eight["program"])
+    assert device_bytes(eight) == 1660330496 + 42202208 - 41943552 + 226291424 + 32417792
+    whole = configuration(spec, "v6e:2x4", is_whole=True)
+    assert whole_memory(CompiledStep("decode", Path("p"), "TPU v6e", eight), whole) == eight
+
+
+def test_the_first_layers_are_those_of_each_stage_and_kind() -> None:
+    deep = run_spec(model="deepseek-ai/DeepSeek-V3.1-Base", mesh="ep=8,tp=8", batch=8, **LENGTHS)
+    assert configuration(deep, "v6e:8x8").compiled_layers == 3 + 8
+    staged = run_spec(model=MODEL, mesh="pp=2,tp=8", batch=8, **LENGTHS)
+    assert configuration(staged, "v6e:4x4").compiled_layers == 16
+    assert configuration(run_spec(model="llama", backend="jax", layers=40), "v6e:2x2").compiled_layers is None
+
+
+def test_a_model_near_the_memory_of_a_chip_is_compiled_whole() -> None:
+    place = configuration(run_spec(model=MODEL, mesh="tp=8", batch=8, **LENGTHS), "v6e:2x4")
+    grown = whole_memory(CompiledStep("decode", Path("p"), "TPU v6e", memory(0)), place)["arguments"]
+
+    def refusal(total: int, of: Configuration) -> str | None:
+        return memory_refusal(CompiledRun(of, (CompiledStep("decode", Path("p"), "TPU v6e", memory(total)),)))
+
+    assert refusal(30 * GB - grown, place) is None
+    with pytest.raises(UnsteadyLayersError):
+        refusal(31 * GB - grown, place)
+    with pytest.raises(UnsteadyLayersError):
+        refusal(33 * GB - grown, place)
+    assert refusal(34 * GB - grown, place) == "does not fit: needs 34 GB a device of 32"
+    whole = configuration(place.spec, "v6e:2x4", is_whole=True)
+    assert (refusal(31 * GB, whole), refusal(33 * GB, whole)) == (None, "does not fit: needs 33 GB a device of 32")
+    assert room_refusal(place.spec, "v6e:2x4") is None
+
+
+def test_an_experiment_is_planned_on_the_slices_that_have_its_devices(
+    planned: Callable[..., Any], compiler: Compiler, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    runs = [f"{{mesh: {mesh}, batch: {batch}}}" for mesh, batch in (("tp=8", 8), ("tp=4", 8), ("tp=8", 64))]
+    file.write_text(
+        f"defaults: {{model: {MODEL}, layers: 4, device: tpu, input_length: 1024, output_length: 129, "
+        f"backend: jax}}\nruns: [{', '.join(runs)}]\n"
+    )
+    rows = planned(str(file), "--slices", "v6e:2x4", "--json")
+    assert [(row["mesh"], row["batch_size"], "refused" in row) for row in rows] == [
+        ("tp=8", 8, False),
+        ("tp=8", 64, True),
+    ]
+    assert {each.spec.device for each in compiler.asked} == {"cpu"}
+    assert "no run of" in CliRunner().invoke(app, ["plan", str(file), "--slices", "v6e:1x1"]).output

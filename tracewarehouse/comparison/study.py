@@ -1,0 +1,184 @@
+"""Predicts the configurations of a study: compiles them in one process, and ingests each as a predicted run."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracewarehouse.collect.ahead_of_time import CompiledRun, Configuration, compile_all, kept_programs
+from tracewarehouse.collect.errors import ExperimentError
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.models.architectures import model_architecture
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.compile_ahead import Topology
+from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.predict.calibrations import FILE, Calibration, read_calibrations
+from tracewarehouse.predict.configuration import (
+    WhatIf,
+    configuration,
+    memory_refusal,
+    model_layers,
+    predicted_capture,
+    room_refusal,
+)
+from tracewarehouse.predict.whole_model import UnsteadyLayersError
+from tracewarehouse.queries.read_only import literal
+from tracewarehouse.warehouse import Warehouse
+
+
+@dataclass(frozen=True)
+class Place:
+    """A configuration of a study by its mesh and slice, with the run, or the reason why there is none."""
+
+    mesh: str
+    topology: str
+    batch: int | None
+    spec: RunSpec | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A configuration with its predicted run, or the reason why there is none."""
+
+    place: Place
+    run_id: str | None = None
+    refused: str | None = None
+
+
+def places(meshes: Sequence[str], slices: Sequence[str], batches: Sequence[int | None], **fields: Any) -> list[Place]:
+    """Return every combination of batches with the pairs of a mesh and a slice that have as many devices.
+
+    Without meshes, each slice gets those that divide a model by dp and tp, or one with experts by ep and tp.
+
+    Raises:
+        ExperimentError: a name is none of a slice or mesh, or has no partner with as many devices.
+    """
+    devices = {name: _devices(name) for name in slices}
+    sizes = {mesh: _size(mesh) for mesh in meshes}
+    for what, given, others in (("mesh", sizes, devices), ("slice", devices, sizes)):
+        for name, count in given.items():
+            if meshes and count not in others.values():
+                raise ExperimentError(
+                    f"{what} {name} has {count} devices, and none of {', '.join(others)} has as many; add one that has"
+                )
+    found = []
+    for topology in slices:
+        asked = [mesh for mesh in meshes if sizes[mesh] == devices[topology]]
+        for mesh, batch in itertools.product(asked or _sensible_meshes(fields["model"], devices[topology]), batches):
+            place = _place(mesh, topology, {**fields, "batch": batch})
+            # of meshes that nobody asked for, those that the model cannot have are no answer
+            found += [place] if asked or place.spec is not None else []
+    return found
+
+
+def _size(mesh: str) -> int:
+    try:
+        return Mesh.parse(mesh).size
+    except ValueError as error:
+        raise ExperimentError(str(error)) from None
+
+
+def _devices(topology: str) -> int:
+    try:
+        return Topology.parse(topology).devices
+    except ValueError as error:
+        raise ExperimentError(str(error)) from None
+
+
+def _sensible_meshes(model: str, devices: int) -> list[str]:
+    axis = "ep" if model_architecture(model).is_moe else "dp"
+    shares = [n for n in range(1, devices + 1) if devices % n == 0]
+    return [f"{axis}={n},tp={devices // n}" for n in shares]
+
+
+def _place(mesh: str, topology: str, fields: dict[str, Any]) -> Place:
+    try:
+        return Place(mesh, topology, fields["batch"], run_spec(mesh=mesh, **fields))
+    except ExperimentError as error:
+        return Place(mesh, topology, fields["batch"], refused=str(error))
+
+
+def predicted(
+    warehouse: Warehouse,
+    study: Sequence[Place],
+    what_if: WhatIf,
+    *,
+    python: str = sys.executable,
+    is_whole: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[Outcome]:
+    """Predict each configuration of a study and ingest its run; programs that were compiled before are kept ones.
+
+    Where the first layers cannot tell the others, or are too near to the memory of a chip, the whole model is compiled.
+
+    Args:
+        warehouse: gets the runs; its calibrations.csv has rates that win over those that ship.
+        study: the configurations.
+        what_if: what is changed about the real slices.
+        python: an interpreter with the compiler.
+        is_whole: compile all layers of every model.
+        say: takes what is being done.
+
+    Raises:
+        MissingDependencyError: the compiler is not installed.
+    """
+    asked: list[tuple[Place, Configuration]] = []
+    for place in study:
+        if place.spec is None:
+            yield Outcome(place, refused=place.refused)
+        elif refused := room_refusal(place.spec, place.topology):
+            yield Outcome(place, refused=refused)
+        else:
+            asked.append((place, configuration(place.spec, place.topology, is_whole=is_whole)))
+    own = read_calibrations(Path(warehouse.path) / FILE)
+    while asked:
+        again: list[tuple[Place, Configuration]] = []
+        with tempfile.TemporaryDirectory(prefix="tw-plan-") as folder:
+            say(f"compiling {len(asked)} configurations")
+            done = compile_all([each for _, each in asked], Path(folder) / "compiled", python, kept_programs())
+            for number, ((place, each), run) in enumerate(zip(asked, done, strict=True), 1):
+                say(f"compiled {number} of {len(asked)}: {each.spec.name} on {each.topology}")
+                try:
+                    yield _outcome(warehouse, place, run, what_if, Path(folder) / str(number), own)
+                except UnsteadyLayersError:
+                    again.append((place, configuration(each.spec, each.topology, is_whole=True)))
+        asked = again
+
+
+def _outcome(
+    warehouse: Warehouse, place: Place, run: CompiledRun, what_if: WhatIf, folder: Path, own: Sequence[Calibration]
+) -> Outcome:
+    refused = run.refused or memory_refusal(run)
+    if refused is not None:
+        return Outcome(place, refused=refused)
+    try:
+        capture = predicted_capture(run, what_if, folder, own)
+        [result] = warehouse.ingest(capture)
+    except UnsteadyLayersError:
+        raise
+    except TracewarehouseError as error:
+        return Outcome(place, refused=str(error))
+    return Outcome(place, result.run_id)
+
+
+def rows(warehouse: Warehouse, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return what is predicted of each configuration, as macros.planned_runs says; others have the reason `refused`."""
+    ids = [outcome.run_id for outcome in outcomes if outcome.run_id is not None]
+    answer = warehouse.query(f"FROM macros.planned_runs([{', '.join(map(literal, ids))}])") if ids else None
+    facts = {row["run_id"]: row for row in answer.dicts()} if answer is not None else {}
+    out = []
+    for outcome in outcomes:
+        place = outcome.place
+        asked = {"mesh": place.mesh, "topology": place.topology, "batch_size": place.batch}
+        if outcome.run_id is None or place.spec is None:
+            out.append(asked | {"refused": outcome.refused})
+        else:
+            out.append(facts[outcome.run_id] | {"model_layers": model_layers(place.spec)})
+    return out
