@@ -128,6 +128,7 @@ def test_a_compiled_sample_measures_what_it_is_for() -> None:
             assert opcodes.count(wanted) >= 1
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLICES)
 def test_all_collectives_compile_for_every_slice(name: str) -> None:
@@ -141,6 +142,7 @@ def test_all_collectives_compile_for_every_slice(name: str) -> None:
     assert len(programs) == 5 * 9 * (axes + (axes > 1))
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"])
 def test_all_other_programs_compile_for_every_generation(name: str) -> None:
