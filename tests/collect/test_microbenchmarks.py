@@ -48,9 +48,9 @@ for program in microbenchmarks(spec):
         text = program.lowered(mesh).compile().as_text()
         module, entry = text.split()[1].rstrip(","), text[text.index("ENTRY") :].splitlines()[1:-1]
         shown = [re.match(r"\\s*(?:ROOT )?%\\S+ = (\\(.*?\\)|\\S+) ([\\w-]+)\\(", line) for line in entry]
-        print(json.dumps([program.name, module, [[m[2], "S(1)" in m[1]] for m in shown if m]]))
+        print(json.dumps([program.name, module, [[m[2], bool(re.search(r"S\\([13]\\)", m[1]))] for m in shown if m]]))
 """
-"""Prints name, module and entry of the chosen programs: opcodes, and whether each result is in VMEM."""
+"""Prints name, module and entry of the chosen programs: opcodes, and whether each result is in VMEM; on v4 in CMEM."""
 
 
 def compiled(topology: str, mesh: str, chosen: str) -> dict[str, list[tuple[str, bool]]]:
