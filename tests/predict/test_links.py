@@ -11,7 +11,8 @@ import pytest
 
 from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.hlo.replica_groups import parse_groups
-from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time, place, shape_of
+from tracewarehouse.predict.geometry import place, shape_of
+from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,19 @@ def test_small_all_reduce_is_latency() -> None:
     )
     assert short == pytest.approx(0.7 + 8 + 65536 * 7 / 8 / 90e3 + 65536 / 8 / (1638e3 / 4))
     assert microseconds("v6e:2x4", "all-reduce", 4096, (tuple(range(8)),), emitter="SinglePhaseRingSumEmitter") < short
+
+
+def test_between_slices_the_data_center_network_carries_it() -> None:
+    """Two slices of eight: an all-reduce sends and gets half of the message twice, an all-gather half of its result."""
+    size = 125_000_000  # 10 ms at the 12.5 GB/s of a v6e chip
+    across = tuple((d, d + 8) for d in range(8))
+    assert microseconds("v6e:2x4", "all-reduce", size, across) == pytest.approx(100 + 10_000)
+    assert microseconds("v6e:2x4", "all-gather", size, across) == pytest.approx(100 + 5_000)
+    assert microseconds("v6e:2x4", "collective-permute", size, across, is_pairs=True) == pytest.approx(100 + 10_000)
+    inside = microseconds("v6e:2x4", "all-reduce", size, (tuple(range(8)),))
+    assert inside < microseconds("v6e:2x4", "all-reduce", size, (tuple(range(16)),))
+    with pytest.raises(ValueError, match="counted from 0, found -1"):
+        microseconds("v6e:2x4", "all-reduce", size, ((0, -1),))
 
 
 def test_alone_or_empty_takes_no_time() -> None:

@@ -9,23 +9,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from tracewarehouse.collect.tpu.compile_ahead import Topology, wraps
+from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.capture.hardware import chip_named, known_kind
 from tracewarehouse.predict.calibrations import Calibration, rates
+from tracewarehouse.predict.geometry import Form, Groups, Shape, busiest, shape_of
 
-Groups = tuple[tuple[int, ...], ...]
-Place = tuple[int, ...]
-"""Coordinates of a device: x, y, z and the core on its chip."""
-Link = tuple[Place, int, int]
-"""A chip that a link leaves, the dimension, and the direction; dimension 3 leads to the other core of the chip."""
-Form = Literal["die", "pair", "line", "ring", "cycle", "grid", "torus"]
-
-_DIE = 3
 _MEASURED_CYCLE = 8
 """Chips of the longest cycle through a grid that somebody has measured."""
 
@@ -70,29 +62,19 @@ class LinkedMachine(Protocol):
     def hbm_factor(self) -> float: ...  # noqa: D102
 
 
-class Shape(NamedTuple):
-    """How the groups of a collective lie in the slice.
-
-    Attributes:
-        sides: chips in each dimension in which a group extends, longest first.
-        shared: groups on the busiest link.
-        stride: chips from one member to the next.
-    """
-
-    form: Form
-    size: int
-    sides: tuple[int, ...]
-    shared: float = 1
-    stride: int = 1
-
-
 def collective_time(machine: LinkedMachine, collective: SliceCollective) -> TimeRange:
     """Return how long a collective takes on the slice.
 
-    The range takes every rate of the table at its low or at its high end.
+    The range takes every rate of the table at its low or at its high end. Devices beyond those of the slice are on
+    further slices, which the data center network connects.
+
+    Raises:
+        ValueError: a device has a number below 0.
     """
     if not collective.groups or all(len(set(group)) < 2 for group in collective.groups):
         return TimeRange(0, 0, 0)
+    if min(map(min, collective.groups)) < 0:
+        raise ValueError(f"{collective.kind}: devices are counted from 0, found {min(map(min, collective.groups))}")
     table: Mapping[tuple[str, str], Calibration] = getattr(machine, "rates", None) or rates(machine.topology.generation)
     low, mid, high = (
         round(_seconds(machine, collective, _Rates(table, end, machine.ici_factor, machine.hbm_factor)) * 1e12)
@@ -119,6 +101,8 @@ class _Rates:
 
     def link(self, form: str) -> float:
         """Return what a link reaches in one direction, in bytes per second."""
+        if form == "dcn":
+            return self.bytes_per_s["dcn"]
         if form == "die" and "die" in self.bytes_per_s:
             return self.bytes_per_s["die"]
         return self.bytes_per_s["ici"] * self.share.get(form, 1.0)
@@ -126,6 +110,9 @@ class _Rates:
 
 def _seconds(machine: LinkedMachine, collective: SliceCollective, known: _Rates) -> float:
     topology, size = machine.topology, collective.message_bytes
+    slices = max(len({device // topology.devices for device in group}) for group in collective.groups)
+    if slices > 1:
+        return _between_slices(collective, slices, known)
     if collective.is_pairs or collective.kind in ("all-to-all", "ragged-all-to-all"):
         return _routed(topology, collective, known)
     shape = shape_of(topology, collective.groups)
@@ -148,6 +135,12 @@ def _seconds(machine: LinkedMachine, collective: SliceCollective, known: _Rates)
     if collective.kind in ("all-reduce", "reduce-scatter"):  # the first and the last shard overlap with no other
         seconds += size / count / (known.share["fill"] * _hbm_bytes_per_s(topology.generation) * known.hbm_factor)
     return seconds
+
+
+def _between_slices(collective: SliceCollective, slices: int, known: _Rates) -> float:
+    """Return the time over the data center network: each host sends and gets what its devices exchange with others."""
+    load = 1.0 if collective.is_pairs else (slices - 1) / slices * (2 if collective.kind == "all-reduce" else 1)
+    return known.seconds["dcn"] + collective.message_bytes * load / known.link("dcn")
 
 
 def _latency(form: Form, hops: float, phases: float, collective: SliceCollective, known: _Rates) -> float:
@@ -200,103 +193,11 @@ def _routed(topology: Topology, collective: SliceCollective, known: _Rates) -> f
     else:
         pairs = tuple(pair for group in collective.groups for pair in itertools.permutations(group, 2))
         start, part = known.seconds["all_to_all"], collective.message_bytes / max(map(len, collective.groups))
-    routed = _busiest(topology, pairs)
+    routed = busiest(topology, pairs)
     slowest = max(part * routed.on_ici / known.link("ici"), part * routed.on_die / known.link("die"))
     if routed.hops > 1:
         slowest /= known.share["routes"]
     return start + routed.hops * known.seconds["hop"] + slowest
-
-
-class _Routed(NamedTuple):
-    on_ici: float
-    on_die: float
-    hops: int
-
-
-@lru_cache(maxsize=64)
-def _busiest(topology: Topology, pairs: Groups) -> _Routed:
-    """Return the messages on the busiest link of each class, and the longest route."""
-    load: defaultdict[Link, float] = defaultdict(float)
-    hops = 1
-    for source, target in pairs:
-        if source == target:
-            continue
-        route = list(_route(topology, place(topology, source), place(topology, target)))
-        for link, share in route:
-            load[link] += share
-        hops = max(hops, round(sum(share for link, share in route if link[1] != _DIE)))
-    on_die = max((count for link, count in load.items() if link[1] == _DIE), default=0.0)
-    on_ici = max((count for link, count in load.items() if link[1] != _DIE), default=0.0)
-    return _Routed(on_ici, on_die, hops)
-
-
-def _route(topology: Topology, source: Place, target: Place) -> Iterator[tuple[Link, float]]:
-    """Yield the links between two devices, one dimension after the other, and the share of a message on each.
-
-    A message takes the shorter way around a ring, or both halfway.
-    """
-    at = list(source)
-    for dimension, (side, closed) in enumerate(zip(topology.sides, wraps(topology.sides), strict=True)):
-        distance = target[dimension] - source[dimension]
-        ways = [(1 if distance > 0 else -1, abs(distance), 1.0)]
-        if closed and abs(distance) * 2 > side:
-            ways = [(-ways[0][0], side - abs(distance), 1.0)]
-        elif closed and abs(distance) * 2 == side:
-            ways = [(1, side // 2, 0.5), (-1, side // 2, 0.5)]
-        for direction, length, share in ways:
-            for step in range(length):
-                chip = (*at[:dimension], (source[dimension] + direction * step) % side, *at[dimension + 1 : 3], 0)
-                yield (chip, dimension, direction), share
-        at[dimension] = target[dimension]
-    if source[3] != target[3] and source[:3] == target[:3]:
-        yield (source, _DIE, 1), 1.0
-
-
-@lru_cache(maxsize=1024)
-def shape_of(topology: Topology, groups: Groups) -> Shape:
-    """Return how groups lie in the slice; all have the shape of the first, which SPMD programs give them."""
-    places = [place(topology, device) for device in groups[0]]
-    along = [d for d in range(3) if len({p[d] for p in places}) > 1]
-    size, chips = len(places), len({p[:3] for p in places})
-    if not along:
-        return Shape("die", size, (size,))
-    sides = tuple(sorted((len({p[d] for p in places}) for d in along), reverse=True))
-    if math.prod(sides) != chips:  # no box: it goes from one member to the next
-        steps = tuple(pair for group in groups for pair in itertools.pairwise(group))
-        routed = _busiest(topology, steps + tuple((b, a) for a, b in steps))
-        return Shape("line" if chips > 2 else "pair", size, (chips,), routed.on_ici, routed.hops)
-    stride = max(b - a for d in along for a, b in itertools.pairwise(sorted({p[d] for p in places})))
-    shared = _shared(topology, groups)
-    closed = all(wraps(topology.sides)[d] and len({p[d] for p in places}) == topology.sides[d] for d in along)
-    if len(along) == 1:
-        form: Form = "pair" if sides[0] == 2 else "ring" if closed else "line"
-    else:
-        form = "torus" if closed else "grid"
-    return Shape(form, size, sides, shared, stride)
-
-
-def _shared(topology: Topology, groups: Groups) -> float:
-    """Return how many groups use the busiest link, if each uses those between its neighbours in every dimension."""
-    load: Counter[Link] = Counter()
-    for group in groups:
-        used: set[Link] = set()
-        places = [place(topology, device) for device in group]
-        for dimension in range(3):
-            lines: dict[Place, set[int]] = {}
-            for p in places:
-                lines.setdefault((*p[:dimension], 0, *p[dimension + 1 : 3], 0), set()).add(p[dimension])
-            for line, at in lines.items():
-                for step in range(min(at), max(at)):
-                    used.add(((*line[:dimension], step, *line[dimension + 1 : 3], 0), dimension, 1))
-        load.update(used)
-    return max(load.values(), default=1)
-
-
-def place(topology: Topology, device: int) -> Place:
-    """Return where a device is: x counts fastest, and the cores of a chip count first."""
-    chip, core = divmod(device, topology.devices // topology.chips)
-    x, y, z = (*topology.sides, 1)[:3]
-    return chip % x, chip // x % y, chip // (x * y) % z, core
 
 
 @lru_cache

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from xplane_builder import Space, TpuPlane, Unsigned, content, integer
 
+from tracewarehouse.exports.chrome import export_chrome
 from tracewarehouse.warehouse import Warehouse
 
 REAL = Path(__file__).parents[4] / "shared/traces/tpu-v6e-matmul-percost.xplane.pb"
@@ -76,6 +77,28 @@ def test_one_text_in_two_programs_has_the_costs_of_each(tmp_path: Path) -> None:
     rows = warehouse.query("SELECT flops, tflops_per_s FROM metrics.gemm_efficiency ORDER BY flops").rows()
     assert rows == [(1_000_000, pytest.approx(1.0)), (3_000_000, pytest.approx(1.0))]
     assert warehouse.query("SELECT hbm_gbps FROM metrics.hbm_bandwidth").scalar() == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize("is_chrome", [False, True])
+def test_one_text_with_several_costs_has_each(tmp_path: Path, is_chrome: bool) -> None:
+    """A Chrome trace states all costs on events; in an xplane file two devices may run two programs."""
+    warehouse = Warehouse(tmp_path / "w")
+    if is_chrome:
+        warehouse.ingest(two_programs().write(tmp_path / "x.xplane.pb"))
+        export_chrome(warehouse, "x", tmp_path / "y.trace.json")
+        warehouse = Warehouse(tmp_path / "chrome")
+        warehouse.ingest(tmp_path / "y.trace.json", device="v6e")
+    else:
+        space = Space()
+        for number, size in enumerate((3_000_000, 1_000_000)):
+            tpu = space.tpu(number)
+            tpu.modules.event(f"jit_{number}", number * 5_000_000, size)
+            stats = {"flops": size, "model_flops": size, "bytes_accessed": size}
+            kernel = tpu.instruction(PALLAS, hlo_category="custom-call", **stats)
+            tpu.ops.event(kernel, number * 5_000_000, size)
+        warehouse.ingest(space.write(tmp_path / "x.xplane.pb"))
+    rows = warehouse.query("SELECT flops, tflops_per_s FROM metrics.gemm_efficiency ORDER BY flops").rows()
+    assert rows == [(1_000_000, pytest.approx(1.0)), (3_000_000, pytest.approx(1.0))]
 
 
 def test_time_of_ops_that_state_nothing_is_unsized(ingest: Any) -> None:

@@ -129,7 +129,9 @@ class Instructions:
             _number_devices(row, modules.find(row.program_id, name), modules.assignments(row.program_id, name))
         key: Hashable
         if row.hlo:
-            key = (row.program_id, row.name, row.hlo.text)
+            # one text of two programs whose ids are not known, or of events of a Chrome trace, may have several costs
+            costs = (row.flops, row.model_flops, row.bytes_accessed) if row.op_class == "compute" else ()
+            key = (row.program_id, row.name, row.hlo.text, *costs)
         else:
             key = (metadata.name, metadata.display_name, metadata.stats)
         return self._keep(metadata, key, row)
