@@ -332,6 +332,23 @@ def test_what_a_module_hides_is_an_error() -> None:
         predict_program(HloModule("jit_step", damaged, []), PAIR)
 
 
+def test_a_permute_without_pairs_and_a_gather_without_a_result_take_no_time() -> None:
+    ops = predict_program(
+        program(
+            2,
+            main="""
+            %x = bf16[4096,1024] parameter(0)
+            %s = (bf16[4096,1024], bf16[4096,1024]) collective-permute-start(%x), source_target_pairs={}
+            %d = bf16[4096,1024] collective-permute-done(%s)
+            %g = () gather(%x)
+            """,
+        ),
+        PAIR,
+    )
+    assert [op.duration_ps for op in ops if op.queue == "dma"] == [0]
+    assert program_end(ops) < 20_000_000
+
+
 def test_a_program_for_more_devices_than_the_slice_has_is_refused() -> None:
     four = program(4, main="%a = s32[] parameter(0)\n%c = s32[] add(%a, %a)")
     with pytest.raises(CaptureError, match="for 4 devices, and v6e:1x2 has 2"):
