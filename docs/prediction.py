@@ -29,6 +29,8 @@ from tracewarehouse.predict.timeline import predict_program, program_end
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "prediction.md"
 PROGRAMS = DOCS.parent.parent / "shared" / "prototypes" / "predict"
+KEPT = DOCS.parent / "tests" / "predict" / "kept"
+"""Programs that are in the repository."""
 
 Row = Mapping[str, str]
 
@@ -123,8 +125,9 @@ def collective(row: Row) -> TimeRange:
 
 def step(row: Row, programs: Path) -> Step | None:
     """Return what is predicted for the device step of a measured one; None without its program."""
-    path = programs / f"{row['program']}.hlo.pb.gz"
-    if not row["program"] or not path.exists():
+    paths = [folder / f"{row['program']}.hlo.pb.gz" for folder in (programs, KEPT)]
+    path = next((path for path in paths if row["program"] and path.exists()), None)
+    if path is None:
         return None
     module = HloModule("step", gzip.decompress(path.read_bytes()), [])
     kernels = {name: round(float(us) * 1e6) for name, _, us in (row["kernels_us"].partition("="),) if name}

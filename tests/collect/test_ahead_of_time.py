@@ -13,18 +13,21 @@ import os
 import re
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration, compile_ahead, compile_all
+from tracewarehouse.collect.checks.promises import expert_places
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import memory_need
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
+from tracewarehouse.collect.parallel.expert_places import Rows
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
 from tracewarehouse.ingest.hlo.program import CLASSES
 from tracewarehouse.warehouse import open_warehouse
@@ -103,18 +106,27 @@ def instructions(step: CompiledStep) -> list[Any]:
 
 
 GRID = re.compile(r"iteration_bounds = array<i64: ([-\d, ]+)>")
+WINDOW = re.compile(r"window_bounds = array<i64: (\d+), \d+>")
 ANY_NUMBER = str(-(2**63))
 """The bound of a kernel's grid that its operands tell when it runs."""
 
 
-def grouped_products(step: CompiledStep) -> int:
-    """How many grouped products a compiled step runs, each with as many tiles as the routed rows need."""
-    found = [i for i in instructions(step) if i.name.startswith(b"ragged-dot-none")]
-    for product in found:
-        body = base64.b64decode(json.loads(product.backend_config)["custom_call_config"]["body"]).decode()
-        (bounds,) = GRID.findall(body)
-        assert bounds.split(", ")[1] == ANY_NUMBER, bounds
-    return len(found)
+def grouped_products(step: CompiledStep) -> list[int]:
+    """Rows of a tile of each grouped product of a step, whose kernel has as many tiles as the routed rows need."""
+    found = []
+    for product in instructions(step):
+        if product.name.startswith(b"ragged-dot-none"):
+            body = base64.b64decode(json.loads(product.backend_config)["custom_call_config"]["body"]).decode()
+            (bounds,), (rows, *_) = GRID.findall(body), WINDOW.findall(body)
+            assert bounds.split(", ")[1] == ANY_NUMBER, bounds
+            found.append(int(rows))
+    return found
+
+
+def multiplied_rows(sizes: list[int], tile: int) -> int:
+    """Rows that the tiles of a grouped product multiply, if the groups of these sizes lie one behind the other."""
+    ends = list(accumulate(sizes))
+    return tile * sum(-(-end // tile) - (end - size) // tile for size, end in zip(sizes, ends, strict=True) if size)
 
 
 def kernels(step: CompiledStep) -> int:
@@ -146,7 +158,7 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
     if spec.capacity_factor is None and spec.backend == "jax":
         sparse = slots - ticks * model_architecture(spec.model).first_dense_layers
         routed = sparse if model_architecture(spec.model).is_moe else 0
-        assert [grouped_products(step) for step in steps] == [3 * routed] * 2  # gate, up and down
+        assert [len(grouped_products(step)) for step in steps] == [3 * routed] * 2  # gate, up and down
     assert [s.phase for s in steps] == ["prefill", "decode"]
     assert all(s.fits(s.bytes_per_device) for s in steps)
     assert all(0 < s.memory["aliased"] <= s.memory["outputs"] for s in steps)  # the cache is donated
@@ -192,6 +204,25 @@ def test_a_published_shape_compiles_without_weights(tmp_path: Path, python: str,
         with open_warehouse(tmp_path / step.phase, create=True) as warehouse:
             warehouse.ingest(step.file)
             assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_experts_multiply_the_rows_that_are_routed_to_them(tmp_path: Path, python: str) -> None:
+    """They, and the rest of their tiles; not the room for every routing, which is eight times as large here."""
+    require_time()
+    fields = {"model": "deepseek-ai/DeepSeek-V2-Lite", "mesh": "ep=8", "layers": 2, "batch": 8, "input_length": 1024}
+    spec = run_spec(backend="jax", device="tpu", output_length=1, **fields)
+    (step,) = compile_ahead(spec, "v6e:2x4", tmp_path / "compiled", python)
+    rows = expert_places(spec)["prefill"]
+    assert isinstance(rows, Rows)
+    assert (rows.mean_computed, rows.computed) == (1024 * 6, 8 * 1024 * 6)
+    tiles = grouped_products(step)
+    assert len(tiles) == 3  # gate, up and down of the one layer of experts
+    even, uneven = [768] * 8, [1100, 436, 1300, 236, 768, 900, 704, 700]
+    for tile in tiles:
+        assert sum(even) == sum(uneven) == rows.mean_computed == multiplied_rows(even, tile)
+        assert multiplied_rows(uneven, tile) < 1.35 * rows.mean_computed
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from given_tables import warehouse_of
+from xplane_builder import Space, Unsigned
 
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import load_experiment, plan, run_spec
@@ -18,10 +19,12 @@ from tracewarehouse.collect.run_spec import MICROBENCHMARKS
 from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.collect.tpu.plan import plan_slices, tpu_runs
 from tracewarehouse.collect.tpu.quota import load_quota
+from tracewarehouse.comparison.calibration import calibrate
 from tracewarehouse.ingest.capture.manifest import load_manifest
-from tracewarehouse.predict.calibrations import rates
-from tracewarehouse.warehouse import Warehouse
+from tracewarehouse.predict.calibrations import rates, read_calibrations
+from tracewarehouse.warehouse import Warehouse, open_warehouse
 
+US = 1_000_000
 CALIBRATE = load_experiment(Path("calibrate"))
 TPU7X = ("tpu7x:2x2x1", "tpu7x:2x2x2", "tpu7x:2x2x4", "tpu7x:2x4x4")
 SLICES = [
@@ -219,3 +222,38 @@ def test_rates_of_a_chip_follow_without_a_prediction() -> None:
     assert [row[4:8] for row in rows] == [pytest.approx(row[2:]) for row in expected]
     for row in rows:  # the table of predictions has these rates
         assert (row[2], row[3]) in rates("tpu7x")
+
+
+def test_a_run_on_a_chip_replaces_its_rates(tmp_path: Path) -> None:
+    """A capture as a TPU gives it: three executions of a copy of 5 MB and one of a chain of four fusions."""
+    space = Space(hostnames=["vm"])
+    tpu = space.tpu(0)
+    start = 10 * US
+    for number, us in enumerate((20, 25, 40)):
+        tpu.modules.event("jit_micro.copy.hbm.5000000(7)", start, us * US, run_id=Unsigned(number))
+        copy = tpu.instruction("%copy.1 = bf16[2441,1024]{1,0} copy(bf16[2441,1024]{1,0} %x)", program_id=Unsigned(7))
+        tpu.ops.event(copy, start, us * US)
+        start += 100 * US
+    tpu.modules.event("jit_micro.fusion.vmem.8x1024(8)", start, 40 * US, run_id=Unsigned(9))
+    for number, ns in enumerate((9000, 10, 20, 9000)):
+        hlo = f"%fusion.{number} = f32[8,1024]{{1,0:S(1)}} fusion(f32[8,1024]{{1,0:S(1)}} %x.{number}), kind=kLoop"
+        tpu.ops.event(tpu.instruction(hlo, program_id=Unsigned(8)), start, ns * 1000)
+        start += ns * 1000
+    space.profiled(1_700_000_000_000_000_000, 1_700_000_000_001_000_000)
+    space.write(tmp_path / "half-an-hour.xplane.pb")
+    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
+        warehouse.ingest(tmp_path / "half-an-hour.xplane.pb", device="TPU v6e")
+        done = calibrate(warehouse, "half-an-hour")
+
+    # 10 MB in 25 us are 400 of 1638 GB/s
+    changed = {(new.class_, new.what): new for _, new in done.changes}
+    assert {new.chip for new in changed.values()} == {"v6e"}
+    assert done.predicted == ()
+    assert set(changed) == {("hbm", "stream_share"), ("small_op", "vmem_ns")}
+    assert changed["hbm", "stream_share"][4:8] == pytest.approx(
+        (400 / 1638, 250 / 1638, 500 / 1638, 3), rel=1e-4
+    )  # the profiler states the peak itself
+    assert changed["small_op", "vmem_ns"][4:8] == pytest.approx((10, 9.5, 20, 2))
+    after = rates("v6e", read_calibrations(done.path))
+    assert after["hbm", "stream_share"].source.startswith("half-an-hour (r")
+    assert after["product", "factor"] == rates("v6e")["product", "factor"]

@@ -618,6 +618,20 @@ class TestOthers:
         assert drawn.out.split() == [f"{tmp_path}/charts/{name}.svg" for name in ("timeline", "steps")]
         assert sorted(p.name for p in (tmp_path / "charts").iterdir()) == ["steps.svg", "timeline.svg"]
 
+    def test_a_report_is_what_the_ending_of_its_file_says(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
+        asked = ("-w", folder, "report", "tiny-tp2", "--chart", "steps")
+        assert tw(*asked, "-o", tmp_path / "r.md").code == 0
+        assert (tmp_path / "r.md").read_text().startswith("# tiny-tp2\n")
+        assert tw(*asked, "-o", tmp_path / "r.svg").code == 0
+        assert "<svg" in (tmp_path / "r.svg").read_text()
+        two = tw(*asked, "--chart", "timeline", "-o", tmp_path / "r.png")
+        assert (two.code, "holds one chart" in two.err) == (1, True)
+        pdf = tw(*asked, "-o", tmp_path / "r.pdf")
+        assert (pdf.code, "print the page" in pdf.err) == (2, True)
+        other = tw(*asked, "-o", tmp_path / "r.html", "-f", "md")
+        assert (other.code, "different formats" in " ".join(other.err.split())) == (2, True)
+        assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("r.")) == ["r.md", "r.svg"]
+
     @pytest.mark.usefixtures("asked_once_here")
     def test_report_of_a_comparison_and_of_a_study(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
         page = tmp_path / "r.html"

@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import fields
 from itertools import groupby
 from math import isfinite
@@ -321,7 +322,7 @@ def _table(rows: list[dict[str, Any]], by: str | None) -> QueryResult:
     return _result([_words(row, by) for row in rows])
 
 
-def _words(row: dict[str, Any], by: str | None) -> dict[str, Any]:
+def _words(row: Mapping[str, Any], by: str | None) -> dict[str, Any]:
     of = {k: v for k, v in json.loads(row["dimensions"]).items() if v is not None}
     first = {by: str(of.pop(by, ""))} if by is not None else {}
     has_tail = max(row.get("samples") or 0, row.get("baseline_samples") or 0) > 1

@@ -159,7 +159,8 @@ def _calibrate(context: typer.Context, reference: str) -> None:
             f"{after.chip}\t{after.class_} {after.what}\t{before.value:.4g} ({before.low:.4g} to {before.high:.4g})\t"
             f"{after.value:.4g} ({after.low:.4g} to {after.high:.4g})\t{after.n} ops"
         )
-    say_note(f"written to {done.path}, from what was predicted in {', '.join(done.predicted)}")
+    against = f", from what was predicted in {', '.join(done.predicted)}" if done.predicted else ""
+    say_note(f"written to {done.path}{against}")
     if done.kept:
         say_note(f"no rate follows from {'; '.join(done.kept)}")
 

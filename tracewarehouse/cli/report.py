@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
 from tracewarehouse.cli.options import RunsArgument
 from tracewarehouse.ingest.errors import WarehouseError
+
+Form = Literal["html", "md", "json", "png", "svg"]
 
 if TYPE_CHECKING:
     from tracewarehouse.dashboards.report import Report
@@ -30,15 +32,20 @@ def report(
         typer.Option("--chart", metavar="NAME", help="Draw only this chart; give it several times for several."),
     ] = None,
     form: Annotated[
-        Literal["html", "md", "json", "png", "svg"],
-        typer.Option("--format", "-f", help="html: a page; md: a digest; json: all rows; png, svg: charts."),
-    ] = "html",
+        Form | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="html: a page; md: a digest; json: all rows; png, svg: charts. Default: html, or as -o ends.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="File to write, - to print md or json; for png and svg a folder. [default: report.FORMAT]",
+            help="File to write, - to print md or json; for png and svg a folder, or the file of the only chart. "
+            "[default: report.FORMAT]",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare runs of different workloads.")] = False,
@@ -50,15 +57,40 @@ def report(
         raise WarehouseError("runs, --compare and --study are three kinds of report; name one of them")
     from tracewarehouse.dashboards.writing import report_text, write_pictures, write_text
 
+    form = _form(form, output)
     with context.obj.open() as warehouse:
         made = _report(warehouse, run, compare, study, chart or [], is_unlike_allowed=force)
-    if form == "png" or form == "svg":
+    if (form == "png" or form == "svg") and output is not None and output.suffix == f".{form}":
+        figures = made.figures()
+        if len(figures) != 1:
+            raise WarehouseError(
+                f"{output} holds one chart, and there are {len(figures)}; name a folder, or one --chart"
+            )
+        typer.echo(figures[0][1].save(output))
+    elif form == "png" or form == "svg":
         for path in write_pictures(made, output or Path("report"), form):
             typer.echo(path)
     elif str(output) == "-":
         typer.echo(report_text(made, form), nl=False)
     else:
         typer.echo(write_text(made, output or Path(f"report.{form}"), form))
+
+
+def _form(form: Form | None, output: Path | None) -> Form:
+    """The format that --format names, else that of the file's ending.
+
+    Raises:
+        typer.BadParameter: the ending is of another format, or of none.
+    """
+    ending = output.suffix.removeprefix(".") if output is not None and str(output) != "-" else ""
+    endings: dict[str, Form] = {f: f for f in get_args(Form)}
+    if ending and ending not in endings and not (output and output.is_dir()) and form in (None, "html", "md", "json"):
+        raise typer.BadParameter(f"-o {output}: a report can be {', '.join(endings)}; for PDF, print the page")
+    if form is None:
+        return endings.get(ending, "html")
+    if ending in endings and ending != form:
+        raise typer.BadParameter(f"-o {output} and --format {form} name different formats")
+    return form
 
 
 def _report(

@@ -14,6 +14,7 @@ from tracewarehouse.cli.output import lasting_echo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracewarehouse.collect.tpu.hours import StepKey, StepTimes
     from tracewarehouse.collect.tpu.plan import PlannedSlice
     from tracewarehouse.collect.tpu.slices import Slices
     from tracewarehouse.collect.tpu.state import Place
@@ -53,14 +54,64 @@ def plan(
     generation: GenerationOption,
     zone: ZoneOption = None,
     spot: SpotOption = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="Warehouse with the runs that `tw plan` predicted; their steps give hours.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="HOURS", help="Choose the most telling runs for so many chip-hours, as 20h.")
+    ] = None,
     quota: QuotaOption = None,
     state: StateOption = STATE,
 ) -> None:
     """Print the slices that an experiment needs, its runs, memory per chip, disk, time and price class; run nothing.
 
-    The chips of slices that were created already are subtracted from the quota.
+    The chips of slices that were created already are subtracted from the quota. Hours are expected ones where the steps
+    of all runs of a slice were predicted. With --budget it prints what was left out.
     """
-    _print_plan(_planned(experiment, generation, zone, spot, quota, state))
+    from tracewarehouse.collect.tpu.hours import with_hours, within_budget
+
+    limit = _chip_hours(budget) if budget else None
+    slices = _planned(experiment, generation, zone, spot, quota, state)
+    slices = with_hours(slices, _predicted_steps(predictions, generation) if predictions else {})
+    if limit is None:
+        _print_plan(slices)
+        return
+    choice = within_budget(slices, limit)
+    _print_plan(choice.slices)
+    lasting_echo(f"{choice.chip_hours:.1f} of {limit:g} chip-hours")
+    for run in choice.left_out:
+        lasting_echo(f"left out\t{run.name}")
+
+
+def _chip_hours(text: str) -> float:
+    try:
+        hours = float(text.removesuffix("h"))
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours < float("inf"):
+        raise typer.BadParameter(f"--budget {text}: expected a number of chip-hours, such as 20h")
+    return hours
+
+
+def _predicted_steps(folder: Path, generation: str) -> dict[StepKey, StepTimes]:
+    """The longest predicted steps of each configuration on slices of a generation."""
+    from tracewarehouse.collect.tpu.hours import StepTimes
+    from tracewarehouse.queries.read_only import literal
+    from tracewarehouse.warehouse import open_warehouse
+
+    with open_warehouse(str(folder)) as warehouse:
+        rows = warehouse.query(
+            "SELECT r.model, r.mesh, r.sequence_parallelism, r.batch_size, r.input_length, "  # noqa: S608
+            "MAX(CASE WHEN v.metric = 'ttft' THEN v.value END), MAX(CASE WHEN v.metric = 'tpot' THEN v.value END) "
+            "FROM main.runs AS r JOIN main.metric_values AS v ON r.run_id = v.run_id "
+            "WHERE r.origin = 'predicted' AND v.metric IN ('ttft', 'tpot') AND r.run_id IN "
+            f"(SELECT run_id FROM main.predictions WHERE topology LIKE {literal(generation + ':%')}) GROUP BY ALL"
+        ).rows()
+    return {
+        (model, mesh, mode, batch, length): StepTimes(prefill / 1e3, (decode or 0.0) / 1e3)
+        for model, mesh, mode, batch, length, prefill, decode in rows
+        if prefill is not None
+    }
 
 
 @app.command()

@@ -10,6 +10,7 @@ from tracewarehouse.predict.calibrations import (
     FILE,
     LEAST_POINTS,
     LEAST_SHARE,
+    LEAST_SPREAD,
     Calibration,
     PredictionError,
     calibrated,
@@ -44,7 +45,7 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
     """Write what a recorded run says of the rates of its chip into the warehouse's own table of calibrations.
 
     It is compared with the predicted runs that have ops in common with it, and that were predicted with the rates that
-    ship or with those that the warehouse has now.
+    ship or with those that the warehouse has now. A run of the experiment calibrate also shows some rates alone.
 
     Raises:
         WarehouseError: there is no such run, or the warehouse is remote.
@@ -63,18 +64,18 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
         "ON p.run_id = e.predicted_run_id "
         f"WHERE e.run_id = {literal(run.run_id)} ORDER BY e.measured_ms DESC, e.predicted_run_id"
     ).rows()
-    if not rows:
+    found = _shown_alone(warehouse, run.run_id, own)
+    if not rows and not found:
         raise QueryError(
             f"{run.name}: no predicted run has ops in common with it; "
             "predict the same model, mesh and slice with `tw plan`"
         )
     usable = [row for row in rows if row[3] in (None, described(own))]
-    if not usable:
+    if not usable and not found:
         raise QueryError(
             f"{run.name}: the predicted runs with ops in common have rates that the warehouse has no more; "
             "predict again with `tw plan`"
         )
-    found: dict[tuple[str, str], tuple[Calibration, Calibration]] = {}
     for _, name, topology, said, *error in usable:
         generation = topology.partition(":")[0]
         base = rates(generation, own if said else ())
@@ -97,3 +98,24 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
     return Recalibration(
         path, tuple(found.values()), tuple(dict.fromkeys(row[1] for row in usable)), tuple(kept.values())
     )
+
+
+def _shown_alone(
+    warehouse: Warehouse, run_id: str, own: tuple[Calibration, ...]
+) -> dict[tuple[str, str], tuple[Calibration, Calibration]]:
+    """Return the rates that a run of microbenchmarks shows, each as it was and as it is now."""
+    rows = warehouse.query(
+        'SELECT kind, chip, class, what, "value", low, high, n, source FROM models.calibration_rates '
+        f"WHERE run_id = {literal(run_id)}"
+    ).rows()
+    found = {}
+    for row in rows:
+        new = Calibration(*row)
+        new = new._replace(
+            low=min(new.low, new.value * (1 - LEAST_SPREAD)),
+            high=max(new.high, new.value * (1 + LEAST_SPREAD)),
+            source=f"{new.source} ({run_id})",
+        )
+        if (before := rates(new.chip, own).get((new.class_, new.what))) is not None:
+            found[new.class_, new.what] = (before, new)
+    return found

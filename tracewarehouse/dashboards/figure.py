@@ -125,12 +125,13 @@ class Figure:
         specification: dict[str, Any] = self.chart.properties(description=self.description).to_dict()
         return specification | {"datasets": {_ROWS: self.rows}}
 
-    def save(self, output: Path) -> Path:
+    def save(self, output: str | Path) -> Path:
         """Save the chart as .html (opens without a network), .png, .svg, or .json (its rows and words).
 
         Raises:
             WarehouseError: the file has another ending, or cannot be written.
         """
+        output = Path(output)
         if output.suffix not in ENDINGS:
             raise WarehouseError(f"{output}: a chart can be saved as {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
         try:

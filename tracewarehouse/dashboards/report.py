@@ -6,17 +6,19 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.comparison.compare import SPLITS, comparing, referenced_run_ids
 from tracewarehouse.dashboards import words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS, Chart
+from tracewarehouse.dashboards.theme import PART_COLORS
 from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.queries.run_summary import labelled, title
+from tracewarehouse.queries.run_summary import StepShare, labelled, title
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -32,6 +34,20 @@ class Values:
     rows: list[tuple[str, ...]]
 
 
+@dataclass(frozen=True)
+class StepBar:
+    """The mean step of a phase as one bar.
+
+    Attributes:
+        heading: phase, time and number of steps.
+        parts: for each part that takes any time, its name, its share, where it begins as a share of the step, its time
+            as a text, and its colour.
+    """
+
+    heading: str
+    parts: list[tuple[str, float, float, str, str]]
+
+
 @dataclass
 class Section:
     """A part of a report, such as the part about one run.
@@ -40,6 +56,7 @@ class Section:
         key: a name that is unique in the report; part of links.
         title: heading.
         facts: what ran, as labels and texts.
+        bars: the mean step of each phase.
         words: the main findings, a sentence each.
         unknown: what cannot be known, and why.
         notes: what a reader must know before trusting a number.
@@ -52,6 +69,7 @@ class Section:
     key: str
     title: str
     facts: list[tuple[str, str]] = field(default_factory=list)
+    bars: list[StepBar] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     unknown: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -59,6 +77,11 @@ class Section:
     figures: list[Figure] = field(default_factory=list)
     absent: list[tuple[str, str]] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
+
+    @property
+    def unknown_metrics(self) -> int:
+        """How many metrics cannot be known."""
+        return sum(len(metrics.split(", ")) for metrics, _ in self.unknown)
 
 
 @dataclass(frozen=True)
@@ -147,7 +170,8 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     sections = [changed]
     for run_id in dict.fromkeys((*ours, *theirs)):
         summary = warehouse.summary(run_id)
-        own = Section(run_id, title(summary.facts), labelled(summary.facts), words.dominating(summary))
+        own = Section(run_id, title(summary.facts), labelled(summary.facts), _step_bars(summary.steps))
+        own.words = words.dominating(summary)
         own.notes = [str(f) for f in summary.flags]
         _add(own, "steps", warehouse, run_id)
         sections.append(own)
@@ -200,11 +224,8 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     """
     summary = warehouse.summary(run_id)
     section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, run_id))
-    section.words = [
-        *words.dominating(summary),
-        *words.largest_categories(warehouse, run_id),
-        *words.savings(summary),
-    ]
+    section.bars = _step_bars(summary.steps)
+    section.words = [*words.dominating(summary), *words.savings(summary)]
     section.unknown = words.unknown(summary)
     if summary.facts["backend"] == "cpu":
         section.notes.append(
@@ -217,6 +238,23 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
         (n.label, quantity(n.value, n.unit), n.detail or "") for n in summary.numbers if n.value is not None
     ]
     return section
+
+
+def _step_bars(steps: Sequence[StepShare]) -> list[StepBar]:
+    bars = []
+    for phase, of_phase in groupby(steps, key=lambda s: s.phase):
+        shares = sorted(of_phase, key=lambda s: [*PART_COLORS].index(s.part))
+        whole = sum(s.mean_ms for s in shares)
+        parts, begin = [], 0.0
+        for share in shares:
+            parts.append(
+                (share.part, share.share or 0.0, begin, quantity(share.mean_ms, "ms"), PART_COLORS[share.part])
+            )
+            begin += share.share or 0.0
+        steps_said = "one step" if shares[0].steps == 1 else f"{shares[0].steps} steps"
+        step = f"A {phase} step" if phase else "A step"
+        bars.append(StepBar(f"{step}: {quantity(whole, 'ms', 4)}, mean over devices, of {steps_said}", parts))
+    return bars
 
 
 def _chosen(names: Sequence[str], charts: Mapping[str, Chart]) -> list[str]:

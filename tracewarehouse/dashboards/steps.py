@@ -8,10 +8,8 @@ import altair as alt
 
 from tracewarehouse.dashboards.figure import Drawn, Figure, ask
 from tracewarehouse.dashboards.theme import (
-    ALARM,
-    KIND_COLORS,
+    PART_COLORS,
     PRIMARY,
-    QUIET,
     WIDTH,
     axis,
     named_color,
@@ -27,14 +25,6 @@ from tracewarehouse.dashboards.words import largest, quantity
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
-_PART_COLORS = {
-    "matrix": PRIMARY,
-    "attention": KIND_COLORS["attention"],
-    "other compute": "#0f8b9d",
-    "waiting for copies": "#b57a12",
-    "exposed communication": ALARM,
-    "idle": QUIET,
-}
 _IDLE_COLORS = {
     "before a launch": "#4a7fb0",
     "before a pipeline's tick": "#4d9440",
@@ -61,7 +51,7 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
            ORDER BY step, position
            LIMIT $most""",
         run=run,
-        most=len(_PART_COLORS) * most,
+        most=len(PART_COLORS) * most,
     )
     steps = len(drawn.values("step"))
     chart = (
@@ -70,13 +60,13 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
         .encode(
             x=alt.X("step:O", title="step", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
             y=alt.Y("mean_ms:Q", title="time, mean over devices", axis=axis("ms")),
-            color=named_color("part", _PART_COLORS),
+            color=named_color("part", PART_COLORS),
             order=alt.Order("position:Q"),
             tooltip=tooltips("step:O", "phase:N", "part:N", number("mean_ms", "ms")),
         )
         .properties(width=WIDTH, height=240)
     )
-    totals = {p: sum(r["mean_ms"] for r in drawn.rows if r["part"] == p) for p in _PART_COLORS}
+    totals = {p: sum(r["mean_ms"] for r in drawn.rows if r["part"] == p) for p in PART_COLORS}
     said = ", ".join(f"{p} {quantity(ms, 'ms')}" for p, ms in totals.items())
     return drawn.figure(
         chart,

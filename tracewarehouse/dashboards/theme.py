@@ -38,6 +38,15 @@ SERIES = ("#4a7fb0", "#d1495b", "#4d9440", "#b57a12", "#9a63a8", "#0f8b9d", "#a9
 """Colours of series without a meaning of their own, in order."""
 
 PRIMARY, ALARM, QUIET = "#4a7fb0", "#d1495b", "#8a949e"
+PART_COLORS = {
+    "matrix": PRIMARY,
+    "attention": KIND_COLORS["attention"],
+    "other compute": "#0f8b9d",
+    "waiting for copies": "#b57a12",
+    "exposed communication": ALARM,
+    "idle": QUIET,
+}
+"""Colour of each part of a step, in the order of models.step_parts."""
 HEAT: Final = "viridis"
 WIDTH = 860
 """Width of a chart that fills its place; the page replaces it by the available width."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.queries.read_only import literal
-
 if TYPE_CHECKING:
     from tracewarehouse.queries.run_summary import RunSummary
-    from tracewarehouse.warehouse import Warehouse
 
 _WORTH = 0.005
 """Shares below this are not worth a word."""
@@ -89,22 +86,6 @@ def dominating(summary: RunSummary) -> list[str]:
             f"mean over devices, of {parts[0].steps} steps" if parts[0].steps > 1 else "mean over devices, of one step"
         )
         sentences.append(f"A {f'{phase} ' if phase else ''}step takes {whole} ({count}): {shares}.")
-    return sentences
-
-
-def largest_categories(warehouse: Warehouse, run_id: str) -> list[str]:
-    """Say which categories of ops take most op time: a sentence per phase."""
-    rows = warehouse.query(
-        f"""SELECT coalesce(dimensions ->> '$.phase', '') AS phase, dimensions ->> '$.category' AS category, value
-            FROM main.metric_values
-            WHERE run_id = {literal(run_id)} AND metric = 'op_time_share' AND value > 0
-            ORDER BY phase, value DESC, category"""
-    ).rows()
-    sentences = []
-    for phase, of_phase in groupby(rows, key=lambda r: r[0]):
-        first_two = islice(of_phase, 2)
-        named = " and ".join(f"{c or 'ops without a category'} ({quantity(v, 'ratio')})" for _, c, v in first_two)
-        sentences.append(f"Most op time{f' of {phase}' if phase else ''} goes to {named}.")
     return sentences
 
 

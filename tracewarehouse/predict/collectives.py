@@ -9,6 +9,7 @@ from tracewarehouse.ingest.hlo.collectives import DCN, KINDS, find_collective
 from tracewarehouse.ingest.hlo.instruction import with_logical_numbers
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.opcodes import base_opcode, is_spread_step
+from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs
 from tracewarehouse.ingest.hlo.schedule import Schedule, ScheduledOp
 from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
 from tracewarehouse.predict.machine import Machine
@@ -20,7 +21,7 @@ class PlacedCollective(NamedTuple):
     Attributes:
         time: how long it takes.
         direction: 1 or -1 for pairs that send ahead or back in the order of the devices, which do not meet; else 0.
-        group_size: devices of its first group.
+        group_size: devices of its largest group.
     """
 
     time: TimeRange
@@ -70,7 +71,7 @@ class ProgramCollectives:
         collective = SliceCollective(
             found.kind,
             found.message_bytes or 0,
-            self._on_devices(found.members or ()),
+            self._on_devices(found.groups, found.pairs),
             found.pairs is not None,
             says.emitter,
             says.strategy,
@@ -80,10 +81,12 @@ class ProgramCollectives:
         if collective not in self._times:
             self._times[collective] = collective_time(self._machine, collective)
         ahead = sum(1 if b > a else -1 for a, b in collective.groups) if collective.is_pairs else 0
-        return PlacedCollective(self._times[collective], (ahead > 0) - (ahead < 0), len(collective.groups[0]))
+        return PlacedCollective(
+            self._times[collective], (ahead > 0) - (ahead < 0), max(map(len, collective.groups), default=1)
+        )
 
-    def _on_devices(self, members: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-        """Return groups of logical numbers as groups of devices; none means one group of all."""
+    def _on_devices(self, groups: Groups | None, pairs: Pairs | None) -> Groups:
+        """Return groups, or pairs, of logical numbers as those of devices; no groups mean one of all devices."""
         places = self._module.assignment
-        groups = members or (tuple(range(self._machine.topology.devices)),)
-        return tuple(tuple(places[n] if n < len(places) else n for n in group) for group in groups)
+        members = pairs if pairs is not None else groups or (tuple(range(self._machine.topology.devices)),)
+        return tuple(tuple(places[n] if n < len(places) else n for n in group) for group in members)

@@ -19,7 +19,7 @@ from tracewarehouse.ingest.capture.hardware import known_kind
 from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
 from tracewarehouse.ingest.hlo.modules import HloModule
-from tracewarehouse.predict.calibrations import Calibration
+from tracewarehouse.predict.calibrations import Calibration, described
 from tracewarehouse.predict.capture import PredictedStep, write_capture
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.rules import RULES_VERSION
@@ -150,9 +150,9 @@ def predicted_capture(
         UnsteadyLayersError: its layers do not tell those that were not compiled.
         CaptureError: a step cannot be predicted.
     """
-    place = run.configuration
+    place, own = run.configuration, tuple(calibrations)
     factors = {"ici_factor": what_if.ici_factor, "hbm_factor": what_if.hbm_factor, "host_ms": what_if.host_ms}
-    machine = Machine.named(place.topology, calibrations, **factors)
+    machine = Machine.named(place.topology, own, **factors)
     steps = [_predicted_step(step, place, machine, what_if) for step in run.steps]
     manifest = load_manifest(run.steps[0].file.parent / MANIFEST)
     name = f"{place.spec.name}-{place.topology.replace(':', '-')}{what_if.tag}"
@@ -168,8 +168,11 @@ def predicted_capture(
         kernels=dict(what_if.kernels) or None,
         chip_price_usd_per_h=what_if.chip_price,
         capacity_bytes=chip_memory(run.steps[0].chip),
+        calibration=described(own),
         phases=[step.facts for step in steps],
-        **factors,
+        ici_factor=what_if.ici_factor,
+        hbm_factor=what_if.hbm_factor,
+        host_ms=what_if.host_ms,
     )
     return write_capture(output, manifest.model_copy(update={"name": name}), prediction, steps)
 

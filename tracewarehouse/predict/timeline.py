@@ -283,9 +283,9 @@ class _Timeline:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
             return kernel_cost(op, self._machine, self._kernels, self._context, self._collectives.filled)
-        if "scatter" in inside:
+        if "scatter" in inside and op.results:
             return scatter_cost(op, self._machine)
-        if "gather" in inside:
+        if "gather" in inside and op.results:
             return gather_cost(op, self._machine)
         if op.opcode == "dynamic-update-slice":
             return update_cost(op, self._machine)

@@ -95,7 +95,8 @@ class Cloud:
         )
         self.experiment = folder / "experiment.yaml"
         self.experiment.write_text(
-            "defaults: {device: tpu, batch: 16}\nruns: [{mesh: tp=4}, {mesh: 'dp=2,tp=2'}, {mesh: 'dp=4,tp=4'}]\n"
+            "defaults: {device: tpu, backend: torch_xla, batch: 16}\n"
+            "runs: [{mesh: tp=4}, {mesh: 'dp=2,tp=2'}, {mesh: 'dp=4,tp=4'}]\n"
         )
 
     def world(self, **facts: Any) -> None:

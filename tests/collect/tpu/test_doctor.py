@@ -119,7 +119,7 @@ def test_a_disk_that_is_too_small_or_cannot_be_shared(cloud: Cloud) -> None:
     disk = {"zone": "us-east1-d", "type": "hyperdisk-ml", "sizeGb": 10, "accessMode": "READ_WRITE_SINGLE"}
     cloud.world(disks={"w": disk})
     arguments = ("doctor", cloud.experiment, "--generation", "v6e", "--data-disk", "w")
-    cloud.experiment.write_text("runs: [{device: tpu, dtype: bfloat16, model: Qwen/Qwen3-32B, mesh: 'dp=2,tp=8'}]")
+    cloud.experiment.write_text("runs: [{device: tpu, backend: torch_xla, model: Qwen/Qwen3-32B, mesh: 'dp=2,tp=8'}]")
 
     for words in ("disks resize w --size=65GB", "disks update w --access-mode=READ_ONLY_MANY"):
         (mend,) = missing(cloud.tw(*arguments).stdout).values()
@@ -132,7 +132,7 @@ def test_a_disk_that_is_too_small_or_cannot_be_shared(cloud: Cloud) -> None:
 
 def test_a_disk_of_another_kind_is_no_disk_for_these_chips(cloud: Cloud) -> None:
     cloud.world(disks={"w": {"zone": "us-east1-d", "type": "pd-balanced", "sizeGb": 900}})
-    cloud.experiment.write_text("runs: [{device: tpu, dtype: bfloat16, model: Qwen/Qwen3-32B, mesh: tp=8}]")
+    cloud.experiment.write_text("runs: [{device: tpu, backend: torch_xla, model: Qwen/Qwen3-32B, mesh: tp=8}]")
 
     (mend,) = missing(cloud.tw("doctor", cloud.experiment, "--generation", "v6e", "--data-disk", "w").stdout).values()
 

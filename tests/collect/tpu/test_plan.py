@@ -122,7 +122,7 @@ def test_plan_prints_slices_runs_and_memory(cloud: Cloud) -> None:
     # 671 billion weights of 8 bits and 5 %; three runs of two hours; 6 h on 64 chips.
     assert (
         "v6e-64\t64 chips\t16 hosts\tus-east1-d\tv6e spot\t3 captures\tat most 6.0 h, 384 chip-hours\t"
-        "705 GB for weights (--data-disk or --bucket)"
+        "expected: not known of 3 runs\t705 GB for weights (--data-disk or --bucket)"
     ) in done.stdout.splitlines()
     assert "DeepSeek-V3.1-Base-ep8tp8" in done.stdout
     assert "GB (weights" in done.stdout

@@ -16,6 +16,7 @@ import pytest
 from tests.collect.tpu.fake_cloud import DP2TP2, DP4TP4, REPO, TP4, Cloud, tw
 from tests.running_processes import wait_until
 from tracewarehouse.collect.capture import is_recorded
+from tracewarehouse.collect.checks.reference import SUFFIX
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.tpu.captures import merge_hosts
@@ -94,7 +95,8 @@ def test_hosts_that_wait_for_one_that_failed_are_stopped(big: Cloud) -> None:
 def test_all_hosts_record_the_same_run_at_a_time(big: Cloud) -> None:
     """Host 3 fails in the second run after the others recorded; each round is one run, and no capture mixes two."""
     big.experiment.write_text(
-        "defaults: {device: tpu, batch: 16, mesh: 'dp=4,tp=4'}\nmatrix: {input_length: [32, 64]}\nretries: 2\n"
+        "defaults: {device: tpu, backend: torch_xla, batch: 16, mesh: 'dp=4,tp=4'}\n"
+        "matrix: {input_length: [32, 64]}\nretries: 2\n"
     )
     big.fault("record", "", "No space left on device", worker="3")
 
@@ -372,13 +374,13 @@ def test_kept_references_of_the_models_come_along(one: Cloud) -> None:
     folder = one.home / "references"
     folder.mkdir()
     for name in ("llama-0123", "qwen3-4567", "llama-tiny-89"):
-        (folder / f"{name}.safetensors").write_text(name)
+        (folder / f"{name}{SUFFIX}").write_text(name)
 
     done = one.tw("run", "one", one.experiment)
 
     assert done.returncode == 0, done.stderr
     copied = sorted(f.name for f in one.folder.rglob(".cache/tracewarehouse/references/*"))
-    assert copied == ["llama-0123.safetensors"]
+    assert copied == [f"llama-0123{SUFFIX}"]
 
 
 def test_the_wheel_is_built_from_these_sources_by_default(one: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,7 +499,7 @@ def test_a_disk_of_weights_is_mounted_on_all_hosts_and_formatted_once(cloud: Clo
 def test_models_that_the_hosts_own_disks_cannot_hold_are_left_out_before_they_cost(one: Cloud) -> None:
     """32.8 billion weights of 16 bits and 5 % are 69 GB; 107 less 40 GB are 67."""
     one.experiment.write_text(
-        "defaults: {device: tpu, batch: 16, mesh: tp=4, dtype: bfloat16}\n"
+        "defaults: {device: tpu, backend: torch_xla, batch: 16, mesh: tp=4, dtype: bfloat16}\n"
         "runs: [{model: llama}, {model: Qwen/Qwen3-32B}]"
     )
 

@@ -93,6 +93,56 @@ def test_a_copy_is_no_second_host(tmp_path: Path) -> None:
     assert joined(tmp_path) == [["a"], ["a"]]
 
 
+def process(folder: Path, host_name: str, rank: int, **fields: Any) -> None:
+    """One process of torch_tpu with one device, which it numbers 0, of a program over four."""
+    start_ns = fields.get("start_ns", START_NS)
+    space = Space(hostnames=[host_name])
+    tpu = space.tpu(0)
+    tpu.stat("core_details", integer(2, 0) + integer(6, 0))
+    tpu.modules.event("jit_step(42)", 0, 1_000_000)
+    hlo = "%all-reduce.1 = f32[256]{0} all-reduce(f32[256]{0} %x), channel_id=1, replica_groups={{0,1},{2,3}}"
+    tpu.ops.event(tpu.instruction(hlo, hlo_category="all-reduce", program_id=Unsigned(42)), 100 + rank, 100)
+    space.profiled(start_ns, start_ns + 10_000_000)
+    space.write(folder / "plugins" / "profile" / f"t{9 - rank}" / f"{host_name}_{rank}.xplane.pb")
+
+
+@pytest.mark.parametrize("is_one_folder", [False, True])
+def test_processes_of_one_device_each_are_one_run(
+    tmp_path: Path, tables_in: Callable[[Path], Query], is_one_folder: bool
+) -> None:
+    for rank in (3, 0, 2, 1):
+        process(tmp_path / "logs" / ("all" if is_one_folder else f"p{9 - rank}"), "vm-1" if rank < 2 else "vm-0", rank)
+    ingest_one(tmp_path / "logs", tmp_path / "w")
+    query = tables_in(tmp_path / "w")
+    hosts = [("vm-1_0", 0), ("vm-1_1", 1), ("vm-0_2", 2), ("vm-0_3", 3)]
+    assert query("SELECT host, host_index FROM hosts ORDER BY 2") == hosts
+    assert query("SELECT device_id, host FROM devices ORDER BY 1") == [(index, name) for name, index in hosts]
+    assert query("SELECT DISTINCT group_size, is_partial FROM collectives") == [(2, False)]
+    members = "SELECT list(DISTINCT device_id ORDER BY device_id) FROM collectives GROUP BY group_index ORDER BY 1"
+    assert query(members) == [([0, 1],), ([2, 3],)]
+    assert query("SELECT count(*) FROM quality_flags WHERE flag LIKE 'missing%'") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "late"),
+    [
+        ((0, 2), None),  # rank 1 is missing
+        ((1, 2), None),
+        ((0, 1), 1),  # the second began after the first had ended
+    ],
+)
+def test_processes_that_are_not_all_there_stay_apart(tmp_path: Path, ranks: tuple[int, ...], late: int | None) -> None:
+    for rank in ranks:
+        process(tmp_path / f"p{rank}", "vm", rank, start_ns=START_NS + 20_000_000 * (rank == late))
+    assert joined(tmp_path) == [[f"vm_{rank}"] for rank in ranks]
+
+
+def test_two_runs_of_one_process_stay_apart(tmp_path: Path) -> None:
+    process(tmp_path / "one", "a", 0)
+    process(tmp_path / "two", "b", 0, start_ns=START_NS + 1)
+    assert joined(tmp_path) == [["a_0"], ["b_0"]]
+
+
 def test_hosts_that_have_the_same_devices_stay_apart(tmp_path: Path) -> None:
     host(tmp_path / "w0", "a", numbers=(0, 1))
     host(tmp_path / "w1", "b", numbers=(1, 2), at=200)

@@ -21,6 +21,7 @@ from tracewarehouse.comparison import study
 from tracewarehouse.comparison.study import places
 from tracewarehouse.ingest.capture.manifest import ModelFacts
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+from tracewarehouse.predict.calibrations import Calibration, described, write_calibrations
 from tracewarehouse.predict.configuration import (
     configuration,
     device_bytes,
@@ -185,6 +186,16 @@ def test_what_if_makes_other_runs_of_the_same_programs(planned: Callable[..., An
     assert sorted(facts) == [(1, 1), (1, 2), (2, 1)]
     # the same again is the same run
     assert planned(*STUDY, "--batches", "128", "--json") == [real]
+
+
+def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp_path: Path) -> None:
+    planned(MODEL, "--meshes", "tp=8", "--slices", "v6e:2x4")
+    own = [Calibration("link", "v6e", "ici", "gbps", 45.0, 40.0, 50.0, 24, "mine")]
+    write_calibrations(tmp_path / "w" / "calibrations.csv", own)
+    planned(MODEL, "--meshes", "tp=8", "--slices", "v6e:2x4")
+    with open_warehouse(tmp_path / "w") as warehouse:
+        told = warehouse.query("SELECT DISTINCT link_gbps, calibration FROM main.predictions ORDER BY link_gbps").rows()
+    assert told == [(45.0, described(own)), (90.0, None)]
 
 
 def test_a_whole_model_is_compiled_where_its_first_layers_cannot_tell(

@@ -1,6 +1,8 @@
-"""Generates with the unsplit model in numpy, in float32: the reference for what any backend computes on its devices.
+"""Generates with the unsplit model in numpy: the reference for what any backend computes on its devices.
 
-It shares no code with the backends. A test compares it with the models of transformers in plain torch.
+Products add up in float32, and results are rounded to the dtype of the run where transformers rounds them: otherwise a
+token near the border between two experts would go to another one. It shares no code with the backends. A test compares
+it with the models of transformers in plain torch.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tracewarehouse.collect.models.form import (
     NormedAttention,
     RoutedMlp,
     SharedMlp,
+    SoftmaxRouter,
 )
 
 _BLOCK = 2**24
@@ -37,6 +40,11 @@ class PlainModel:
         self._keys: list[Any] = [None] * len(form.layers)
         self._values: list[Any] = [None] * len(form.layers)
         self._seen = 0
+        self._dtype = weights["model.embed_tokens.weight"].dtype
+
+    def _rounded(self, values: Any) -> Any:
+        """Return float32 values that the dtype of the run has too."""
+        return values if self._dtype == np.float32 else values.astype(self._dtype).astype(np.float32)
 
     def generate(self, tokens: Any, steps: int) -> Any:
         """Return the logits [batch, steps, vocabulary] of greedy generation after a prompt, [batch, length]."""
@@ -66,15 +74,17 @@ class PlainModel:
         given = self._normed(layer.input_layernorm, f"{name}.input_layernorm", hidden)
         attend = self._latent if isinstance(layer.self_attn, LatentAttention) else self._by_head
         query, keys, values = attend(number, layer.self_attn, given, turn)
-        merged = _attended(query, keys, values, is_seen, layer.self_attn.scaling)
-        hidden = hidden + self._linear(f"{name}.self_attn.o_proj", merged)
+        merged = self._attended(query, keys, values, is_seen, layer.self_attn.scaling)
+        hidden = self._rounded(hidden + self._linear(f"{name}.self_attn.o_proj", merged))
         given = self._normed(layer.post_attention_layernorm, f"{name}.post_attention_layernorm", hidden)
         if not isinstance(layer.mlp, RoutedMlp):
-            return hidden + self._gated(f"{name}.mlp", given)
+            return self._rounded(hidden + self._gated(f"{name}.mlp", given))
         hidden = hidden + self._routed(f"{name}.mlp", layer.mlp, given.reshape(-1, given.shape[-1])).reshape(
             given.shape
         )
-        return hidden + self._gated(f"{name}.mlp.shared_experts", given) if isinstance(layer.mlp, SharedMlp) else hidden
+        if isinstance(layer.mlp, SharedMlp):
+            hidden = hidden + self._gated(f"{name}.mlp.shared_experts", given)
+        return self._rounded(hidden)
 
     def _by_head(self, number: int, form: Any, given: Any, turn: tuple[Any, Any]) -> tuple[Any, Any, Any]:
         name = f"model.layers.{number}.self_attn"
@@ -82,7 +92,9 @@ class PlainModel:
         if isinstance(form, NormedAttention):
             query = self._normed(form.q_norm, f"{name}.q_norm", query)
             key = self._normed(form.k_norm, f"{name}.k_norm", key)
-        return _turned_halves(query, turn), *self._remembered(number, _turned_halves(key, turn), value)
+        turn = self._rounded(turn[0]), self._rounded(turn[1])
+        query, key = (self._rounded(_turned_halves(part, turn)) for part in (query, key))
+        return query, *self._remembered(number, key, value)
 
     def _latent(self, number: int, form: Any, given: Any, turn: tuple[Any, Any]) -> tuple[Any, Any, Any]:
         """Expand the keys and values of all heads from one latent (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
@@ -97,12 +109,14 @@ class PlainModel:
         latent = self._normed(form.kv_a_layernorm, f"{name}.kv_a_layernorm", compressed[..., : form.kv_lora_rank])
         in_pairs = form.config.model_type == "deepseek_v2" or form.config.rope_interleave
         turned = _turned_pairs if in_pairs else _turned_halves
-        key = turned(compressed[:, None, :, form.kv_lora_rank :], turn)
+        if form.config.model_type != "deepseek_v2":  # which turns in float32
+            turn = self._rounded(turn[0]), self._rounded(turn[1])
+        key = self._rounded(turned(compressed[:, None, :, form.kv_lora_rank :], turn))
         latents, keys = self._remembered(number, latent[:, None], key)
         plain = form.qk_nope_head_dim
         expanded = _heads(self._linear(f"{name}.kv_b_proj", latents[:, 0]), plain + form.v_head_dim)
         shared = np.broadcast_to(keys, (*expanded.shape[:3], keys.shape[-1]))
-        query = np.concatenate([query[..., :plain], turned(query[..., plain:], turn)], -1)
+        query = np.concatenate([query[..., :plain], self._rounded(turned(query[..., plain:], turn))], -1)
         return query, np.concatenate([expanded[..., :plain], shared], -1), expanded[..., plain:]
 
     def _remembered(self, number: int, key: Any, value: Any) -> tuple[Any, Any]:
@@ -115,7 +129,7 @@ class PlainModel:
 
     def _gated(self, name: str, given: Any) -> Any:
         gate, up = (self._linear(f"{name}.{part}_proj", given) for part in ("gate", "up"))
-        return self._linear(f"{name}.down_proj", _silu(gate) * up)
+        return self._linear(f"{name}.down_proj", self._rounded(self._rounded(_silu(gate)) * up))
 
     def _routed(self, name: str, form: RoutedMlp, tokens: Any) -> Any:
         """Return what the chosen experts of each token give together, [tokens, width]."""
@@ -125,13 +139,16 @@ class PlainModel:
         for expert in range(form.experts):
             token, place = np.nonzero(chosen == expert)
             if len(token):
-                inner = _silu(_product(tokens[token], gate[expert])) * _product(tokens[token], up[expert])
-                out[token] += weight[token, place, None] * _product(inner, down[expert])
-        return out
+                wide = self._rounded(_silu(self._rounded(_product(tokens[token], gate[expert]))))
+                inner = self._rounded(wide * self._rounded(_product(tokens[token], up[expert])))
+                out[token] += weight[token, place, None] * self._rounded(_product(inner, down[expert]))
+        return self._rounded(out)
 
     def _choice(self, name: str, gate: Any, tokens: Any) -> tuple[Any, Any]:
         """Return the experts of each token and their weights, [tokens, k] each."""
-        logits = self._linear(f"{name}.gate", tokens)
+        logits = _product(tokens, self._weights[f"{name}.gate.weight"])
+        if isinstance(gate, SoftmaxRouter):  # the others compute in float32
+            logits = self._rounded(logits)
         if isinstance(gate, CorrectedRouter):  # DeepSeek-V3, arXiv 2412.19437, section 2.1.2
             scores = _sigmoid(logits)
             biased = scores + self._weights[f"{name}.gate.e_score_correction_bias"].astype(np.float32)
@@ -153,12 +170,24 @@ class PlainModel:
     def _normed(self, form: Norm, name: str, given: Any) -> Any:
         """Apply root mean square normalisation (Zhang and Sennrich 2019)."""
         mean = np.mean(given * given, -1, keepdims=True)
-        return self._weights[f"{name}.weight"].astype(np.float32) * (given / np.sqrt(mean + form.variance_epsilon))
+        scaled = self._rounded(given / np.sqrt(mean + form.variance_epsilon))
+        return self._rounded(self._weights[f"{name}.weight"].astype(np.float32) * scaled)
 
     def _linear(self, name: str, given: Any) -> Any:
         out = _product(given, self._weights[f"{name}.weight"])
         bias = self._weights.get(f"{name}.bias")
-        return out if bias is None else out + bias.astype(np.float32)
+        return self._rounded(out if bias is None else out + bias.astype(np.float32))
+
+    def _attended(self, query: Any, keys: Any, values: Any, is_seen: Any, scaling: float) -> Any:
+        """Attend, with keys and values that query heads may share; return [batch, tokens, heads x width]."""
+        batch, heads, tokens, _ = query.shape
+        shared = heads // keys.shape[1]
+        keys, values = np.repeat(keys, shared, 1), np.repeat(values, shared, 1)
+        scores = self._rounded(self._rounded(query @ keys.swapaxes(-1, -2)) * np.float32(scaling))
+        scores = np.where(is_seen, scores, -np.inf)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        return self._rounded(self._rounded(scores) @ values).swapaxes(1, 2).reshape(batch, tokens, -1)
 
 
 def _product(given: Any, matrix: Any) -> Any:
@@ -168,17 +197,6 @@ def _product(given: Any, matrix: Any) -> Any:
     rows = max(1, _BLOCK // matrix.shape[1])
     blocks = [matrix[start : start + rows].astype(np.float32) for start in range(0, len(matrix), rows)]
     return np.concatenate([given @ block.T for block in blocks], -1)
-
-
-def _attended(query: Any, keys: Any, values: Any, is_seen: Any, scaling: float) -> Any:
-    """Attend, with keys and values that query heads may share; return [batch, tokens, heads x width]."""
-    batch, heads, tokens, _ = query.shape
-    shared = heads // keys.shape[1]
-    keys, values = np.repeat(keys, shared, 1), np.repeat(values, shared, 1)
-    scores = np.where(is_seen, query @ keys.swapaxes(-1, -2) * np.float32(scaling), -np.inf)
-    scores = np.exp(scores - scores.max(-1, keepdims=True))
-    scores /= scores.sum(-1, keepdims=True)
-    return (scores @ values).swapaxes(1, 2).reshape(batch, tokens, -1)
 
 
 def _heads(merged: Any, width: int) -> Any:

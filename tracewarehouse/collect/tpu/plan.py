@@ -27,6 +27,8 @@ class PlannedSlice:
     """Seconds after which a run is stopped."""
     memory: dict[str, MemoryNeed] = field(default_factory=dict)
     """Memory that each run of a published model needs, by its name."""
+    expected_s: dict[str, float] = field(default_factory=dict)
+    """Seconds that a run is expected to take, by its name, where they are known."""
 
     @property
     def disk(self) -> int:
@@ -48,6 +50,13 @@ class PlannedSlice:
         """Hours until every run has ended or was stopped, if each is tried once; without the time to prepare hosts."""
         return len(self.runs) * self.timeout_s / 3600
 
+    def _expected(self) -> str:
+        """Return the expected hours, or how many runs have none."""
+        if unknown := len(self.runs) - len(self.expected_s.keys() & {run.name for run in self.runs}):
+            return f"expected: not known of {counted(unknown, 'run')}"
+        hours = sum(self.expected_s[run.name] for run in self.runs) / 3600
+        return f"expected {hours:.1f} h, {hours * self.chips:.0f} chip-hours"
+
     def lines(self) -> list[str]:
         """Return the plan as text: the slice, then each run."""
         disk = f"{self.disk / 1e9:.0f} GB for weights" + ("" if self.fits_boot_disk else " (--data-disk or --bucket)")
@@ -59,6 +68,7 @@ class PlannedSlice:
             self.pool.price_class,
             counted(len(self.runs), "capture"),
             f"at most {self.longest_h:.1f} h, {self.longest_h * self.chips:.0f} chip-hours",
+            self._expected(),
             disk,
         ]
         return ["\t".join(head)] + [

@@ -14,6 +14,10 @@ from tracewarehouse.ingest.capture.batches import is_rank_folder, profile_folder
 from tracewarehouse.ingest.capture.sources import Capture, file_window, find_captures, natural, overlaps
 from tracewarehouse.ingest.errors import CaptureError
 
+_PROCESS_FILE = re.compile(r".+_(\d{1,6})\.xplane\.pb(?:\.gz)?")
+_PROCESSES = Path("processes")
+"""In place of a path within a rank's folder: the ranks are in the names of the files."""
+
 
 @dataclass(frozen=True)
 class DevicesOfFile:
@@ -41,7 +45,8 @@ def join_hosts(captures: Sequence[Capture]) -> list[Capture]:
 
     Before that, the ranks of a server are joined, whose folders differ only in a name like `dp_rank_<n>`, if each was
     profiled while the others were. Their devices tell nothing: every process may number its own from 0, and a chip
-    belongs to one process at a time.
+    belongs to one process at a time. The same holds for processes of torch_tpu, each with one device, a log folder
+    beside those of the others, and a file `<host>_<rank>.xplane.pb`, if there is one of every rank from 0.
     """
     captures = _joined_ranks(captures)
     near = _near(captures) if len(captures) > 1 else {}
@@ -67,14 +72,17 @@ def _joined_ranks(captures: Sequence[Capture]) -> list[Capture]:
         folder = next(filter(is_rank_folder, (home, *home.parents)), None)
         if folder:
             servers.setdefault((folder.parent, home.relative_to(folder)), []).append(i)
-    joined = dict(enumerate(captures))
-    for (server, _), candidates in servers.items():
+        elif None not in map(_process_rank, capture.files):
+            servers.setdefault((home.parent, _PROCESSES), []).append(i)
+    joined = {i: _by_rank(c) for i, c in enumerate(captures)}
+    for (server, kind), candidates in servers.items():
         near = {i: [j for j in candidates if i == j or _are_together(captures[i], captures[j])] for i in candidates}
         for group in (near[i] for i in candidates if near[i][0] == i < near[i][-1]):
             if all(near[i] == group for i in group) and _are_ranks([captures[i] for i in group]):
                 whole = _joined([(captures[i], [DevicesOfFile()] * len(captures[i].files)) for i in group])
                 name = re.sub(r"^(dp_)?rank_\d+(?=/|$)", server.name, whole.name)
-                joined[group[0]] = replace(whole, name=re.sub(r"^(dp|rank)\d+_", "", name))
+                name = server.name or name if kind == _PROCESSES else re.sub(r"^(dp|rank)\d+_", "", name)
+                joined[group[0]] = _by_rank(replace(whole, name=name))
                 for i in group[1:]:
                     del joined[i]
     return list(joined.values())
@@ -82,8 +90,24 @@ def _joined_ranks(captures: Sequence[Capture]) -> list[Capture]:
 
 def _are_ranks(captures: Sequence[Capture]) -> bool:
     """Return whether each capture has a rank of its own, and nothing else shows that they are different runs."""
+    processes = [_process_rank(f) for c in captures for f in c.files]
+    if None not in processes:
+        return set(processes) == set(range(len(processes))) and _are_of_one_run(captures)
     numbers = [{server_rank(f) for f in c.files} for c in captures]
     return sum(map(len, numbers)) == len(set().union(*numbers)) and _are_of_one_run(captures)
+
+
+def _by_rank(capture: Capture) -> Capture:
+    """Return a capture with the files of its processes in the order of their ranks, where names tell these."""
+    ranks = {file: _process_rank(file) for file in capture.files}
+    ordered = sorted(capture.files, key=lambda file: ranks[file] or 0)
+    return capture if None in ranks.values() else replace(capture, files=tuple(ordered))
+
+
+def _process_rank(file: Path) -> int | None:
+    """Return the rank at the end of the name of an xplane file; None if there is none."""
+    match = _PROCESS_FILE.fullmatch(file.name)
+    return int(match[1]) if match else None
 
 
 def _are_together(a: Capture, b: Capture) -> bool:

@@ -12,7 +12,13 @@ WITH ranked AS (
     *,
     ROW_NUMBER() OVER (PARTITION BY run_id, kind, class ORDER BY value_us DESC, what) AS from_longest,
     ROW_NUMBER() OVER (PARTITION BY run_id, kind, class ORDER BY value_us, what) AS from_shortest,
-    CASE WHEN chip LIKE 'TPU v%' THEN REGEXP_EXTRACT(chip, '^TPU (v[0-9a-z]+)$', 1) ELSE LOWER(chip) END AS generation
+    -- the profiler calls v5e and v6e light ones
+    CASE LOWER(chip)
+      WHEN 'tpu v5 lite' THEN 'v5e'
+      WHEN 'tpu v6 lite' THEN 'v6e'
+      WHEN 'tpu7x' THEN 'tpu7x'
+      ELSE REGEXP_EXTRACT(LOWER(chip), '^tpu (v[0-9][a-z]?)$', 1)
+    END AS generation
   FROM models.microbenchmark_rates
   WHERE chip LIKE 'TPU%'
 ),
@@ -55,4 +61,4 @@ SELECT
   u.name AS source -- Name of the run.
 FROM rates AS r
 INNER JOIN main.runs AS u USING (run_id)
-WHERE r.rate > 0 AND r.low > 0 AND r.high IS NOT NULL
+WHERE r.generation <> '' AND r.rate > 0 AND r.low > 0 AND r.high IS NOT NULL
