@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.predict.programs import product, program
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp, predict_program, program_end
 
@@ -359,3 +362,41 @@ def test_computations_in_a_circle_are_refused() -> None:
     circle = program(main="%a = s32[] parameter(0)\n%c = s32[] call(%a), to_apply=%main")
     with pytest.raises(MalformedError, match="call each other"):
         predict_program(circle, V6E)
+
+
+OPCODES = [
+    b"gather", b"scatter", b"sort", b"while", b"conditional", b"call", b"custom-call", b"async-start", b"async-done",
+    b"all-reduce", b"ragged-all-to-all", b"collective-permute-start", b"copy-start", b"copy-done", b"fusion",
+    b"dynamic-update-slice", b"slice", b"reduce-window", b"copy", b"send", b"reduce-scatter",
+]  # fmt: skip
+
+
+def test_a_damaged_program_gives_ops_or_one_error() -> None:
+    source = random.Random(11)
+    whole = CLASSES["HloProto"].FromString(loop_of(', backend_config={"known_trip_count":{"n":"3"}}').raw)
+    predicted = 0
+    for _ in range(1500):
+        damaged = CLASSES["HloProto"]()
+        damaged.CopyFrom(whole)
+        computations = damaged.hlo_module.computations
+        for _ in range(source.randint(1, 3)):
+            op = source.choice(source.choice(computations).instructions)
+            change = source.randrange(6)
+            if change == 0:
+                op.opcode = source.choice(OPCODES)
+            elif change == 1:
+                del op.operand_ids[:]
+            elif change == 2:
+                op.shape.Clear()
+            elif change == 3:
+                op.called_computation_ids.append(source.choice(computations).id)
+            elif change == 4:
+                op.replica_groups.add(replica_ids=[source.randrange(9) for _ in range(3)])
+            else:
+                op.source_target_pairs.add(source=source.randrange(9), target=source.randrange(9))
+        try:
+            predict_program(HloModule("damaged", damaged.SerializeToString(), []), PAIR)
+        except CaptureError:
+            continue
+        predicted += 1
+    assert predicted > 500

@@ -211,7 +211,7 @@ def test_a_model_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TRACEWAREHOUSE_MODELS", str(table))
 
     assert pretrained_model("me/mine").count_parameters(1) == 80 + 8 + 2 * 64 + 2 * 32 + 3 * 128 + 16
-    assert run_spec(model="me/mine", mesh="tp=1").name == "mine-single-b4-i32-o17-l1"
+    assert run_spec(model="me/mine", mesh="tp=1").name == "mine-single-b4-i32-o17-l1-jax"
     assert LLAMA in known_models()
 
 
@@ -235,7 +235,7 @@ def test_a_published_model_has_its_own_layers_and_name() -> None:
     spec = published(DEEPSEEK, "ep=8,tp=8", batch=8)
 
     assert spec.layers == 61
-    assert spec.name == "DeepSeek-V3.1-Base-ep8tp8-b8-i32-o17-l61-tpu"
+    assert spec.name == "DeepSeek-V3.1-Base-ep8tp8-b8-i32-o17-l61-tpu-jax"
     assert published(DEEPSEEK, "ep=8,tp=8", batch=8, layers=61).digest == spec.digest
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
@@ -341,7 +341,7 @@ def test_a_local_folder_is_a_model(tmp_path: Path) -> None:
 
     spec = run_spec(model=str(folder), mesh="tp=2")
 
-    assert (spec.layers, spec.name) == (3, "my-model-tp2-b4-i32-o17-l3")
+    assert (spec.layers, spec.name) == (3, "my-model-tp2-b4-i32-o17-l3-jax")
     assert pretrained_model(str(folder)).config["head_dim"] == 16
     assert model_folder(str(folder)) == folder
     with pytest.raises(ExperimentError, match="tp=3 does not divide the 4 attention heads"):
