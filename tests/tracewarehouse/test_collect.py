@@ -108,8 +108,8 @@ def test_a_dry_run_says_what_would_be_refused(tmp_path: Path) -> None:
     model = ["collect", "--model", "deepseek-ai/DeepSeek-V3.1-Base", "--mesh", "tp=4", "-o", str(tmp_path), "--dry-run"]
     planned = CliRunner().invoke(app, model)
     assert planned.exit_code == 1
-    assert "to record\t677.04 GB (weights 676.90" in planned.stdout
-    assert "error: DeepSeek-V3.1-Base-tp4-b4-i32-o17-l61-jax: needs 677.04 GB" in planned.stderr
+    assert "to record\t677.00 GB (weights 676.90" in planned.stdout
+    assert "error: DeepSeek-V3.1-Base-tp4-b4-i32-o17-l61-jax: needs 677.00 GB" in planned.stderr
     # Whether it fits a TPU is said where the chips are known.
     assert CliRunner().invoke(app, [*model, "--device", "tpu"]).exit_code == 0
 
