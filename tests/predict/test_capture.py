@@ -285,6 +285,28 @@ def test_what_the_host_adds_and_a_price_change_the_run(tmp_path: Path) -> None:
         assert opened.query("SELECT DISTINCT ici_factor, host_ps FROM main.predictions").rows() == [(2.0, 1000 * US)]
 
 
+def test_two_devices_of_a_tpu7x_are_one_chip(tmp_path: Path) -> None:
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        opened.ingest(write(tmp_path, topology="tpu7x:1x1x1", chip="TPU7x"))
+        assert opened.query("SELECT kind, chip_id, core_id, global_id FROM main.devices ORDER BY device_id").rows() == [
+            ("TPU7x", 0, 0, 0), ("TPU7x", 0, 1, 1),
+        ]  # fmt: skip
+        cost = "SELECT chips, chip_price_usd_per_h FROM metrics.token_cost WHERE phase = 'decode'"
+        assert opened.query(cost).rows() == [(1, 12.0)]
+        assert opened.query("SELECT DISTINCT link FROM main.collectives").rows() == [("die",)]
+
+
+def test_a_predicted_host_beside_a_recorded_one_is_refused(tmp_path: Path) -> None:
+    file = next(write(tmp_path).rglob("*.xplane.pb"))
+    told = file.read_bytes()
+    (file.parent / "other.xplane.pb").write_bytes(told.replace(b"\x12\nPrediction", b"\x12\nOtherPlane"))
+    with (
+        open_warehouse(tmp_path / "warehouse", create=True) as opened,
+        pytest.raises(CaptureError, match="predicted otherwise than others, or recorded"),
+    ):
+        opened.ingest(tmp_path / "small-tp2-predicted")
+
+
 def test_wrong_steps_leave_nothing_behind(tmp_path: Path) -> None:
     module = layer("prefill")
     facts = PredictedPhase(phase="prefill", program_digest=module.digest)

@@ -48,6 +48,13 @@ NEED_MORE = {
     "metrics.prediction_basis_v1",
     "metrics.prediction_range_v1",
     "preconditions.predicted",
+    "metrics.prediction_error_v1",
+    "metrics.microbenchmarks_v1",  # microbenchmarks
+    "models.calibration_rates",
+    "models.microbenchmark_rates",
+    "models.microbenchmark_times",
+    "preconditions.microbenchmark_programs",
+    "metrics.token_cost_v1",  # devices
     "models.run_chips",
     "models.transfer_fit",  # messages of several sizes
     "metrics.copy_bandwidth_v1",

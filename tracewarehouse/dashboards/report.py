@@ -170,7 +170,8 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     sections = [changed]
     for run_id in dict.fromkeys((*ours, *theirs)):
         summary = warehouse.summary(run_id)
-        own = Section(run_id, title(summary.facts), labelled(summary.facts), words.dominating(summary))
+        own = Section(run_id, title(summary.facts), labelled(summary.facts), _step_bars(summary.steps))
+        own.words = words.dominating(summary)
         own.notes = [str(f) for f in summary.flags]
         _add(own, "steps", warehouse, run_id)
         sections.append(own)

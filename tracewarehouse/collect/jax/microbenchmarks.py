@@ -21,7 +21,7 @@ from tracewarehouse.collect.harness.generation import profiled
 from tracewarehouse.collect.jax.attention import attention, flash, paged
 from tracewarehouse.collect.jax.mesh import JaxMesh
 from tracewarehouse.collect.jax.stack import JaxStack
-from tracewarehouse.collect.parallel.attention_forms import PAGE, block_pages
+from tracewarehouse.collect.parallel.attention_forms import PAGE
 from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 from tracewarehouse.collect.tpu.quota import host_chip
 from tracewarehouse.ingest.capture_names import host_name
@@ -34,6 +34,8 @@ WIDTH = 1024
 """Elements of a row of a message: a multiple of the lanes of a vector register."""
 HEADS, KV_HEADS, HEAD_WIDTH, SEQUENCES = 32, 8, 128, 8
 """Heads and sequences of the attention kernels: those of Llama-3.1-8B on one chip."""
+RAGGED_PAGES = 4
+"""Pages that the ragged kernel reads at once; more do not fit into the VMEM that a v5e gives a kernel."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Sizes:
     products: tuple[tuple[int, int, int], ...]
     """Rows, inner length and columns."""
     on_chip: tuple[tuple[int, int], ...]
-    """Shapes, in float32, that VMEM holds."""
+    """Shapes, in float32, that VMEM holds; on v4 the compiler puts them into CMEM."""
     off_chip: tuple[tuple[int, int], ...]
     """Shapes, in float32, that VMEM cannot hold."""
     copies: tuple[int, ...]
@@ -267,7 +269,7 @@ def _attentions(tokens: int, dtype: Any, has_kernels: bool) -> Iterator[Microben
     )
     yield named("paged", cached, lambda q, k, v: paged(q, k, v, tokens - 1, scale))
     for form, queries, sequences in (("ragged-prompt", tokens, 1), ("ragged-token", 1, SEQUENCES)):
-        yield named(form, _ragged_arguments(tokens, queries, sequences, dtype), _ragged(tokens, scale), sequences)
+        yield named(form, _ragged_arguments(tokens, queries, sequences, dtype), _ragged(scale), sequences)
 
 
 def _ragged_arguments(tokens: int, queries: int, sequences: int, dtype: Any) -> Callable[[], tuple[Any, ...]]:
@@ -287,14 +289,14 @@ def _ragged_arguments(tokens: int, queries: int, sequences: int, dtype: Any) -> 
     return given
 
 
-def _ragged(tokens: int, scale: float) -> Callable[..., Any]:
+def _ragged(scale: float) -> Callable[..., Any]:
     """Return the kernel for sequences of different lengths, which vLLM runs on TPU in versions of its own."""
 
     def body(*arguments: Any) -> Any:
         from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 
         return ragged_paged_attention(
-            *arguments, sm_scale=scale, num_kv_pages_per_block=block_pages(tokens // PAGE), num_queries_per_block=32
+            *arguments, sm_scale=scale, num_kv_pages_per_block=RAGGED_PAGES, num_queries_per_block=32
         )
 
     return body

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -46,7 +46,9 @@ def place_in_repetition(
     at = np.flatnonzero(execution >= 0)
     at = at[np.lexsort((start[at], execution[at]))]
     edges = np.flatnonzero(np.diff(execution[at], prepend=-1, append=-1))
-    found: dict[bytes, Int32] = {}
+    found: dict[bytes, Pieces | None] = {}
+    placed: list[tuple[Int64, Pieces, Hashable]] = []
+    votes: dict[Hashable, Counter[int]] = {}
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         own = at[low:high]
         ids = instruction[own]
@@ -54,9 +56,15 @@ def place_in_repetition(
             continue
         key = ids.tobytes()
         if key not in found:
-            pieces = repeated_layers(ids, rows)
-            found[key] = pieces.layer.astype(np.int32) if pieces else np.full(len(ids), -1, np.int32)
-        places.iteration[own] = found[key]
+            found[key] = repeated_layers(ids, rows)
+        if pieces := found[key]:
+            programs = Counter((rows[i].module, rows[i].program_id) for i in np.unique(ids).tolist())
+            ((module, _),) = programs.most_common(1)
+            placed.append((own, pieces, module))
+            votes.setdefault(module, Counter())[pieces.count] += 1
+    for own, pieces, program in placed:
+        if 2 * votes[program][pieces.count] > votes[program].total():  # one that the profile cuts has other layers
+            places.iteration[own] = pieces.layer
 
 
 def repeated_layers(instruction: Int32, rows: Sequence[InstructionRow]) -> Pieces | None:

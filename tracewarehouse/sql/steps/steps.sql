@@ -8,20 +8,21 @@ notes: >
 ---*/
 WITH marked AS (
   SELECT
-    run_id,
-    CASE WHEN device_id IS NULL THEN 'host' ELSE 'device' END AS clock,
-    host, device_id,
-    "index" AS step,
-    CASE WHEN name IN ('prefill', 'decode', 'mixed') THEN name END AS phase,
-    start_ps, end_ps, source
-  FROM main.phases
-  WHERE kind = 'step'
+    p.run_id,
+    CASE WHEN p.device_id IS NULL THEN 'host' ELSE 'device' END AS clock,
+    p.host, p.device_id,
+    p."index" AS step,
+    CASE WHEN p.name IN ('prefill', 'decode', 'mixed') THEN p.name END AS phase,
+    p.start_ps, p.end_ps, p.source,
+    g.run_id IS NOT NULL AS is_predicted
+  FROM main.phases AS p
+  LEFT JOIN models.predicted_runs AS g ON p.run_id = g.run_id
+  WHERE p.kind = 'step'
 ),
 
 followed AS (
   SELECT
     *,
-    run_id IN (SELECT g.run_id FROM models.predicted_runs AS g) AS is_predicted,
     LEAD(start_ps) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_start_ps,
     LEAD(phase) OVER (PARTITION BY run_id, host, device_id ORDER BY start_ps, step) AS next_phase
   FROM marked
