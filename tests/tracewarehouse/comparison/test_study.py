@@ -179,7 +179,8 @@ def test_what_if_makes_other_runs_of_the_same_programs(planned: Callable[..., An
     assert host["output_usd"] == pytest.approx(host["output_chip_hours"])
     rows = (real, links, hbm, host, kernel)
     tags = ["", "-ici2", "-hbm2", "-host3", "-paged_attention-1000"]
-    assert [row["name"] for row in rows] == [real["name"] + tag for tag in tags]
+    real_name = real["name"].removesuffix("-predicted")
+    assert [row["name"] for row in rows] == [f"{real_name}{tag}-predicted" for tag in tags]
     assert len({row["run_id"] for row in rows}) == 5
     with open_warehouse(tmp_path / "w") as warehouse:
         facts = warehouse.query("SELECT DISTINCT ici_factor, hbm_factor FROM main.predictions").rows()
