@@ -141,10 +141,9 @@ def plan(
         for line in _lines(answer):
             lasting_echo(line)
         if len(answer) > sum("refused" in row for row in answer):
-            say_note(
-                "predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the "
-                "host are not in it"
-            )
+            from tracewarehouse.dashboards.words import NOT_PREDICTED
+
+            say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
     if all("refused" in row for row in answer):
         raise typer.Exit(1)
 
