@@ -205,7 +205,7 @@ def study_report(warehouse: Warehouse, query: str | Sequence[str], charts: Seque
     best = warehouse.query(f"SELECT * FROM macros.study_choices({ids}) ORDER BY workload, position").dicts()
     section = Section("study", f"Study of {len(run_ids)} runs", facts)
     if len(workloads := {str(p["workload"]) for p in points}) == 1:
-        section.facts.append(("Workload", *workloads))
+        section.facts.append(("Workload", workloads.pop()))
     section.words = words.choices(best)
     for name in names:
         _add(section, name, warehouse, run_ids)

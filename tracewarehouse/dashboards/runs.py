@@ -1,14 +1,17 @@
-"""Draws several runs, for studies of many configurations. The charts read only stored values, so they are fast."""
+"""Draws several runs, for studies of many configurations.
+
+All but the parts of steps and the ranges of predicted runs are stored values, so the charts are fast.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from tracewarehouse.comparison.compare import referenced_run_ids
-from tracewarehouse.dashboards.figure import Figure, NothingToDraw, ask
+from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
 from tracewarehouse.dashboards.theme import (
     ALARM,
     HEAT,
@@ -40,6 +43,10 @@ _POINTS = {
 """The values that a sweep draws, each with its label, its unit and its metric."""
 
 
+_MOST_LABELS = 16
+"""With more points than these, only those on the front have a label."""
+
+
 def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     """Tokens/s per user against tokens/s per chip; a line joins the runs that no other run beats in both."""
     drawn = ask(
@@ -49,13 +56,29 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
              name, model, origin, workload, mesh, label, layers, batch_size, chips, tokens_per_s_per_user, user_low,
              user_high, tokens_per_s_per_chip, chip_low, chip_high, is_on_front
            FROM macros.study_points($runs)
-           WHERE is_on_front IS NOT NULL AND coalesce(is_fitting, true)
+           WHERE is_on_front IS NOT NULL
            ORDER BY workload, tokens_per_s_per_user, name""",
         runs=runs,
     )
-    models, meshes = _all_of_study(warehouse, runs)
+    front = [r["label"] for r in drawn.rows if r["is_on_front"]]
+    hollow = " Hollow points are predicted, and bars are their ranges." if "predicted" in drawn.values("origin") else ""
+    return drawn.figure(
+        pareto_chart(drawn, *_all_of_study(warehouse, runs)),
+        f"A line joins the runs that no other run of their workload beats in both.{hollow}",
+        f"{len(front)} of {len(drawn.rows)} runs are on the front: {', '.join(front)}.",
+    )
+
+
+def pareto_chart(drawn: Drawn, models: Sequence[str], meshes: Sequence[str]) -> Any:
+    """The chart of rows of macros.study_points: points with labels, hollow and with range bars where predicted.
+
+    Args:
+        drawn: the rows.
+        models: all models of the page.
+        meshes: all meshes of the page.
+    """
     rate = alt.Axis(format="~s")
-    x = alt.X("tokens_per_s_per_user:Q", title="tokens/s per user", axis=rate, scale=alt.Scale(padding=14))
+    x = alt.X("tokens_per_s_per_user:Q", title="tokens/s per user", axis=rate, scale=alt.Scale(zero=False, padding=24))
     y = alt.Y("tokens_per_s_per_chip:Q", title="tokens/s per chip", axis=rate)
     color = series_color("model", drawn.values("model"), among=models)
     base = alt.Chart(drawn.data)
@@ -63,7 +86,7 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     ranged = base.transform_filter("isValid(datum.user_low)")
     layers = [
         base.transform_filter("datum.is_on_front").mark_line(strokeDash=[4, 3]).encode(
-            x=x, y=y, color=color, detail=["layers:N", "origin:N"]),
+            x=x, y=y, color=color, detail="workload:N"),
         base.mark_point(size=90, strokeWidth=2).encode(
             x=x, y=y, color=color, shape=mesh_shape(drawn.values("mesh"), meshes), opacity=faint,
             fill=alt.condition("datum.origin == 'predicted'", alt.value("transparent"), color),
@@ -71,20 +94,19 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
                              number("tokens_per_s_per_user", "tokens/s per user"),
                              number("tokens_per_s_per_chip", "tokens/s per chip"), "is_on_front:N"),
         ),
-        base.mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="label:N", opacity=faint),
+        (base if len(drawn.rows) <= _MOST_LABELS else base.transform_filter("datum.is_on_front"))
+        .mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="label:N"),
     ]  # fmt: skip
     if "predicted" in drawn.values("origin"):
         layers[:0] = [
-            ranged.mark_rule(opacity=0.6).encode(x=alt.X("user_low:Q"), x2="user_high:Q", y=y, color=color),
-            ranged.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("chip_low:Q"), y2="chip_high:Q", color=color),
+            ranged.mark_rule(strokeWidth=1.5, opacity=0.7).encode(
+                x=alt.X("user_low:Q"), x2="user_high:Q", y=y, color=color
+            ),
+            ranged.mark_rule(strokeWidth=1.5, opacity=0.7).encode(
+                x=x, y=alt.Y("chip_low:Q"), y2="chip_high:Q", color=color
+            ),
         ]
-    front = [r["label"] for r in drawn.rows if r["is_on_front"]]
-    hollow = " Hollow points are predicted, and bars are their ranges." if len(layers) > 3 else ""
-    return drawn.figure(
-        alt.layer(*layers).properties(width=WIDTH, height=340),
-        f"A line joins the runs that no other run of their model beats in both.{hollow}",
-        f"{len(front)} of {len(drawn.rows)} runs are on the front: {', '.join(front)}.",
-    )
+    return alt.layer(*layers).properties(width=WIDTH, height=340)
 
 
 def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24) -> Figure:
@@ -237,6 +259,8 @@ def metric_against_metric(
         y=y,
         runs=runs,
     )
+    if len(same := drawn.values("x")) == 1:
+        raise NothingToDraw(f"{x} is {quantity(same[0], units[0])} in every run, so {y} does not depend on it.")
     pick = alt.selection_point(fields=["model"], bind="legend")
     chart = (
         alt.Chart(drawn.data)

@@ -7,8 +7,8 @@ description: >
   The configurations of a study: a row per run with the workload that it shares with others, what tells it from them, its
   rates with the ranges of predicted ones, and its price. Runs of one workload compete.
 notes: >
-  Runs have one workload if model, layers, parameters, lengths, backend and origin are equal. Throughput counts whole
-  requests, prompts included. The ends of its range take both phases at the same end. Where two runs have the same configuration, their
+  Runs have one workload if model, layers, parameters, lengths, backend, origin and what-if are equal. Throughput counts
+  whole requests, prompts included. The ends of its range take both phases at the same end. Where two runs have the same configuration, their
   names tell them apart. A range leaves out what metrics.prediction_range says.
 ---*/
 WITH ran AS (
@@ -16,14 +16,34 @@ WITH ran AS (
   FROM macros.run_points(runs)
 ),
 
+predicted AS (
+  SELECT
+    run_id,
+    MAX(argument_bytes + output_bytes + temporary_bytes + program_bytes) AS memory_bytes,
+    MIN(capacity_bytes) AS capacity_bytes,
+    MIN(ici_factor) AS ici_factor,
+    MIN(hbm_factor) AS hbm_factor,
+    MIN(host_ps) AS host_ps,
+    MIN(kernels) AS kernels
+  FROM main.predictions
+  WHERE LIST_CONTAINS(runs, run_id)
+  GROUP BY run_id
+),
+
 points AS (
   SELECT
     p.*,
+    m.memory_bytes, m.capacity_bytes,
+    CASE WHEN m.ici_factor <> 1 THEN ', links x ' || m.ici_factor ELSE '' END
+    || CASE WHEN m.hbm_factor <> 1 THEN ', HBM x ' || m.hbm_factor ELSE '' END AS what_if,
     DENSE_RANK() OVER (
-      ORDER BY p.series, p.layers, r.num_params, p.input_length, p.output_length, p.backend, p.origin
+      ORDER BY
+        p.series, p.layers, r.num_params, p.input_length, p.output_length, p.backend, p.origin, m.ici_factor,
+        m.hbm_factor, m.host_ps, m.kernels
     ) AS work
   FROM ran AS p
   INNER JOIN main.runs AS r USING (run_id)
+  LEFT JOIN predicted AS m USING (run_id)
 ),
 
 ranges AS (
@@ -34,16 +54,6 @@ ranges AS (
     MIN(low_ms + host_ms) FILTER (WHERE phase = 'decode') AS tpot_low_ms,
     MIN(high_ms + host_ms) FILTER (WHERE phase = 'decode') AS tpot_high_ms
   FROM metrics.prediction_range_v1
-  WHERE LIST_CONTAINS(runs, run_id)
-  GROUP BY run_id
-),
-
-memories AS (
-  SELECT
-    run_id,
-    MAX(argument_bytes + output_bytes + temporary_bytes + program_bytes) AS memory_bytes,
-    MIN(capacity_bytes) AS capacity_bytes
-  FROM main.predictions
   WHERE LIST_CONTAINS(runs, run_id)
   GROUP BY run_id
 ),
@@ -84,7 +94,7 @@ told AS (
       ELSE ''
     END AS said,
     p.series || COALESCE(', ' || p.layers || ' layers', '') || COALESCE(', ' || p.input_length || ' in', '')
-    || COALESCE(', ' || p.output_length || ' out', '') AS workload
+    || COALESCE(', ' || p.output_length || ' out', '') || COALESCE(p.what_if, '') AS workload
   FROM points AS p
   INNER JOIN differing AS d USING (work)
 ),
@@ -96,6 +106,26 @@ named AS (
     MAX(work) OVER (PARTITION BY workload) > MIN(work) OVER (PARTITION BY workload) AS is_shared_name,
     MAX(work) OVER () > 1 AS has_works
   FROM told
+),
+
+rivals AS (
+  SELECT work, run_id, tokens_per_s_per_user, tokens_per_s_per_chip
+  FROM points
+  WHERE memory_bytes IS NULL OR capacity_bytes IS NULL OR memory_bytes <= capacity_bytes
+),
+
+beaten AS (
+  SELECT p.run_id, TRUE AS is_beaten
+  FROM rivals AS p
+  INNER JOIN rivals AS b
+    ON
+      p.work = b.work
+      AND p.tokens_per_s_per_user <= b.tokens_per_s_per_user
+      AND p.tokens_per_s_per_chip <= b.tokens_per_s_per_chip
+      AND (
+        p.tokens_per_s_per_user < b.tokens_per_s_per_user OR p.tokens_per_s_per_chip < b.tokens_per_s_per_chip
+      )
+  GROUP BY p.run_id
 )
 
 SELECT
@@ -129,11 +159,17 @@ SELECT
   / ((g.ttft_low_ms + (n.output_length - 1) * g.tpot_low_ms) * n.chips) AS chip_high, -- High end.
   -- Price of a million output tokens with their prompts, at tokens_per_s_per_chip; NULL if a chip's price is unknown.
   c.usd_per_h * 1e6 / (3.6e3 * n.tokens_per_s_per_chip) AS usd_per_million_tokens,
-  m.memory_bytes, -- Memory that a predicted run needs on a device.
-  m.capacity_bytes, -- Memory that the device has.
-  m.memory_bytes <= m.capacity_bytes AS is_fitting, -- NULL where the two are not known, as of recorded runs.
-  n.is_on_front -- On the Pareto front of macros.run_points.
+  n.memory_bytes, -- Memory that a predicted run needs on a device.
+  n.capacity_bytes, -- Memory that the device has.
+  n.memory_bytes <= n.capacity_bytes AS is_fitting, -- NULL where the two are not known, as of recorded runs.
+  -- No other run of the workload that fits is better in one of the two rates and at least as good in the other; NULL
+  -- where one of them is not known, or the run does not fit.
+  CASE
+    WHEN n.tokens_per_s_per_user IS NOT NULL AND n.tokens_per_s_per_chip IS NOT NULL AND v.run_id IS NOT NULL
+      THEN b.is_beaten IS NULL
+  END AS is_on_front
 FROM named AS n
 LEFT JOIN ranges AS g USING (run_id)
-LEFT JOIN memories AS m USING (run_id)
 LEFT JOIN prices AS c USING (run_id)
+LEFT JOIN rivals AS v USING (run_id)
+LEFT JOIN beaten AS b USING (run_id)
