@@ -211,10 +211,9 @@ def _batch(text: str) -> int:
 
 def _kernel(text: str) -> tuple[str, float]:
     name, _, us = text.partition("=")
-    try:
-        return name, float(us)
-    except ValueError:
-        raise typer.BadParameter(f"--kernel: expected NAME=US, found {text!r}") from None
+    if not name or not re.fullmatch(r"\d+(\.\d*)?|\.\d+", us):
+        raise typer.BadParameter(f"--kernel: expected NAME=US, found {text!r}")
+    return name, float(us)
 
 
 def _lines(answer: Sequence[dict[str, Any]]) -> Iterator[str]:
