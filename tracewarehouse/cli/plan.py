@@ -142,6 +142,10 @@ def plan(
             lasting_echo(line)
         if len(answer) > sum("refused" in row for row in answer):
             say_note(
+                "comm%, MFU% and bound are of prefill/decode; MB/tok is what all chips send for a token; h/M and $/M "
+                "are chip-hours and dollars for a million output tokens, by decode alone"
+            )
+            say_note(
                 "predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the "
                 "host are not in it"
             )
