@@ -210,11 +210,15 @@ def baseline(
     """Write the metric values of runs to a file, as a baseline for `tw check --against` and `tw compare`."""
     from tracewarehouse.comparison.baseline import baseline_lines
     from tracewarehouse.comparison.compare import referenced_run_ids
+    from tracewarehouse.ingest.lake.durable_files import placed_whole
 
+    if output.suffix not in ("", ".ndjson", ".jsonl"):
+        raise typer.BadParameter(f"-o {output}: a baseline is NDJSON; end its name in .ndjson")
     with context.obj.open() as warehouse:
         lines = list(baseline_lines(warehouse, referenced_run_ids(warehouse, run)))
     try:
-        output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        with placed_whole(output) as part:
+            part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:
         raise TracewarehouseError(f"{output}: cannot be written: {error.strerror or error}") from None
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, RunsArgument, complete_metrics
+from tracewarehouse.cli.options import (
+    FormatOption,
+    MetricsOption,
+    OutputOption,
+    RunsArgument,
+    a_folder,
+    complete_metrics,
+)
 from tracewarehouse.cli.output import chosen_format, say_flags, say_note
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.output import write, write_table
@@ -173,7 +180,10 @@ def docs(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Only this metric; default: all metrics and an index.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write metrics.md and metrics/NAME.md there.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Write metrics.md and metrics/NAME.md there.", callback=a_folder
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit with 1 if a page in DIR is out of date.")

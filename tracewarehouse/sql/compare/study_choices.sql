@@ -47,7 +47,7 @@ rated AS (
     workload, run_id, configuration,
     4 AS "position",
     'least cost' AS purpose,
-    'USD per million output tokens' AS unit,
+    'USD per million output tokens, prompts included' AS unit,
     usd_per_million_tokens AS value,
     usd_per_million_tokens * tokens_per_s_per_chip / chip_high AS low,
     usd_per_million_tokens * tokens_per_s_per_chip / chip_low AS high,
