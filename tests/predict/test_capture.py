@@ -70,7 +70,8 @@ def timed(unit: int, begin: int = 0, of_layer: int | None = None) -> list[TimedO
     def op(name: str, start: int, duration: int, basis: Any, queue: Queue = "core") -> TimedOp:
         low, high = duration * 9 // 10, duration * 12 // 10
         times = ((begin + start) * unit, duration * unit, low * unit, high * unit)
-        return TimedOp(name, times[0], times[1], queue, basis, times[2], times[3], layer=of_layer)
+        copied = {"layer": of_layer, "is_repeated": of_layer is not None}
+        return TimedOp(name, times[0], times[1], queue, basis, times[2], times[3], **copied)
 
     return [
         op("copy-start", 0, 1, "small_op"),
