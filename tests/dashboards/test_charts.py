@@ -16,7 +16,7 @@ from xplane_builder import Space
 
 from tracewarehouse.dashboards.figure import ENDINGS, Figure, NothingToDraw
 from tracewarehouse.dashboards.ops import device_timeline
-from tracewarehouse.dashboards.registry import RUN_CHARTS
+from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -314,7 +314,8 @@ def test_collective_time_adds_up_to_the_windows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<svg"), (".html", b"<!DOCTYPE html>"), (".json", b"{")]
+    ("ending", "begins"),
+    [(".png", b"\x89PNG"), (".svg", b"<svg"), (".pdf", b"%PDF"), (".html", b"<!DOCTYPE html>"), (".json", b"{")],
 )
 def test_charts_are_saved(warehouse: Warehouse, tmp_path: Path, ending: str, begins: bytes) -> None:
     figure = RUN_CHARTS["steps"](warehouse, TINY)
@@ -324,8 +325,43 @@ def test_charts_are_saved(warehouse: Warehouse, tmp_path: Path, ending: str, beg
 
 
 def test_an_unknown_ending_is_an_error(warehouse: Warehouse, tmp_path: Path) -> None:
-    with pytest.raises(WarehouseError, match=r"\.html, \.png, \.svg or \.json"):
+    with pytest.raises(WarehouseError, match=r"\.html, \.png, \.svg, \.pdf or \.json"):
         RUN_CHARTS["steps"](warehouse, TINY).save(tmp_path / "steps.gif")
+
+
+@pytest.mark.parametrize(
+    ("name", "width_mm"),
+    [("steps", 85), ("top-ops", 85), ("traffic-matrix", 85), ("pareto", 175), ("pareto", 85), ("sweep", 85)],
+)
+def test_a_picture_for_a_paper_is_as_wide_as_a_column(
+    warehouse: Warehouse, tmp_path: Path, name: str, width_mm: int
+) -> None:
+    runs = [r.run_id for r in warehouse.lake.runs()]
+    figure = CHARTS[name](warehouse, TINY if name in RUN_CHARTS else runs)
+    png = figure.save(tmp_path / "c.PNG", width_mm=width_mm).read_bytes()
+    assert int.from_bytes(png[16:20]) == round(width_mm / 25.4 * 300)
+    density = png[png.index(b"pHYs") + 4 :]
+    assert int.from_bytes(density[:4]) == round(300 / 0.0254)  # per metre
+    svg = figure.save(tmp_path / "c.svg", width_mm=width_mm).read_text()
+    assert f'width="{width_mm}mm"' in svg
+    # a point of the drawing is one on paper, so that letters have 7 points
+    [drawn_width] = re.findall(r'viewBox="0 0 ([0-9.]+) ', svg)
+    assert float(drawn_width) <= width_mm / 25.4 * 72 + 1
+    assert {float(size) for size in re.findall(r'font-size="([0-9.]+)px"', svg)} == {7}
+    assert figure.title not in svg
+    pdf = figure.save(tmp_path / "c.pdf", width_mm=width_mm).read_bytes()
+    [page] = re.findall(rb"MediaBox \[0 0 ([0-9.]+) ", pdf)
+    assert float(page) == pytest.approx(width_mm / 25.4 * 72, abs=0.01)
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(warehouse: Warehouse, tmp_path: Path) -> None:
+    figure = RUN_CHARTS["steps"](warehouse, TINY)
+    with pytest.raises(WarehouseError, match="cannot be written"):
+        figure.save(tmp_path / "nowhere" / "steps.svg")
+    (tmp_path / "steps.svg").mkdir()
+    with pytest.raises(WarehouseError, match="cannot be written"):
+        figure.save(tmp_path / "steps.svg")
+    assert [p.name for p in tmp_path.iterdir()] == ["steps.svg"]
 
 
 def test_a_figure_is_an_altair_chart_for_whom_wants_one(warehouse: Warehouse) -> None:

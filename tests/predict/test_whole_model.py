@@ -53,6 +53,8 @@ def test_the_steady_layer_is_repeated_with_what_it_starts() -> None:
     assert all(after.start_ps == before.start_ps + before.duration_ps for before, after in pairwise(core))
     stated = [each.layer for each in core if each.layer is not None]
     assert stated == list(range(3, 32))
+    # the last five were compiled, and have other numbers in the whole model
+    assert [each.layer for each in core if each.is_repeated] == list(range(3, 27))
     assert {each.instruction for each in core[4:28]} == {core[3].instruction}
     # the transfer in the layer 2 is for the layer 3, and so on
     fetched = [each.layer for each in whole.ops if each.queue == "dma" and each.layer is not None]

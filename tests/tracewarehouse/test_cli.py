@@ -632,6 +632,84 @@ class TestOthers:
         assert (other.code, "different formats" in " ".join(other.err.split())) == (2, True)
         assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("r.")) == ["r.md", "r.svg"]
 
+    @pytest.fixture
+    def here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """An empty current folder."""
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        return tmp_path / "here"
+
+    def test_a_chart_by_its_name(self, tw: Tw, folder: Path, here: Path) -> None:
+        help_ = " ".join(tw("chart", "--help").out.split())
+        example = re.search(r"Example: tw (chart \S+) \S+ -o (\S+)", help_)
+        assert example is not None
+        done = tw("-w", folder, *example[1].split(), "tiny-tp2", "-o", example[2])
+        assert (done.code, done.out) == (0, f"{example[2]}\n")
+        assert (here / example[2]).read_bytes().startswith(b"%PDF")
+        assert tw("-w", folder, "chart", "steps", "tiny-tp2").out == "steps.svg\n"
+        pair = ("-w", folder, "chart", "differences", "tiny-tp2", "--against", "tiny-tp2")
+        assert tw(*pair, "--by", "layer", "-o", "d.json").out == "d.json\n"
+        assert json.loads((here / "d.json").read_text())["name"] == "differences-layer"
+        assert sorted(p.name for p in here.iterdir()) == ["d.json", "steps.svg", example[2]]
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "words"),
+        [
+            (["trafic", "tiny-tp2"], 1, "did you mean traffic?"),
+            (["steps", "nosuch"], 1, "nosuch"),
+            (["steps", "tiny-tp2", "-o", "x.gif"], 1, "can be saved as .html, .png"),
+            (["steps", "tiny-tp2", "--against", "tiny-tp2"], 2, "steps compares no runs"),
+            (["steps", "tiny-tp2", "--by", "layer"], 2, "steps is a chart of one run"),
+            (["differences", "tiny-tp2"], 2, "name the runs to compare with by --against"),
+            (["differences", "--against", "tiny-tp2"], 1, "name the runs that differences compares"),
+            (["differences", "tiny-tp2", "--against", "tiny-tp2", "--by", "axis"], 1, "split by part, layer"),
+        ],
+    )
+    def test_a_chart_that_cannot_be_drawn_says_why(
+        self, tw: Tw, folder: Path, here: Path, arguments: list[str], code: int,
+        words: str,
+    ) -> None:  # fmt: skip
+        done = tw("-w", folder, "chart", *arguments)
+        assert (done.code, done.out) == (code, "")
+        assert words in " ".join(done.err.split())
+        assert not [*here.iterdir()]
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["query", "SELECT 1 AS a", "--json", "-o", "x.csv"], "exclude each other"),
+            (["runs", "--format", "parquet", "-o", "x.json"], "exclude each other"),
+            (["query", "SELECT 1 AS a", "--csv", "-o", "x.txt"], "exclude each other"),
+            (["baseline", "tiny-tp2", "-o", "x.csv"], "a baseline is NDJSON"),
+            (["export", "csv", "runs", "-o", "x.txt"], "is not a name for csv"),
+            (["export", "parquet", "runs", "-o", "x.txt"], "is not a name for parquet"),
+            (["export", "chakra", "tiny-tp2", "-o", "x.json"], "would become a folder"),
+            (["export", "iceberg", "-o", "x.pdf"], "would become a folder"),
+            (["export", "ccl-bench", "tiny-tp2", "--out", "x.zip"], "would become a folder"),
+            (["export", "chrome", "tiny-tp2", "tiny-tp2", "-o", "x.html"], "would become a folder"),
+            (["metrics", "docs", "-o", "x.md"], "would become a folder"),
+            (["sample", "-o", "x.gz"], "would become a folder"),
+            (["collect", "tiny", "-o", "x.pb"], "would become a folder"),
+        ],
+    )
+    def test_no_verb_writes_what_the_ending_of_its_output_does_not_say(
+        self, tw: Tw, folder: Path, here: Path, arguments: list[str], words: str
+    ) -> None:
+        done = tw("-w", folder, *arguments)
+        assert (done.code, words in " ".join(done.err.replace("│", " ").split())) == (2, True), done.err
+        assert not [*here.iterdir()]
+
+    def test_rows_are_not_written_under_an_ending_that_is_no_format(self, tw: Tw, folder: Path, here: Path) -> None:
+        for verb in (["query", "SELECT 1 AS a"], ["runs"], ["metrics", "list"], ["metrics", "values", "tiny-tp2"]):
+            for ending in (".html", ".pdf", ".png", ".md", ".csv.gz", ".xls"):
+                done = tw("-w", folder, *verb, "-o", f"x{ending}")
+                assert (done.code, done.out, "no format for the ending" in done.err) == (1, "", True)
+        assert not [*here.iterdir()]
+
+    def test_a_dash_is_standard_output(self, tw: Tw, folder: Path, here: Path) -> None:
+        assert tw("-w", folder, "query", "SELECT 1 AS a", "--csv", "-o", "-").out == "a\n1\n"
+        assert not [*here.iterdir()]
+
     @pytest.mark.usefixtures("asked_once_here")
     def test_report_of_a_comparison_and_of_a_study(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
         page = tmp_path / "r.html"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracewarehouse.cli.options import a_folder
 from tracewarehouse.cli.output import lasting_echo
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ BackendOption = Annotated[
 ]
 # also of `tw tpu`
 CapturesOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
+    Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.", callback=a_folder)
 ]
 
 ByModelOption = Annotated[

@@ -106,6 +106,8 @@ def compare(
         _note_sides(comparison)
         _note_stale(warehouse, comparison)
         say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
+        if chosen == "table" and output is None:
+            _say_predicted(warehouse, comparison)
         if why:
             steps = comparison.steps(splits[by] if by else None)
             if not len(steps):
@@ -210,11 +212,15 @@ def baseline(
     """Write the metric values of runs to a file, as a baseline for `tw check --against` and `tw compare`."""
     from tracewarehouse.comparison.baseline import baseline_lines
     from tracewarehouse.comparison.compare import referenced_run_ids
+    from tracewarehouse.ingest.lake.durable_files import placed_whole
 
+    if output.suffix not in ("", ".ndjson", ".jsonl"):
+        raise typer.BadParameter(f"-o {output}: a baseline is NDJSON; end its name in .ndjson")
     with context.obj.open() as warehouse:
         lines = list(baseline_lines(warehouse, referenced_run_ids(warehouse, run)))
     try:
-        output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        with placed_whole(output) as part:
+            part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:
         raise TracewarehouseError(f"{output}: cannot be written: {error.strerror or error}") from None
 
@@ -244,6 +250,13 @@ def _note_sides(comparison: Comparison) -> None:
 
 def _compared(comparison: Comparison) -> set[str]:
     return {*comparison.sides.run_repeats, *comparison.sides.baseline_repeats}
+
+
+def _say_predicted(warehouse: Any, comparison: Comparison) -> None:
+    predicted = {r.run_id for r in warehouse.lake.runs() if "predicted" in r.flags}
+    sides = (("baseline", comparison.sides.baseline_repeats), ("run", comparison.sides.run_repeats))
+    if of := [name for name, runs in sides if predicted.intersection(runs)]:
+        typer.echo(f"Predicted, not measured: the {' and the '.join(of)}.")
 
 
 def _note_stale(warehouse: Any, comparison: Comparison) -> None:

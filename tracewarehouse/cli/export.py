@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tracewarehouse.cli.options import OutputOption, RunsArgument
+from tracewarehouse.cli.options import OutputOption, RunsArgument, a_folder
 from tracewarehouse.cli.output import say_flags
 from tracewarehouse.queries.output import Format, suffix_format, write
 
@@ -51,6 +51,7 @@ def chrome(
 ) -> None:
     """Write runs as Chrome trace JSON, for the Perfetto UI, chrome://tracing, and tools for the profiler's files."""
     from tracewarehouse.exports.chrome import export_chrome, file_name
+    from tracewarehouse.exports.files import naming_the_unwritable
 
     is_folder = len(run) > 1
     if is_folder and output is not None and output.name.endswith((".json", ".json.gz")):
@@ -58,7 +59,8 @@ def chrome(
     with context.obj.open() as warehouse:
         entries = {entry.run_id: entry for entry in map(warehouse.run, run)}.values()
         if is_folder and output is not None:
-            output.mkdir(parents=True, exist_ok=True)
+            with naming_the_unwritable(a_folder(output) or output):
+                output.mkdir(parents=True, exist_ok=True)
         names = Counter(entry.name for entry in entries)
         for entry in entries:
             has_several_hosts = entry.rows.get("hosts", 1) > 1
@@ -79,7 +81,9 @@ def chrome(
 def ccl_bench(
     context: typer.Context,
     run: Annotated[list[str], typer.Argument(help="Run ids, beginnings of ids, or names.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the folders of the rows.")] = Path("ccl-bench"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for the folders of the rows.", callback=a_folder)] = Path(
+        "ccl-bench"
+    ),
     into: Annotated[
         Path | None, typer.Option(metavar="CHECKOUT", help="Also merge the rows into this checkout of CCL-Bench.")
     ] = None,
@@ -154,7 +158,10 @@ def chakra(
     context: typer.Context,
     run: RunArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Default: the run's name with .chakra.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Default: the run's name with .chakra.", callback=a_folder
+        ),
     ] = None,
 ) -> None:
     """Write a run as Chakra execution traces, one per rank, for simulators such as ASTRA-sim."""
@@ -186,7 +193,10 @@ def duckdb(
 def iceberg(
     context: typer.Context,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the catalogue and the metadata.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Folder for the catalogue and the metadata.", callback=a_folder
+        ),
     ] = Path("iceberg"),
 ) -> None:
     """Register the lake's files as Iceberg tables, without copying them.
@@ -231,10 +241,10 @@ def xlsx(context: typer.Context, source: SourceArgument, output: OutputOption = 
 def _write_rows(context: typer.Context, source: str, format_: Format, output: Path | None) -> None:
     from tracewarehouse.exports.rows import source_rows
 
-    if output is not None and suffix_format(output) not in (format_, "table"):
-        raise typer.BadParameter(f"{output} is not a name for {format_}; use `tw export {suffix_format(output)}`")
     if output is not None and output.suffix == "":
         raise typer.BadParameter(f"{output} has no ending; name it {output}.{format_}")
+    if output is not None and suffix_format(output) != format_:
+        raise typer.BadParameter(f"{output} is not a name for {format_}; `tw query ... -o {output}` writes that format")
     with context.obj.open() as warehouse:
         result = source_rows(warehouse, source)
     write(result, format_, output)

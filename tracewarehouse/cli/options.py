@@ -70,11 +70,40 @@ def complete_metrics(incomplete: str) -> list[str]:
     return sorted(f"{before}{comma}{n}" for n in names if n.startswith(last))
 
 
+def complete_charts(incomplete: str) -> list[str]:
+    """Names of the charts that begin with what was typed."""
+    from tracewarehouse.dashboards.registry import CHARTS
+
+    return sorted(name for name in CHARTS if name.startswith(incomplete))
+
+
+def _standard_output(path: Path | None) -> Path | None:
+    return None if str(path) == "-" else path
+
+
+_FILES = {".arrow", ".csv", ".db", ".duckdb", ".gz", ".html", ".json", ".jsonl", ".md", ".ndjson", ".parquet", ".pb",
+          ".pdf", ".pftrace", ".png", ".svg", ".txt", ".xlsx", ".yaml", ".zip"}  # fmt: skip
+
+
+def a_folder(path: Path | None) -> Path | None:
+    """The folder that an option names.
+
+    Raises:
+        typer.BadParameter: its ending is that of a file, and there is no such folder.
+    """
+    if path is not None and path.suffix.lower() in _FILES and not path.is_dir():
+        raise typer.BadParameter(f"{path} would become a folder, and its ending is that of a file; name a folder")
+    return path
+
+
 FormatOption = Annotated[
     Format | None, typer.Option("--format", help="Default: table, or the format that the ending of -o names.")
 ]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Write to this file instead of the terminal, as it ends.", callback=_standard_output
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tracewarehouse.ingest.errors import printable
-from tracewarehouse.queries.output import Format, suffix_format, write
+from tracewarehouse.queries.output import SUFFIXES, Format, suffix_format, write
 from tracewarehouse.queries.quality import FlaggedRun, note
 
 if TYPE_CHECKING:
@@ -39,12 +39,16 @@ def chosen_format(context: typer.Context, output_format: Format | None, output: 
     """The format that --format, --json or --csv names, else that of the file's ending, else a table.
 
     Raises:
-        typer.BadParameter: --format and its short form name different formats.
+        typer.BadParameter: --format, its short form and the file's ending name different formats.
+        TracewarehouseError: nothing names a format, and the ending is of none.
     """
     short: Format | None = context.meta.get(_KEY)
     if short and output_format and short != output_format:
         raise typer.BadParameter(f"--{short} and --format {output_format} exclude each other")
-    return output_format or short or (suffix_format(output) if output else "table")
+    named = output_format or short
+    if named and output and output.suffix.lower() in SUFFIXES and suffix_format(output) != named:
+        raise typer.BadParameter(f"-o {output} and the format {named} exclude each other; give the file another ending")
+    return named or (suffix_format(output) if output else "table")
 
 
 def put(context: typer.Context, result: QueryResult, output_format: Format | None, output: Path | None) -> None:

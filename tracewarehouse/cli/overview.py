@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracewarehouse.cli.options import a_folder
 from tracewarehouse.cli.output import say_flags, say_note
 from tracewarehouse.ingest.errors import WarehouseError, printable
 
@@ -111,9 +112,9 @@ def _print_next(commands: list[tuple[str, str]]) -> None:
 
 
 def sample(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to copy it into.")] = Path(
-        "captures"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to copy it into.", callback=a_folder)
+    ] = Path("captures"),
 ) -> None:
     """Copy a small real capture here, and print its folder: a tiny Llama on 4 virtual devices."""
     from tracewarehouse.ingest.capture.sample import NAME, sample

@@ -141,10 +141,13 @@ def plan(
         for line in _lines(answer):
             lasting_echo(line)
         if len(answer) > sum("refused" in row for row in answer):
+            from tracewarehouse.dashboards.words import NOT_PREDICTED
+
             say_note(
-                "predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the "
-                "host are not in it"
+                "comm%, MFU% and bound are of prefill/decode; MB/tok is what all chips send for a token; h/M and $/M "
+                "are chip-hours and dollars for a million output tokens, by decode alone"
             )
+            say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
     if all("refused" in row for row in answer):
         raise typer.Exit(1)
 
@@ -211,10 +214,9 @@ def _batch(text: str) -> int:
 
 def _kernel(text: str) -> tuple[str, float]:
     name, _, us = text.partition("=")
-    try:
-        return name, float(us)
-    except ValueError:
-        raise typer.BadParameter(f"--kernel: expected NAME=US, found {text!r}") from None
+    if not name or not re.fullmatch(r"\d+(\.\d*)?|\.\d+", us):
+        raise typer.BadParameter(f"--kernel: expected NAME=US, found {text!r}")
+    return name, float(us)
 
 
 def _lines(answer: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -31,6 +31,7 @@ VERBS = {
     "check": "compare:check",
     "baseline": "compare:baseline",
     "report": "report:report",
+    "chart": "report:chart",
     "open": "serve:open_run",
     "mcp": "serve:mcp",
     "serve": "serve:serve",

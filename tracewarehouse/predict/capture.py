@@ -45,7 +45,7 @@ class PredictedStep:
     Attributes:
         facts: what main.predictions says of it.
         module: the compiled program.
-        ops: the ops of each queue. One that names a `layer` repeats the op of another layer, which was compiled.
+        ops: the ops of each queue. One that names a `layer` is, or repeats, the op of another layer of the program.
     """
 
     facts: PredictedPhase
@@ -287,7 +287,7 @@ class _Plane:
             _content(4, basis)
             + self.number("predicted_low_ps", op.low_ps)
             + self.number("predicted_high_ps", op.high_ps)
-            + self.number("predicted_is_extrapolated", int(op.layer is not None))
+            + self.number("predicted_is_extrapolated", int(op.is_repeated))
         )
 
     def metadata_fields(self) -> bytes:

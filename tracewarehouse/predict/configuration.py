@@ -18,7 +18,9 @@ from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.capture.hardware import known_kind
 from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
+from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.opcodes import kernel_name
 from tracewarehouse.predict.calibrations import Calibration, described
 from tracewarehouse.predict.capture import PredictedStep, write_capture
 from tracewarehouse.predict.machine import Machine
@@ -61,8 +63,9 @@ class WhatIf:
                 ("hbm", self.hbm_factor, 1.0),
                 ("host", self.host_ms, 0.0),
                 *((f"{kernel}-", us, None) for kernel, us in sorted(self.kernels.items())),
+                ("usd", self.chip_price, None),
             )
-            if value != real
+            if value is not None and value != real
         ]
         return "".join(parts)
 
@@ -148,12 +151,18 @@ def predicted_capture(
 
     Raises:
         UnsteadyLayersError: its layers do not tell those that were not compiled.
-        CaptureError: a step cannot be predicted.
+        CaptureError: a step cannot be predicted, or a time is given for a kernel that its steps lack.
     """
     place, own = run.configuration, tuple(calibrations)
     factors = {"ici_factor": what_if.ici_factor, "hbm_factor": what_if.hbm_factor, "host_ms": what_if.host_ms}
     machine = Machine.named(place.topology, own, **factors)
     steps = [_predicted_step(step, place, machine, what_if) for step in run.steps]
+    found = {kernel_name(op.instruction) for step in steps for op in step.ops if op.basis.startswith("kernel_")}
+    if missing := sorted(set(what_if.kernels) - found):
+        raise CaptureError(
+            f"its programs have no kernel {', '.join(missing)}, for which a time is given; they have "
+            f"{', '.join(sorted(found)) or 'none'}"
+        )
     manifest = load_manifest(run.steps[0].file.parent / MANIFEST)
     name = f"{place.spec.name}-{place.topology.replace(':', '-')}{what_if.tag}"
     prediction = Prediction(

@@ -62,7 +62,8 @@ class TimedOp(NamedTuple):
         low_ps: the least that it is expected to take.
         high_ps: the most.
         iterations: numbers of the iterations of the loops around it, outermost first, from 0.
-        layer: the layer for which a repeated op stands, from 0; None for an op as it was compiled.
+        layer: the layer for which the op stands, from 0, where it is not the one that its name states.
+        is_repeated: it stands for an op that was not compiled; else it was compiled, as that layer if it has one.
 
     An asynchronous op is two of them: its start on the core, and behind that the transfer or collective on its queue,
     from its begin to its end. The start and its done take next to nothing, apart from the wait in the done.
@@ -77,6 +78,7 @@ class TimedOp(NamedTuple):
     high_ps: int
     iterations: tuple[int, ...] = ()
     layer: int | None = None
+    is_repeated: bool = False
 
 
 def predict_program(

@@ -80,7 +80,7 @@ def whole_model(module: HloModule, ops: Sequence[TimedOp], added: int, dense: in
             shift += period
             for op, own in zip(ops[begin:end], stated[begin:end], strict=True):
                 number = layer if own is None else max(layer, own[1])
-                out.append(op._replace(start_ps=op.start_ps + shift, layer=number + copy))
+                out.append(op._replace(start_ps=op.start_ps + shift, layer=number + copy, is_repeated=True))
         done, ends[tick] = end, (layer, end)
         steady, most_spread = max(steady, period), max(most_spread, spread)
     out += map(as_compiled, range(done, len(ops)))

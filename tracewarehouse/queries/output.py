@@ -23,7 +23,7 @@ BINARY: frozenset[Format] = frozenset({"parquet", "arrow", "xlsx"})
 """Formats that are not text."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-_SUFFIXES: dict[str, Format] = {
+SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
     ".json": "json",
     ".ndjson": "ndjson",
@@ -33,6 +33,7 @@ _SUFFIXES: dict[str, Format] = {
     ".xlsx": "xlsx",
     ".txt": "table",
 }
+"""The format that each ending of a file stands for."""
 
 
 def suffix_format(path: Path) -> Format:
@@ -42,12 +43,12 @@ def suffix_format(path: Path) -> Format:
         TracewarehouseError: the suffix stands for no format.
     """
     suffix = path.suffix.lower()
-    if suffix and suffix not in _SUFFIXES:
+    if suffix and suffix not in SUFFIXES:
         raise TracewarehouseError(
-            f"{path}: no format for the ending {path.suffix}; expected one of {', '.join(_SUFFIXES)}, or name it with "
+            f"{path}: no format for the ending {path.suffix}; expected one of {', '.join(SUFFIXES)}, or name it with "
             "--format"
         )
-    return _SUFFIXES.get(suffix, "table")
+    return SUFFIXES.get(suffix, "table")
 
 
 def write(result: QueryResult, format_: Format, path: Path | None = None) -> None:

@@ -178,13 +178,19 @@ def test_what_if_makes_other_runs_of_the_same_programs(planned: Callable[..., An
     assert host["tpot_ms"] == pytest.approx(real["tpot_ms"] + 3)
     assert host["output_usd"] == pytest.approx(host["output_chip_hours"])
     rows = (real, links, hbm, host, kernel)
-    tags = ["", "-ici2", "-hbm2", "-host3", "-paged_attention-1000"]
+    tags = ["", "-ici2", "-hbm2", "-host3-usd1", "-paged_attention-1000"]
+    # 3 ms of the host are more than all else of so short a step
+    assert (real["decode_bottleneck"], host["decode_bottleneck"]) == ("HBM", "host")
     real_name = real["name"].removesuffix("-predicted")
     assert [row["name"] for row in rows] == [f"{real_name}{tag}-predicted" for tag in tags]
     assert len({row["run_id"] for row in rows}) == 5
     with open_warehouse(tmp_path / "w") as warehouse:
         facts = warehouse.query("SELECT DISTINCT ici_factor, hbm_factor FROM main.predictions").rows()
     assert sorted(facts) == [(1, 1), (1, 2), (2, 1)]
+    [unknown] = planned(*STUDY, "--batches", "128", "--json", "--kernel", "flash=10", code=1)
+    assert unknown["refused"] == (
+        "its programs have no kernel flash, for which a time is given; they have paged_attention"
+    )
     # the same again is the same run
     assert planned(*STUDY, "--batches", "128", "--json") == [real]
 
@@ -225,6 +231,7 @@ def test_what_cannot_fit_is_not_compiled(planned: Callable[..., Any], compiler: 
     [
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8,x"], "--batches: expected numbers"),
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged"], "--kernel: expected NAME=US"),
+        (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged=-1"], "--kernel: expected NAME=US"),
         (["--meshes", "tp=8"], "expected a model or experiment and --slices, or --calibrate RUN"),
     ],
 )

@@ -18,7 +18,7 @@ notes: >
   layers x width x context (models.model_shapes). The output head runs on one token of each sequence, in prefill too. If a
   server states the tokens of all these steps, they count as models.step_tokens has them. Else prefill has batch x input
   tokens, the i-th with a context of i, and a decode step has batch tokens with a context of input + step, where prefill is
-  step 0; steps of several prefills have no value then. The peak is that of the type in which most of the time of the
+  step 0, or of a predicted step the context that it was predicted for; steps of several prefills have no value then. The peak is that of the type in which most of the time of the
   phase's matrix products multiplies; if the capture does not show it, that of the run's dtype. Source: Chowdhery et al.,
   PaLM (2022), appendix B, with a third of its training cost for the forward pass, and causal contexts.
 changed: First version.
@@ -99,6 +99,7 @@ counted AS (
     END AS tokens,
     CASE
       WHEN v.steps = p.steps THEN v.contexts
+      WHEN p.phase = 'decode' AND d.context_tokens IS NOT NULL THEN h.sequences * d.context_tokens * p.steps
       WHEN p.phase = 'decode' THEN h.sequences * (h.input_length * p.steps + p.sum_of_steps)
       WHEN p.phase = 'prefill' AND p.all_steps = 1 THEN h.sequences * ((h.input_length * (h.input_length + 1)) // 2)
     END AS contexts
@@ -106,6 +107,7 @@ counted AS (
   INNER JOIN models.model_shapes AS h USING (run_id)
   LEFT JOIN multiplied AS m USING (run_id, phase)
   LEFT JOIN served AS v USING (run_id, phase)
+  LEFT JOIN main.predictions AS d USING (run_id, phase)
 ),
 
 -- operations of these tokens, and the peak of their type

@@ -87,20 +87,29 @@ memories AS (
   GROUP BY run_id, phase
 ),
 
-uses AS (
+shares AS (
   SELECT
-    run_id, m.phase,
+    run_id, m.phase, m.mfu,
     COALESCE(l.share, 0) AS links_share,
-    m.mfu,
-    CASE
-      WHEN COALESCE(l.share, 0) >= GREATEST(COALESCE(m.mfu, 0), COALESCE(h.gbps / f.hbm_gbps, 0)) THEN 'links'
-      WHEN COALESCE(h.gbps / f.hbm_gbps, 0) >= COALESCE(m.mfu, 0) THEN 'HBM'
-      ELSE 'compute'
-    END AS bottleneck
+    f.host_ms * m.steps / m.time_ms AS host_share,
+    -- the bandwidth is that while the device is busy, and it is not while it waits for the host
+    COALESCE(h.gbps / f.hbm_gbps, 0) * (1 - f.host_ms * m.steps / m.time_ms) AS hbm_share
   FROM metrics.mfu_v1 AS m
   INNER JOIN facts AS f USING (run_id)
   LEFT JOIN links AS l USING (run_id, phase)
   LEFT JOIN memories AS h USING (run_id, phase)
+),
+
+uses AS (
+  SELECT
+    run_id, phase, links_share, mfu,
+    CASE
+      WHEN host_share > GREATEST(links_share, hbm_share, COALESCE(mfu, 0)) THEN 'host'
+      WHEN links_share >= GREATEST(hbm_share, COALESCE(mfu, 0)) THEN 'links'
+      WHEN hbm_share >= COALESCE(mfu, 0) THEN 'HBM'
+      ELSE 'compute'
+    END AS bottleneck
+  FROM shares
 ),
 
 phases AS (
@@ -161,7 +170,7 @@ SELECT
   k.prompt_usd, -- Their price; NULL if unknown.
   k.output_chip_hours, -- Chip-hours for a million output tokens, as of decode steps.
   k.output_usd, -- Their price; NULL if unknown.
-  p.prefill_bottleneck, -- What the prefill uses most of what it can reach: links, HBM or compute.
+  p.prefill_bottleneck, -- What the prefill uses most of what it can reach: links, HBM, compute or the given host.
   p.decode_bottleneck, -- The same of a decode step.
   r.extrapolated_share, -- Share of the time for layers that were not compiled.
   f.ici_factor, -- Links, as a multiple of the real ones.

@@ -2,7 +2,8 @@
 model: decode_times
 description: >
   Time of each decode step after which another step begins, and how many tokens of context a sequence has in it: by the
-  server's batches, of which the shortest context is known, or else by input length and the number of the step.
+  server's batches, of which the shortest context is known, or else by input length and the number of the step; of a
+  predicted step the context that it was predicted for.
 ---*/
 WITH served AS (
   SELECT run_id, COUNT(*) AS batches
@@ -13,12 +14,16 @@ WITH served AS (
 SELECT
   run_id, t.step,
   -- Tokens that a sequence attends to.
-  CASE WHEN s.run_id IS NULL THEN r.input_length + t.step ELSE c.context_tokens // c.requests END AS context_tokens,
+  CASE
+    WHEN s.run_id IS NULL THEN COALESCE(p.context_tokens, r.input_length + t.step)
+    ELSE c.context_tokens // c.requests
+  END AS context_tokens,
   t.step_time_ms -- Time of the step on the slowest device.
 FROM metrics.step_time_v1 AS t
 INNER JOIN main.runs AS r USING (run_id)
 LEFT JOIN served AS s USING (run_id)
 LEFT JOIN models.decode_contexts AS c ON t.run_id = c.run_id AND t.step = c.step
+LEFT JOIN main.predictions AS p ON t.run_id = p.run_id AND t.phase = p.phase
 WHERE
   t.phase = 'decode'
   AND t.step_time_ms IS NOT NULL
