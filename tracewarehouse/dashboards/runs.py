@@ -76,7 +76,7 @@ def pareto_chart(drawn: Drawn, models: Sequence[str], meshes: Sequence[str]) -> 
         meshes: all meshes of the page.
     """
     rate = alt.Axis(format="~s")
-    x = alt.X("tokens_per_s_per_user:Q", title="tokens/s per user", axis=rate, scale=alt.Scale(zero=False, padding=24))
+    x = alt.X("tokens_per_s_per_user:Q", title="tokens/s per user", axis=rate, scale=alt.Scale(zero=False))
     y = alt.Y("tokens_per_s_per_chip:Q", title="tokens/s per chip", axis=rate)
     color = series_color("model", drawn.values("model"), among=models)
     base = alt.Chart(drawn.data)
