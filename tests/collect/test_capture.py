@@ -114,6 +114,16 @@ def test_leftovers_of_ended_processes_go(tmp_path: Path) -> None:
     [
         ({"reference": "full", "tokens_equal": True}, None),
         ({"reference": "full", "tokens_equal": None, "comparable_share": 0.0}, "its tokens are not compared: in every"),
+        (
+            {"reference": "full", "tokens_equal": True, "tied_steps": 2},
+            "2 steps of its tokens are not compared: a token",
+        ),
+        (
+            {"reference": "first_layers", "first_layers": 3, "first_layers_tokens_equal": None}
+            | {"first_layers_tied_steps": 1},
+            "1 steps of the tokens of its first 3 layers are not compared",
+        ),
+        ({"reference": "full", "tokens_equal": False, "tied_steps": 2}, "its tokens differ from the reference's where"),
         ({"reference": "full", "tokens_equal": False}, "its tokens differ from the reference's where two logits are"),
         ({"reference": "finite_logits"}, "no reference was computed, so its tokens are not compared"),
         (

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import vl_convert
 
+from tracewarehouse.cli import run
+from tracewarehouse.dashboards import words, writing
 from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
-from tracewarehouse.dashboards.writing import report_text, vega_script, with_code, write_pictures, write_text
+from tracewarehouse.dashboards.writing import folded, report_text, vega_script, with_code, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 
@@ -151,8 +153,70 @@ def test_study_of_a_query(recorded: Warehouse) -> None:
     [section] = report.sections
     assert section.title == "Study of 2 runs"
     assert {f.name for f in section.figures} >= {"pareto", "sweep", "tpot-over-time"}
-    assert dict(section.absent).keys() == {"scaling", "what-if-curves"}
+    assert dict(section.absent).keys() == {"scaling", "what-if-curves", "overlap-ratio-against-step-time"}
     assert [row[0] for row in section.values[0].rows] == ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
+
+
+def test_a_study_says_first_which_configuration_is_best(recorded: Warehouse) -> None:
+    """Runs by name are a study as those of a query are; what was recorded has no range and no word on predictions."""
+    names = ["llama-tp4-b4-i16-o17", "deepseek_v2-ep4-b4-i16-o9"]
+    [section] = study_report(recorded, names).sections
+    assert section.title == "Study of 2 runs"
+    assert not any("redicted" in sentence for sentence in section.words)
+    llama = ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
+    [first, *_] = study_report(recorded, llama).sections
+    assert first.values[0].columns[:3] == ("name", "workload", "label")
+
+
+def test_several_runs_on_the_command_line_are_a_study(recorded: Warehouse, tmp_path: Path) -> None:
+    """Unless a chart of a single run is asked for, which each of them then has."""
+    page, names = tmp_path / "r.md", ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
+    asked = ["-w", str(recorded.path), "report", *names, "-o", str(page)]
+    assert run([*asked, "--chart", "pareto"]) == 0
+    assert page.read_text().startswith("# Study of 2 runs\n")
+    assert run([*asked, "--chart", "steps"]) == 0
+    assert page.read_text().startswith("# 2 runs\n")
+
+
+def test_words_of_choices() -> None:
+    best = {
+        "workload": "m", "purpose": "one user", "unit": "tokens/s per user", "configuration": "tp=8", "value": 674.0,
+        "low": 491.0, "high": 849.0, "next_configuration": "tp=4", "next_value": 352.0, "is_within_range": False,
+    }  # fmt: skip
+    assert words.choices([best]) == [
+        "For one user: tp=8, 674 tokens/s per user, 491 to 849; next tp=4, 352.",
+    ]
+    first = best | {"purpose": "the first token", "unit": "ms", "value": 3.0, "low": None, "next_value": 2000.0}
+    assert words.choices([first | {"is_within_range": True}]) == [
+        "For the first token: tp=8, 3 ms; next tp=4, 2 s. Their ranges overlap, so either may be better.",
+    ]
+    many = [first | {"workload": f"m{i}"} for i in range(8)]
+    assert words.choices(many)[0] == "m0: for the first token tp=8 (3 ms)."
+    assert words.choices(many)[6:] == ["2 more workloads have a choice; macros.study_choices has them all."]
+    assert words.choices([]) == []
+
+
+def test_words_of_what_does_not_fit() -> None:
+    point = {"label": "tp=1", "memory_bytes": 16.1e9, "capacity_bytes": 16e9}
+    points = [point | {"is_fitting": fits} for fits in (False, True, None)]
+    assert words.unfitting(points) == ["Does not fit in the memory of a device: tp=1 (16.1 GB of 16 GB)."]
+    assert words.unfitting(points[1:]) == []
+
+
+def test_a_page_folds_the_charts_beyond_its_size() -> None:
+    """The first two fill the page; a small one behind them waits as well."""
+    charts = {name: {"rows": "x" * size} for name, size in (("a", 400), ("b", 400), ("c", 400), ("d", 1))}
+    assert folded(charts, 1_000) == ["c", "d"]
+    assert folded(charts, 2_000) == []
+
+
+def test_a_folded_chart_is_said_and_not_drawn(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run_report(warehouse, ["tiny-tp2"], ["steps", "traffic"])
+    assert '<details class="folded">' not in report_text(report, "html")
+    monkeypatch.setattr(writing, "MOST_BYTES", 1)
+    page = report_text(report, "html")
+    assert "so its last 2 charts are drawn when you open them" in page
+    assert page.count('<details class="folded">') == 2
 
 
 def test_a_study_needs_runs(recorded: Warehouse) -> None:

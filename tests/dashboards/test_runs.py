@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from given_tables import fill, warehouse_of
 from tiny_capture import write_capture_directory
 from xplane_builder import Space, Unsigned
 
-from tracewarehouse.dashboards import communication, ops, runs, steps
-from tracewarehouse.dashboards.figure import NothingToDraw
+from tracewarehouse.dashboards import communication, ops, runs, steps, theme
+from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.registry import CHARTS, STUDY_CHARTS
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
@@ -42,7 +43,7 @@ def test_pareto_leaves_out_what_another_run_beats_in_both(study: Warehouse) -> N
     assert on_front == {"fast": True, "slow": False, "wide": True}
     per_user = {r["name"]: r["tokens_per_s_per_user"] for r in figure.rows}
     assert per_user == pytest.approx({"fast": 1e6 / 150, "slow": 1e6 / 180, "wide": 1e6 / 240})
-    assert figure.description == "2 of 3 runs are on the front: wide, fast."
+    assert figure.description == "2 of 3 runs are on the front: tp=2, batch 4, fast."
 
 
 def test_points_of_equal_runs_are_both_on_the_front() -> None:
@@ -129,13 +130,56 @@ def _independent(folder: Path, chips: int, layers: int = 2) -> Path:
 
 
 def test_metric_against_metric(study: Warehouse) -> None:
-    """Nothing hides the all-reduces; prefill and decode steps are as long as the period."""
-    rows = runs.metric_against_metric(study, ["fast", "wide"]).rows
-    assert {(r["name"], r["phase"], r["x"], round(r["y"], 6)) for r in rows} == {
-        (n, p, 0.0, y) for n, y in (("fast", 0.15), ("wide", 0.24)) for p in ("prefill", "decode")
-    }
+    """31 us are exposed, on the mean, of steps of 150 and of 240 us; all alike in overlap is nothing to draw."""
+    rows = runs.metric_against_metric(study, ["fast", "wide"], x="communication_fraction").rows
+    prefill = {(r["name"], round(r["x"], 6), round(r["y"], 6)) for r in rows if r["phase"] == "prefill"}
+    assert prefill == {("fast", round(31 / 150, 6), 0.15), ("wide", round(31 / 240, 6), 0.24)}
+    with pytest.raises(NothingToDraw, match="overlap_ratio is 0 % in every run"):
+        runs.metric_against_metric(study, ["fast", "wide"])
     with pytest.raises(MetricError, match="did you mean tpot"):
         runs.metric_against_metric(study, ALL, "tpott")
+
+
+def test_parts_of_a_step_stand_side_by_side(study: Warehouse) -> None:
+    """Of 150 and of 240 us, 31 are exposed communication: 20.7 and 12.9 %."""
+    figure = runs.study_parts(study, ["fast", "wide"])
+    found = {
+        (r["phase"], r["run"], r["part"]): round(1e3 * r["mean_ms"], 3)
+        for r in figure.rows
+        if r["part"] in ("exposed communication", "idle")
+    }
+    assert found["prefill", "tp=2, batch 1", "exposed communication"] == 31
+    assert found["prefill", "tp=2, batch 4", "exposed communication"] == 31
+    assert found["prefill", "tp=2, batch 4", "idle"] - found["prefill", "tp=2, batch 1", "idle"] == 90
+    assert figure.description.startswith(
+        "Exposed communication takes 20.7 % of the prefill step at tp=2, batch 1 and 12.9 % at tp=2, batch 4."
+    )
+
+
+def test_a_model_keeps_its_colour_and_a_mesh_its_shape() -> None:
+    """The second of three models has the second colour, also where it is alone."""
+    alone = theme.series_color("model", ["b"], among=["a", "b", "c"]).to_dict()
+    assert alone["scale"] == {"domain": ["b"], "range": [theme.SERIES[1]]}
+    shape = theme.mesh_shape(["tp=8"], ["dp=8", "tp=8"]).to_dict()
+    assert shape["scale"] == {"domain": ["tp=8"], "range": [theme.SHAPES[1]]}
+
+
+def test_predicted_runs_are_hollow_with_bars(tmp_path: Path) -> None:
+    """A predicted run of one device beside the recorded ones: a bar in each direction, and no fill."""
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        opened.ingest(_independent(tmp_path / "chips1", 1))
+        recorded = runs.pareto(opened, ["chips1"])
+    assert [layer["mark"]["type"] for layer in recorded.specification()["layer"]] == ["line", "point", "text"]
+    rows = [r | {"origin": "predicted", "user_low": 1.0, "user_high": 2.0} for r in recorded.rows]
+    drawn = replace(recorded.drawn, rows=rows)
+    predicted = runs.pareto_chart(drawn, ["tiny"], ["dp=1"])
+    specification = Figure("p", "p", "", "", drawn, (), predicted).specification()
+    assert [layer["mark"]["type"] for layer in specification["layer"]] == ["rule", "rule", "line", "point", "text"]
+    points = [
+        re.findall(r'aria-roledescription="point"[^>]*>', vl_convert.vegalite_to_svg(s))
+        for s in (recorded.specification(), specification)
+    ]
+    assert [[f'fill="{theme.SERIES[0]}"' in point for point in found] for found in points] == [[True], [False]]
 
 
 def test_value_over_time(study: Warehouse) -> None:
@@ -165,7 +209,9 @@ def test_differences_of_steps(study: Warehouse) -> None:
     assert figure.description.startswith("A prefill step is 30 µs longer, 180 µs against 150 µs: idle +30 µs.")
 
 
-@pytest.mark.parametrize("name", [n for n in STUDY_CHARTS if n not in ("scaling", "what-if-curves")])
+@pytest.mark.parametrize(
+    "name", [n for n in STUDY_CHARTS if n not in ("scaling", "what-if-curves", "overlap-ratio-against-step-time")]
+)
 def test_every_chart_over_runs_draws_the_rows_of_its_query(study: Warehouse, name: str) -> None:
     figure = STUDY_CHARTS[name](study, ALL)
     [rows] = figure.altair().to_dict()["datasets"].values()

@@ -1,8 +1,12 @@
-"""Every metric gives the rows worked out by hand in cases/<metric>_v<n>.yaml, whatever other runs there are."""
+"""Every metric gives the rows worked out by hand in cases/<metric>_v<n>.yaml, whatever other runs there are.
+
+TRACEWAREHOUSE_SQL=DIR adds the metrics of a folder, and their cases in DIR/cases.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,11 @@ import pytest
 import yaml
 from given_tables import fill, warehouse_of
 
-from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.definitions.reading import load_with
 
-CASES = Path(__file__).parent / "cases"
-DEFINITIONS = load_definitions()
+OWN = Path(os.environ["TRACEWAREHOUSE_SQL"]) if os.environ.get("TRACEWAREHOUSE_SQL") else None
+CASES = [Path(__file__).parent / "cases", *([OWN / "cases"] if OWN else [])]
+DEFINITIONS = load_with(OWN)
 _TWIN = "~"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """By libyaml where it is there: each process that runs tests reads all cases."""
@@ -23,7 +28,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def _cases() -> list[Any]:
     found = []
-    for path in sorted(CASES.glob("*.yaml")):
+    for path in (p for folder in CASES for p in sorted(folder.glob("*.yaml"))):
         for case in yaml.load(path.read_text(), LOADER):
             found.append(pytest.param(path.stem, case, id=f"{path.stem}: {case['case']}"))
     return found
@@ -92,13 +97,13 @@ def _comparable(row: tuple[Any, ...]) -> tuple[tuple[int, Any], ...]:
     "metric", [m for m in DEFINITIONS.metrics if m.header.status != "experimental"], ids=lambda m: m.view.name
 )
 def test_a_released_metric_has_cases_for_every_column(metric: Any) -> None:
-    path = CASES / f"{metric.view.name}.yaml"
-    assert path.is_file(), f"{metric.view.name} is released and has no cases: write {path.name}"
-    cases = yaml.load(path.read_text(), LOADER)
+    paths = [p for p in (folder / f"{metric.view.name}.yaml" for folder in CASES) if p.is_file()]
+    assert paths, f"{metric.view.name} is released and has no cases: write {metric.view.name}.yaml"
+    cases = yaml.load(paths[0].read_text(), LOADER)
     assert any(not c["expect"] for c in cases), "one case must show when there is no row"
     shown = {column for c in cases for row in c["expect"] for column in row}
     assert not metric.header.columns.keys() - shown, "every column must be expected in some case"
 
 
 def test_every_case_file_belongs_to_a_metric() -> None:
-    assert {p.stem for p in CASES.glob("*.yaml")} <= {m.view.name for m in DEFINITIONS.metrics}
+    assert {p.stem for folder in CASES for p in folder.glob("*.yaml")} <= {m.view.name for m in DEFINITIONS.metrics}

@@ -451,8 +451,8 @@ def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connect
         "runs": [work | {"run_id": run, "origin": origin} for run, origin in ids.items()],
         "devices": [{"run_id": run, "device_id": 0, "kind": "v"} for run in ids],
         "predictions": [
-            {"run_id": run, "phase": "decode", "topology": "v6e:1x1", "ici_factor": 2 if run == "faster" else 1}
-            for run in ("said", "twice", "faster")
+            {"run_id": run, "phase": "decode", "topology": "v6e:1x1", "hbm_factor": 1, "ici_factor": factor}
+            for run, factor in (("said", 1), ("twice", 1), ("faster", 2))
         ],
         "metric_values": [
             row
@@ -463,10 +463,120 @@ def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connect
     fill(connection, given)
     points = connection.execute(f"SELECT run_id, series, is_on_front FROM macros.run_points({list(ids)})").fetchall()
     assert {(run, series, front) for run, series, front in points} == {
-        ("real", "m", True), ("again", "m", False), ("said", "m, predicted", False), ("twice", "m, predicted", False),
-        ("faster", "m, predicted", True),
+        ("real", "m", True), ("again", "m", False), ("said", "m, predicted", True), ("twice", "m, predicted", True),
+        ("faster", "m, predicted, ICI x 2.0", True),
     }  # fmt: skip
     same = dict(connection.execute("SELECT run_id, configuration FROM macros.configurations()").fetchall())
     assert same["real"] == same["again"]
     assert same["said"] == same["twice"]
     assert len({same["real"], same["said"], same["faster"]}) == 3
+
+
+def _study(connection: duckdb.DuckDBPyConnection, runs: dict[str, dict[str, Any]]) -> str:
+    """Fill a study: of each run its facts, times in ms, tokens/s, price of a chip, and, if predicted, its range."""
+    predicted = {run: r for run, r in runs.items() if "range" in r}
+    work = {"model": "m", "batch_size": 8, "input_length": 16, "output_length": 4, "num_layers": 2, "backend": "tpu"}
+    given: dict[str, Any] = {
+        "runs": [
+            work | {"run_id": run, "name": run, "origin": "predicted" if run in predicted else "recorded"} | r["facts"]
+            for run, r in runs.items()
+        ],
+        "devices": [
+            {"run_id": run, "device_id": 0, "kind": "v", "chip_id": 0, "chip_price_usd_per_h": r.get("price")}
+            for run, r in runs.items()
+        ],
+        "metric_values": [
+            row
+            for run, r in runs.items()
+            for row in (
+                *values(run, "throughput", [r["rate"]]),
+                *values(run, "tpot", [r["tpot"]], clock="device"),
+                *values(run, "ttft", [r["ttft"]], clock="device"),
+            )
+        ],
+        "predictions": [
+            {"run_id": run, "phase": phase, "topology": "v6e:1x1", "ici_factor": r.get("ici", 1), "hbm_factor": 1}
+            | {"argument_bytes": r.get("bytes", 1), "output_bytes": 0, "temporary_bytes": 0, "program_bytes": 0}
+            | {"capacity_bytes": 10, "host_ms": 0}
+            for run, r in predicted.items()
+            for phase in ("prefill", "decode")
+        ],
+        "ops": [
+            {"run_id": run, "event_id": e, "device_id": 0, "start_us": 1e6 * e, "duration_us": 1e3 * r[time]}
+            | {"phase": phase, "step": e, "basis": "links"}
+            | {"low_ps": int(1e9 * r[time] * r["range"][0]), "high_ps": int(1e9 * r[time] * r["range"][1])}
+            for run, r in predicted.items()
+            for e, (phase, time) in enumerate((("prefill", "ttft"), ("decode", "tpot")))
+        ],
+    }
+    fill(connection, given)
+    return str(list(runs))
+
+
+def test_a_study_names_the_best_configuration_for_each_purpose(connection: duckdb.DuckDBPyConnection) -> None:
+    runs = {
+        "a": {"facts": {"mesh": "tp=8"}, "tpot": 1, "ttft": 9, "rate": 100, "price": 2.0},
+        "b": {"facts": {"mesh": "dp=2,tp=4"}, "tpot": 2, "ttft": 3, "rate": 400, "price": 9.0},
+        "c": {"facts": {"mesh": "dp=8"}, "tpot": 4, "ttft": 5, "rate": 300, "price": 3.0},
+    }
+    ids = _study(connection, runs)
+    sql = f"SELECT purpose, configuration, value, next_configuration, next_value FROM macros.study_choices({ids})"
+    found = {purpose: tuple(rest) for purpose, *rest in connection.execute(sql).fetchall()}
+    per_million = 1e6 / 3600
+    assert found == {
+        "one user": ("tp=8", 1000, "dp=2,tp=4", 500),
+        "the first token": ("dp=2,tp=4", 3, "dp=8", 5),
+        "most tokens per chip": ("dp=2,tp=4", 400, "dp=8", 300),
+        "least cost": (
+            "dp=8", pytest.approx(3 * per_million / 300), "tp=8", pytest.approx(2 * per_million / 100),
+        ),
+    }  # fmt: skip
+    del runs["c"]["price"]
+    with warehouse_of({}) as other:
+        ids = _study(other, runs)
+        sql = f"SELECT purpose FROM macros.study_choices({ids}) ORDER BY position"
+        assert [p for (p,) in other.execute(sql).fetchall()] == ["one user", "the first token", "most tokens per chip"]
+
+
+def test_predicted_configurations_compete_within_their_ranges_and_only_if_they_fit(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    """A recorded run, a chip with faster links and a program that does not fit are no rivals of the others."""
+    runs = {
+        "far": {"facts": {"mesh": "tp=8"}, "tpot": 1, "ttft": 1, "rate": 100, "range": (0.9, 1.2)},
+        "near": {"facts": {"mesh": "tp=4"}, "tpot": 2, "ttft": 1.1, "rate": 50, "range": (0.9, 1.2)},
+        "big": {"facts": {"mesh": "dp=8"}, "tpot": 0.1, "ttft": 0.1, "rate": 1e4, "range": (1, 1), "bytes": 11},
+        "dream": {"facts": {"mesh": "tp=8"}, "tpot": 0.1, "ttft": 0.1, "rate": 1e4, "range": (1, 1), "ici": 2},
+        "real": {"facts": {"mesh": "tp=8"}, "tpot": 0.1, "ttft": 0.1, "rate": 1e4},
+    }
+    ids = _study(connection, runs)
+    sql = "SELECT purpose, workload, configuration, low, high, is_within_range FROM macros.study_choices"
+    workload = "m, predicted, 2 layers, 16 in, 4 out"
+    request = 8 * 4 * 1e3  # tokens and milliseconds: 1 of prefill and 3 of decode take 4 ms
+    assert connection.execute(f"{sql}({ids}) ORDER BY position").fetchall() == [
+        ("one user", workload, "tp=8", pytest.approx(1e3 / 1.2), pytest.approx(1e3 / 0.9), False),
+        ("the first token", workload, "tp=8", pytest.approx(0.9), pytest.approx(1.2), True),
+        ("most tokens per chip", workload, "tp=8", pytest.approx(request / 4.8), pytest.approx(request / 3.6), False),
+    ]
+    told = dict(connection.execute(f"SELECT name, label FROM macros.study_points({ids})").fetchall())
+    assert told["real"] == "m tp=8"
+    assert told["far"] == "m, predicted tp=8"
+    front = dict(connection.execute(f"SELECT name, is_on_front FROM macros.study_points({ids})").fetchall())
+    assert front == {"far": True, "near": False, "big": None, "dream": True, "real": True}
+
+
+def test_configurations_are_told_apart_by_what_differs(connection: duckdb.DuckDBPyConnection) -> None:
+    """Batches differ, and two runs are repeats: only their names tell these apart."""
+    same = {"tpot": 1, "ttft": 1, "rate": 1}
+    ids = _study(
+        connection,
+        {
+            "a": same | {"facts": {"mesh": "tp=8"}},
+            "b": same | {"facts": {"mesh": "tp=8", "batch_size": 1}},
+            "c": same | {"facts": {"mesh": "dp=8"}},
+            "d": same | {"facts": {"mesh": "dp=8"}},
+            "e": same | {"facts": {}},
+        },
+    )
+    told = dict(connection.execute(f"SELECT name, configuration FROM macros.study_points({ids})").fetchall())
+    assert told == {"a": "tp=8, batch 8", "b": "tp=8, batch 1", "c": "c", "d": "d", "e": "e"}

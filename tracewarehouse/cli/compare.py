@@ -106,6 +106,8 @@ def compare(
         _note_sides(comparison)
         _note_stale(warehouse, comparison)
         say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
+        if chosen == "table" and output is None:
+            _say_predicted(warehouse, comparison)
         if why:
             steps = comparison.steps(splits[by] if by else None)
             if not len(steps):
@@ -248,6 +250,13 @@ def _note_sides(comparison: Comparison) -> None:
 
 def _compared(comparison: Comparison) -> set[str]:
     return {*comparison.sides.run_repeats, *comparison.sides.baseline_repeats}
+
+
+def _say_predicted(warehouse: Any, comparison: Comparison) -> None:
+    predicted = {r.run_id for r in warehouse.lake.runs() if "predicted" in r.flags}
+    sides = (("baseline", comparison.sides.baseline_repeats), ("run", comparison.sides.run_repeats))
+    if of := [name for name, runs in sides if predicted.intersection(runs)]:
+        typer.echo(f"Predicted, not measured: the {' and the '.join(of)}.")
 
 
 def _note_stale(warehouse: Any, comparison: Comparison) -> None:

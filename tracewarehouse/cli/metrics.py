@@ -266,6 +266,39 @@ def lock(
     typer.echo(f"{path}: {len(written.metrics)} metric versions, {len(written.models)} models")
 
 
+@app.command()
+def new(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The new metric.", show_default=False)],
+    topic: Annotated[
+        str | None, typer.Option(help="Folder for its SQL, such as steps; the package's metrics need one.")
+    ] = None,
+    needs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What a run must have, as in preconditions.yaml; one that is new is added."),
+    ] = None,
+) -> None:
+    """Start a metric: write its SQL, a case and what it needs, and print the files.
+
+    They go into the folder of --sql, or into the package's in a checkout. The draft works; change what it computes.
+
+    Example: tw --sql mine metrics new ops_per_phase
+    """
+    from tracewarehouse.definitions.new_metric import new_metric
+
+    written = new_metric(name, context.obj.sql, topic, needs or ())
+    for path in written:
+        typer.echo(path)
+    own = "" if context.obj.sql is None else f" --sql {context.obj.sql}"
+    say_note(
+        f"change the SQL, the case and each TODO; once its status is stable, `tw{own} metrics lock` locks what it means"
+    )
+    if context.obj.sql is not None:
+        say_note(f"in a checkout, TRACEWAREHOUSE_SQL={context.obj.sql} pytest tests/sql/test_cases.py runs its cases")
+    elif any(path.name == "preconditions.yaml" for path in written):
+        say_note("a new precondition needs a case in tests/sql/test_missing.py")
+
+
 @app.command("new-version")
 def start_version(
     context: typer.Context,

@@ -141,14 +141,13 @@ def plan(
         for line in _lines(answer):
             lasting_echo(line)
         if len(answer) > sum("refused" in row for row in answer):
+            from tracewarehouse.dashboards.words import NOT_PREDICTED
+
             say_note(
                 "comm%, MFU% and bound are of prefill/decode; MB/tok is what all chips send for a token; h/M and $/M "
                 "are chip-hours and dollars for a million output tokens, by decode alone"
             )
-            say_note(
-                "predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the "
-                "host are not in it"
-            )
+            say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
     if all("refused" in row for row in answer):
         raise typer.Exit(1)
 

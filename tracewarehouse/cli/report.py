@@ -51,7 +51,7 @@ def report(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare runs of different workloads.")] = False,
 ) -> None:
-    """Write a self-contained HTML page about runs: findings in words, charts, metric values."""
+    """Write a self-contained HTML page about a run, or several as a study: findings in words, charts, metric values."""
     if compare is not None and chart:
         raise WarehouseError("--compare draws all of its charts; leave --chart out")
     if (run is not None) + (compare is not None) + (study is not None) > 1:
@@ -103,6 +103,7 @@ def _report(
     *,
     is_unlike_allowed: bool,
 ) -> Report:
+    from tracewarehouse.dashboards.registry import RUN_CHARTS
     from tracewarehouse.dashboards.report import comparison_report, run_report, study_report
 
     if compare is not None:
@@ -112,6 +113,8 @@ def _report(
     runs = list(dict.fromkeys(r.run_id for r in (warehouse.find(run) if run else warehouse.lake.runs())))
     if not runs:
         raise WarehouseError(f"the warehouse {warehouse.path} is empty; add runs with `tw ingest CAPTURE`")
+    if len(runs) > 1 and not set(charts) & RUN_CHARTS.keys():
+        return study_report(warehouse, runs, charts)
     return run_report(warehouse, runs, charts)
 
 

@@ -124,6 +124,12 @@ def unproved(capture: Path) -> str | None:
         return "no reference was computed, so its tokens are not compared; its logits are finite"
     name = "tokens_equal" if checks.get("reference") == "full" else "first_layers_tokens_equal"
     which = "its tokens" if name == "tokens_equal" else f"the tokens of its first {checks.get('first_layers')} layers"
+    tied = checks.get(name.replace("tokens_equal", "tied_steps"))
+    if tied and checks[name] is not False:
+        return (
+            f"{tied} steps of {which} are not compared: a token went to another expert than in the reference, where "
+            "two are equal within rounding"
+        )
     if name not in checks or checks[name]:
         return (
             None if name == "tokens_equal" else f"only {which} are compared; the host cannot hold the whole reference"

@@ -139,6 +139,10 @@ CHARTS: dict[str, Chart] = {
             "a row.",
         ),
         Chart(
+            "study-parts", "runs", "runs.study_parts", "Where a step goes in each configuration",
+            ("step_time", "exposed_communication", "device_idle"), "No run has a step whose time is known.",
+        ),
+        Chart(
             "sweep", "runs", "runs.sweep_heat_map", "Sweep by batch, prompt length and mesh", ("tpot",),
             "No run has the value, a batch size and a prompt length (manifest or card).",
         ),

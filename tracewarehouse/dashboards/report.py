@@ -178,19 +178,48 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     return Report(f"{run} against {against}", sections)
 
 
-def study_report(warehouse: Warehouse, query: str, charts: Sequence[str] = ()) -> Report:
-    """Make the report about many runs together.
+def study_report(warehouse: Warehouse, query: str | Sequence[str], charts: Sequence[str] = ()) -> Report:
+    """Make the report about many runs together: which configuration is best for whom, and why.
 
     Args:
         warehouse: the warehouse.
-        query: a SELECT with a column run_id, such as `SELECT run_id FROM main.runs WHERE model = 'llama'`.
+        query: a SELECT with a column run_id, such as `SELECT run_id FROM main.runs WHERE model = 'llama'`, or the runs
+            by id or name.
         charts: draw only the charts of these names; if empty, all over runs.
 
     Raises:
-        WarehouseError: the query gives no run, or there is no such chart over runs.
+        WarehouseError: the query gives no run, a run does not exist, or there is no such chart over runs.
         QueryError: the query was refused or failed.
     """
     names = _chosen(charts, STUDY_CHARTS)
+    if isinstance(query, str):
+        run_ids, facts = _queried(warehouse, query), [("Query", query)]
+    else:
+        run_ids, facts = list(dict.fromkeys(warehouse.run(r).run_id for r in query)), []
+    ids = literal(run_ids)
+    points = warehouse.query(
+        f"""SELECT name, workload, label, batch_size, device_kind, chips, ttft_ms, tpot_ms, tokens_per_s_per_user,
+                   tokens_per_s_per_chip, usd_per_million_tokens, origin, memory_bytes, capacity_bytes, is_fitting
+            FROM macros.study_points({ids}) ORDER BY workload, place"""
+    ).dicts()
+    best = warehouse.query(f"SELECT * FROM macros.study_choices({ids}) ORDER BY workload, position").dicts()
+    section = Section("study", f"Study of {len(run_ids)} runs", facts)
+    if len(workloads := {str(p["workload"]) for p in points}) == 1:
+        section.facts.append(("Workload", workloads.pop()))
+    section.words = words.choices(best)
+    for name in names:
+        _add(section, name, warehouse, run_ids)
+    section.words += [f.description for f in section.figures if f.name == "study-parts"] + words.unfitting(points)
+    if any(p["origin"] == "predicted" for p in points):
+        section.words.append(f"{words.NOT_PREDICTED}.")
+    columns = tuple(c for c in points[0] if c not in ("memory_bytes", "capacity_bytes"))
+    rows = [tuple(_shown(p[c], c) for c in columns) for p in points]
+    section.values = [Values("runs", "The runs of the study with their main numbers.", columns, rows)]
+    return Report(section.title, [section])
+
+
+def _queried(warehouse: Warehouse, query: str) -> list[str]:
+    """The runs whose ids a query gives."""
     asked = warehouse.query(query)
     if "run_id" not in asked.columns:
         raise WarehouseError(f"a study needs a query with a column run_id; this one has {', '.join(asked.columns)}")
@@ -198,18 +227,7 @@ def study_report(warehouse: Warehouse, query: str, charts: Sequence[str] = ()) -
     run_ids = [r for r in dict.fromkeys(str(row["run_id"]) for row in asked.dicts()) if r in known]
     if not run_ids:
         raise WarehouseError("the query of the study gives no run; `tw runs` lists all runs")
-    section = Section("study", f"Study of {len(run_ids)} runs", [("Query", query)])
-    for name in names:
-        _add(section, name, warehouse, run_ids)
-    section.words = [f"{f.title}: {f.description}" for f in section.figures]
-    points = warehouse.query(
-        f"""SELECT name, model, dtype, mesh, batch_size, input_length, output_length, device_kind, chips, ttft_ms,
-                   tpot_ms, tokens_per_s, tokens_per_s_per_user, tokens_per_s_per_chip
-            FROM macros.run_points([{", ".join(map(literal, run_ids))}]) ORDER BY name"""
-    )
-    rows = [tuple(_shown(v, c) for v, c in zip(row, points.columns, strict=True)) for row in points.rows()]
-    section.values = [Values("runs", "The runs of the study with their main numbers.", tuple(points.columns), rows)]
-    return Report(section.title, [section])
+    return run_ids
 
 
 def run_in_short(warehouse: Warehouse, run_id: str) -> Section:

@@ -1,26 +1,34 @@
-"""Draws several runs, for studies of many configurations. The charts read only stored values, so they are fast."""
+"""Draws several runs, for studies of many configurations.
+
+All but the parts of steps and the ranges of predicted runs are stored values, so the charts are fast.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from tracewarehouse.dashboards.figure import Figure, NothingToDraw, ask
+from tracewarehouse.comparison.compare import referenced_run_ids
+from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
 from tracewarehouse.dashboards.theme import (
     ALARM,
     HEAT,
+    PART_COLORS,
     SERIES,
     WIDTH,
     axis,
+    mesh_shape,
     named_color,
     number,
+    part_bars,
     percent,
     series_color,
     tooltips,
 )
-from tracewarehouse.dashboards.words import changes, largest, quantity
+from tracewarehouse.dashboards.words import changes, communication_shares, largest, quantity
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -35,43 +43,113 @@ _POINTS = {
 """The values that a sweep draws, each with its label, its unit and its metric."""
 
 
+_MOST_LABELS = 16
+"""With more points than these, only those on the front have a label."""
+
+
 def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     """Tokens/s per user against tokens/s per chip; a line joins the runs that no other run beats in both."""
     drawn = ask(
         warehouse,
         "pareto",
         """SELECT
-             name, series AS model, layers, mesh, batch_size, chips, tokens_per_s_per_user, tokens_per_s_per_chip,
-             is_on_front
-           FROM macros.run_points($runs)
+             name, model, origin, workload, mesh, label, layers, batch_size, chips, tokens_per_s_per_user, user_low,
+             user_high, tokens_per_s_per_chip, chip_low, chip_high, is_on_front
+           FROM macros.study_points($runs)
            WHERE is_on_front IS NOT NULL
-           ORDER BY series, tokens_per_s_per_user, name""",
+           ORDER BY workload, tokens_per_s_per_user, name""",
         runs=runs,
     )
-    x = alt.X(
-        "tokens_per_s_per_user:Q", title="tokens/s per user", axis=alt.Axis(format="~s"), scale=alt.Scale(padding=14)
+    front = [r["label"] for r in drawn.rows if r["is_on_front"]]
+    hollow = " Hollow points are predicted, and bars are their ranges." if "predicted" in drawn.values("origin") else ""
+    return drawn.figure(
+        pareto_chart(drawn, *_all_of_study(warehouse, runs)),
+        f"A line joins the runs that no other run of their workload beats in both.{hollow}",
+        f"{len(front)} of {len(drawn.rows)} runs are on the front: {', '.join(front)}.",
     )
-    y = alt.Y("tokens_per_s_per_chip:Q", title="tokens/s per chip", axis=alt.Axis(format="~s"))
-    models = drawn.values("model")
-    color = series_color("model", models)
+
+
+def pareto_chart(drawn: Drawn, models: Sequence[str], meshes: Sequence[str]) -> Any:
+    """The chart of rows of macros.study_points: points with labels, hollow and with range bars where predicted.
+
+    Args:
+        drawn: the rows.
+        models: all models of the page.
+        meshes: all meshes of the page.
+    """
+    rate = alt.Axis(format="~s")
+    x = alt.X("tokens_per_s_per_user:Q", title="tokens/s per user", axis=rate, scale=alt.Scale(zero=False, padding=24))
+    y = alt.Y("tokens_per_s_per_chip:Q", title="tokens/s per chip", axis=rate)
+    color = series_color("model", drawn.values("model"), among=models)
     base = alt.Chart(drawn.data)
-    chart = alt.layer(
+    faint = alt.condition("datum.is_on_front", alt.value(1), alt.value(0.5))
+    ranged = base.transform_filter("isValid(datum.user_low)")
+    layers = [
         base.transform_filter("datum.is_on_front").mark_line(strokeDash=[4, 3]).encode(
-            x=x, y=y, color=color, detail="layers:N"),
-        base.mark_point(filled=True, size=80).encode(
-            x=x, y=y, color=color, shape=alt.Shape("model:N", sort=models, legend=None),
-            opacity=alt.condition("datum.is_on_front", alt.value(1), alt.value(0.5)),
-            tooltip=tooltips("name:N", "model:N", "layers:Q", "mesh:N", "batch_size:Q", "chips:Q",
+            x=x, y=y, color=color, detail="workload:N"),
+        base.mark_point(size=90, strokeWidth=2).encode(
+            x=x, y=y, color=color, shape=mesh_shape(drawn.values("mesh"), meshes), opacity=faint,
+            fill=alt.condition("datum.origin == 'predicted'", alt.value("transparent"), color),
+            tooltip=tooltips("name:N", "model:N", "origin:N", "layers:Q", "mesh:N", "batch_size:Q", "chips:Q",
                              number("tokens_per_s_per_user", "tokens/s per user"),
                              number("tokens_per_s_per_chip", "tokens/s per chip"), "is_on_front:N"),
         ),
-    ).properties(width=WIDTH, height=300)  # fmt: skip
-    front = [r["name"] for r in drawn.rows if r["is_on_front"]]
+        (base if len(drawn.rows) <= _MOST_LABELS else base.transform_filter("datum.is_on_front"))
+        .mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="label:N"),
+    ]  # fmt: skip
+    if "predicted" in drawn.values("origin"):
+        layers[:0] = [
+            ranged.mark_rule(strokeWidth=1.5, opacity=0.7).encode(
+                x=alt.X("user_low:Q"), x2="user_high:Q", y=y, color=color
+            ),
+            ranged.mark_rule(strokeWidth=1.5, opacity=0.7).encode(
+                x=x, y=alt.Y("chip_low:Q"), y2="chip_high:Q", color=color
+            ),
+        ]
+    return alt.layer(*layers).properties(width=WIDTH, height=340)
+
+
+def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24) -> Figure:
+    """Where a step's time goes in each configuration, side by side; a panel per phase.
+
+    Args:
+        warehouse: the warehouse.
+        runs: the runs.
+        most: number of configurations of a workload to draw, those with most throughput per chip first.
+    """
+    drawn = ask(
+        warehouse,
+        "study-parts",
+        """SELECT
+             workload, configuration, label AS run, coalesce(nullif(phase, ''), 'no phase') AS phase, part, position,
+             mean_ms, share, communication
+           FROM macros.study_parts($runs)
+           WHERE place <= $most
+           ORDER BY phase DESC, workload, place, position""",
+        runs=runs,
+        most=most,
+    )
+    chart = part_bars(
+        drawn.data,
+        "run",
+        drawn.values("run"),
+        drawn.values("phase"),
+        {p: c for p, c in PART_COLORS.items() if p in drawn.values("part")},
+        x=alt.X("mean_ms:Q", title="time of a step, mean over devices", axis=axis("ms")),
+        tooltip=number("mean_ms", "ms"),
+    )
     return drawn.figure(
         chart,
-        "A line joins the runs that no other run of their model beats in both.",
-        f"{len(front)} of {len(drawn.rows)} runs are on the front: {', '.join(front)}.",
+        f"Mean step of each configuration, most throughput per chip first, at most {most} of a workload.",
+        " ".join(communication_shares(drawn.rows)) or "No step has a part to tell.",
     )
+
+
+def _all_of_study(warehouse: Warehouse, runs: str | Sequence[str]) -> tuple[list[str], list[str]]:
+    """The models and the meshes of all the runs, so that each has one colour and one shape in all charts."""
+    ids = literal(referenced_run_ids(warehouse, runs))
+    found = warehouse.query(f"SELECT DISTINCT model, mesh FROM macros.run_points({ids}) ORDER BY model, mesh").rows()
+    return list(dict.fromkeys(model for model, _ in found)), sorted({mesh for _, mesh in found})
 
 
 def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str = "tpot_ms") -> Figure:
@@ -181,6 +259,8 @@ def metric_against_metric(
         y=y,
         runs=runs,
     )
+    if len(same := drawn.values("x")) == 1:
+        raise NothingToDraw(f"{x} is {quantity(same[0], units[0])} in every run, so {y} does not depend on it.")
     pick = alt.selection_point(fields=["model"], bind="legend")
     chart = (
         alt.Chart(drawn.data)
@@ -188,7 +268,7 @@ def metric_against_metric(
         .encode(
             x=alt.X("x:Q", title=x, axis=axis(units[0]), scale=alt.Scale(zero=False, padding=14)),
             y=alt.Y("y:Q", title=y, axis=axis(units[1])),
-            color=series_color("model", drawn.values("model")),
+            color=series_color("model", drawn.values("model"), among=_all_of_study(warehouse, runs)[0]),
             shape=alt.Shape("phase:N", title=None, legend=alt.Legend(orient="top")),
             opacity=alt.condition(pick, alt.value(1), alt.value(0.15)),
             tooltip=tooltips("name:N", "model:N", "mesh:N", "batch_size:Q", "phase:N", number("x", x), number("y", y)),
@@ -235,7 +315,7 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
     points = base.mark_point(filled=True, size=70, opacity=1).encode(
         x=x,
         y=alt.Y("value:Q", title=metric, axis=axis(unit)),
-        color=series_color("model", drawn.values("model")),
+        color=series_color("model", drawn.values("model"), among=_all_of_study(warehouse, runs)[0]),
         shape=alt.Shape("of:N", title=None, legend=alt.Legend(orient="top")),
         tooltip=tooltips("name:N", "model:N", "framework:N", "captured:T", "of:N", number("value", unit)),
     )

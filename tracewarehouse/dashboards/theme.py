@@ -36,6 +36,8 @@ PHASE_COLORS = {
 }
 SERIES = ("#4a7fb0", "#d1495b", "#4d9440", "#b57a12", "#9a63a8", "#0f8b9d", "#a96f54", "#8a949e")
 """Colours of series without a meaning of their own, in order."""
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+"""Shapes of meshes, in order."""
 
 PRIMARY, ALARM, QUIET = "#4a7fb0", "#d1495b", "#8a949e"
 PART_COLORS = {
@@ -100,9 +102,24 @@ def named_color(field: str, colors: dict[str, str], title: str = "") -> alt.Colo
     return alt.Color(f"{field}:N", scale=scale, title=title or None, sort=list(colors), legend=alt.Legend(orient="top"))
 
 
-def series_color(field: str, present: Sequence[str], title: str = "") -> alt.Color:
-    """Colour by a field whose values have no fixed colours; the ninth value gets the first colour again."""
-    return named_color(field, {name: SERIES[i % len(SERIES)] for i, name in enumerate(present)}, title)
+def series_color(field: str, present: Sequence[str], title: str = "", among: Sequence[str] = ()) -> alt.Color:
+    """Colour by a field whose values have no fixed colours; the ninth value gets the first colour again.
+
+    Args:
+        field: the field.
+        present: its values in the chart.
+        title: title of the legend.
+        among: all values of the page, so that each has one colour in all charts; by default, those of the chart.
+    """
+    colors = {name: SERIES[i % len(SERIES)] for i, name in enumerate(among or present)}
+    return named_color(field, {name: colors[name] for name in colors if name in present}, title)
+
+
+def mesh_shape(present: Sequence[str], among: Sequence[str]) -> alt.Shape:
+    """Shape by mesh; `among` has all meshes of the page, so that each has one shape in all charts."""
+    shapes = {mesh: SHAPES[i % len(SHAPES)] for i, mesh in enumerate(among) if mesh in present}
+    return alt.Shape("mesh:N", title=None, legend=alt.Legend(orient="top"),
+                     scale=alt.Scale(domain=list(shapes), range=list(shapes.values())))  # fmt: skip
 
 
 def phase_color(phases: Sequence[str]) -> alt.Color:

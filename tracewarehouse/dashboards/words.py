@@ -89,6 +89,82 @@ def dominating(summary: RunSummary) -> list[str]:
     return sentences
 
 
+NOT_PREDICTED = (
+    "Predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the host are not "
+    "in it"
+)
+"""What no prediction knows."""
+
+
+def choices(best: Sequence[Mapping[str, Any]], most: int = 6) -> list[str]:
+    """Say which configuration is best for whom, from rows of macros.study_choices.
+
+    Of one workload there is a sentence for each purpose, with the configuration that follows; of several a sentence for
+    each of the first `most`.
+    """
+    by_workload = [(workload, list(rows)) for workload, rows in groupby(best, key=lambda b: b["workload"])]
+    if len(by_workload) == 1:
+        return [_choice(b) for b in best]
+    sentences = []
+    for workload, rows in by_workload[:most]:
+        named = (f"for {b['purpose']} {b['configuration']} ({_reached(b)})" for b in rows)
+        sentences.append(f"{workload}: {'; '.join(named)}.")
+    if len(by_workload) > most:
+        sentences.append(f"{len(by_workload) - most} more workloads have a choice; macros.study_choices has them all.")
+    return sentences
+
+
+def _choice(best: Mapping[str, Any]) -> str:
+    unit = best["unit"]
+    after = quantity(best["next_value"], unit if unit == "ms" else "")
+    close = " Their ranges overlap, so either may be better." if best["is_within_range"] else ""
+    return (
+        f"For {best['purpose']}: {best['configuration']}, {_reached(best)}; next {best['next_configuration']}, "
+        f"{after}.{close}"
+    )
+
+
+def _reached(best: Mapping[str, Any]) -> str:
+    """What the best configuration reaches, with the range of a predicted one."""
+    unit = best["unit"]
+    said = quantity(best["value"], unit)
+    if best["low"] is None:
+        return said
+    low, high = (quantity(best[end], unit if unit == "ms" else "") for end in ("low", "high"))
+    return f"{said}, {low} to {high}"
+
+
+def communication_shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say in which configuration communication takes most of a step and in which least, per workload and phase.
+
+    Args:
+        rows: rows of macros.study_parts, those of a phase and of a workload together.
+    """
+    sentences = []
+    has_one = len({r["workload"] for r in rows}) == 1
+    for (phase, workload), found in groupby(rows, key=lambda r: (r["phase"], r["workload"])):
+        shares = {r["configuration"]: r["communication"] for r in found}
+        most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
+        if len(shares) < 2 or shares[most] - shares[least] < _WORTH:
+            continue
+        step = "step" if phase in ("", "no phase") else f"{phase} step"
+        sentences.append(
+            f"Exposed communication takes {quantity(shares[most], 'ratio')} of the {step} at {most} and "
+            f"{quantity(shares[least], 'ratio')} at {least}{'' if has_one else f' ({workload})'}."
+        )
+    return sentences
+
+
+def unfitting(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which configurations do not fit in the memory of a device, from rows of macros.study_points."""
+    named = [
+        f"{p['label']} ({quantity(p['memory_bytes'], 'bytes')} of {quantity(p['capacity_bytes'], 'bytes')})"
+        for p in points
+        if p["is_fitting"] is False
+    ]
+    return [f"Does not fit in the memory of a device: {'; '.join(named)}."] if named else []
+
+
 def savings(summary: RunSummary) -> list[str]:
     """Say what would make a step shorter, and by how much at most: a sentence per phase, the most helpful first."""
     worthy = [s for s in summary.savings if s.saved >= _WORTH]

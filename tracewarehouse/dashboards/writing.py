@@ -9,10 +9,11 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
 _MOST_CHANGES = 50
 _CHANGES = ("worse", "better", "unknown", "not in run", "not in baseline", "different")
 """The verdicts of a comparison that the digest lists, in order."""
+
+
+MOST_BYTES = 2_000_000
+"""What a page draws at once, in bytes of charts; later ones wait until they are opened."""
+
+
+def folded(charts: Mapping[str, Any], most: int) -> list[str]:
+    """The names of the charts that a page does not draw until they are opened, as those before them fill it."""
+    sizes = accumulate(len(script_json(chart)) for chart in charts.values())
+    return [name for name, size in zip(charts, sizes, strict=True) if size > most]
 
 
 def report_text(report: Report, form: Literal["html", "md", "json"]) -> str:
@@ -74,10 +85,11 @@ def write_pictures(report: Report, folder: Path, form: Literal["png", "svg"]) ->
 def _page(report: Report) -> str:
     import jinja2
 
+    charts = {name: figure.specification() for name, figure in report.figures()}
     content = {
         "width": WIDTH,
         "config": config(),
-        "charts": {name: figure.specification() for name, figure in report.figures()},
+        "charts": charts,
         "values": {
             s.key: [{"metric": v.metric, "columns": v.columns, "rows": v.rows} for v in s.values]
             for s in report.sections
@@ -91,6 +103,7 @@ def _page(report: Report) -> str:
         report=report,
         figures=report.figures(),
         content=script_json(content),
+        folded=folded(charts, MOST_BYTES),
         script=vega_script().replace("</script", "<\\/script"),
     )
 

@@ -19,7 +19,7 @@ UNSTORED = ("deprecated", "compatibility")
 """Statuses of versions whose values are not stored: superseded versions, and definitions of other tools."""
 
 UNFILLED = "TODO"
-"""The beginning of `changed` in a new version, until its author has written what is new."""
+"""The beginning of a sentence in a new metric or version, until its author has written it."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, pattern=r"\.$")]
@@ -148,6 +148,8 @@ class MetricHeader(_Described):
             )
         if self.status != "experimental" and self.changed.startswith(UNFILLED):
             raise ValueError(f"changed must say what is new before the version is {self.status}")
+        if self.status != "experimental" and self.description.startswith(UNFILLED):
+            raise ValueError(f"description must say what the metric is before the version is {self.status}")
         for name, (least, greatest) in self.ranges.items():
             if not least < greatest:
                 raise ValueError(f"the range of {name} is empty: {least} is not below {greatest}")

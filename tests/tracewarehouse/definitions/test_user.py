@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import duckdb
 import pytest
+import yaml
+from given_tables import warehouse_of
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run
 from tracewarehouse.definitions.derived import UNTOLD
+from tracewarehouse.definitions.new_metric import new_metric
 from tracewarehouse.definitions.portable import portability_notes
-from tracewarehouse.definitions.reading import load_with
+from tracewarehouse.definitions.reading import SQL, load_with
 from tracewarehouse.ingest.errors import MetricError
 
 MODEL = """/*---
@@ -321,6 +325,88 @@ class TestCommandLine:
         second.write_text(second.read_text().replace("experimental", "stable"))
         assert run([*command, "lock"]) == 1
         assert "changed must say what is new" in capsys.readouterr().err
+
+    def test_a_new_metric_works_and_is_locked_once_it_is_released(
+        self, capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert run(["metrics", "new", "--help"]) == 0
+        example = re.search(r"Example: tw (--sql \S+ metrics new \S+)", " ".join(capsys.readouterr().out.split()))
+        assert example is not None
+        assert run([*example[1].split(), "--needs", "timed", "--needs", "with_ops"]) == 0
+        shown = capsys.readouterr()
+        files = ["mine/ops_per_phase_v1.sql", "mine/cases/ops_per_phase_v1.yaml", "mine/preconditions.yaml"]
+        assert shown.out.split() == files
+        assert "tw --sql mine metrics lock" in " ".join(shown.err.split())
+
+        sql = tmp_path / "mine"
+        definitions = load_with(sql)
+        assert [p.precondition for p in definitions.needs(definitions.metric("ops_per_phase"))] == ["timed", "with_ops"]
+        for case in yaml.safe_load((tmp_path / files[1]).read_text()):
+            with warehouse_of(case["given"], definitions) as database:
+                found = database.execute("SELECT run_id, phase, ops FROM metrics.ops_per_phase_v1").fetchall()
+            assert found == [tuple(row.values()) for row in case["expect"]]
+        with tw.open(tmp_path / "warehouse", create=True, sql=sql) as warehouse:
+            warehouse.ingest(capture)
+            ops = "SELECT COUNT(*) FROM main.ops WHERE is_leaf AND device_id IS NOT NULL"
+            counted = warehouse.query("SELECT SUM(value) FROM main.metric_values WHERE metric = 'ops_per_phase'")
+            assert counted.scalar() == warehouse.query(ops).scalar() > 0
+
+        definition, own = sql / "ops_per_phase_v1.sql", ["--sql", "mine", "metrics", "lock"]
+        assert run(own) == 0
+        assert "0 metric versions" in capsys.readouterr().out  # an experimental one is free to change
+        definition.write_text(definition.read_text().replace("experimental", "stable"))
+        assert run(own) == 1
+        assert "description must say what the metric is" in capsys.readouterr().err
+        definition.write_text(re.sub("description: TODO.*", "description: Ops of a phase.", definition.read_text()))
+        assert run([*own, "--check"]) == 1
+        assert run(own) == 0
+        definition.write_text(definition.read_text().replace("COUNT(*)", "2 * COUNT(*)"))
+        capsys.readouterr()
+        assert run([*own, "--check"]) == 1
+        assert "was released and has changed" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["ttft"], "there is a metric ttft already"),
+            (["my_ops_per_step"], "there is a metric my_ops_per_step already"),
+            (["Ops"], "is no name"),
+            (["ops_v1"], "is no name"),
+            (["catalog"], "cannot be defined anew"),
+            (["ops", "--topic", "../elsewhere"], "is not a folder in"),
+            (["ops", "--needs", "No Name"], "is no name"),
+            (["taken"], "exists already"),
+        ],
+    )
+    def test_a_new_metric_that_cannot_be_leaves_nothing(
+        self, sql: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    ) -> None:
+        (sql / "cases").mkdir()
+        (sql / "cases" / "taken_v1.yaml").write_text("[]")
+        before = {p: p.is_file() and p.read_bytes() for p in tmp_path.rglob("*")}
+        assert run(["--sql", str(sql), "metrics", "new", *arguments]) == 1
+        assert words in capsys.readouterr().err
+        assert {p: p.is_file() and p.read_bytes() for p in tmp_path.rglob("*")} == before
+
+    def test_a_new_metric_of_the_package_has_a_topic(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert run(["metrics", "new", "ops_per_phase"]) == 1
+        assert "name one of audits," in capsys.readouterr().err
+        checkout = tmp_path / "checkout"
+        copied = shutil.copytree(SQL, checkout / "tracewarehouse" / "sql")
+        (checkout / "pyproject.toml").touch()
+        for module in ("lock", "new_metric", "reading"):
+            monkeypatch.setattr(f"tracewarehouse.definitions.{module}.SQL", copied)
+        written = new_metric("ops_per_phase", None, "ops", ["with_ops"])
+        assert [str(p.relative_to(checkout)) for p in written] == [
+            "tracewarehouse/sql/ops/ops_per_phase_v1.sql",
+            "tests/sql/cases/ops_per_phase_v1.yaml",
+            "tracewarehouse/sql/preconditions.yaml",
+        ]
+        entries = yaml.safe_load(written[2].read_text())
+        assert list(entries) == [*yaml.safe_load((SQL / "preconditions.yaml").read_text()), "with_ops"]
 
     def test_a_metric_of_the_package_gets_no_version_in_a_folder(
         self, sql: Path, capsys: pytest.CaptureFixture[str]

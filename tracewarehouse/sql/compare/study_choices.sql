@@ -1,0 +1,90 @@
+/*---
+macro: study_choices
+parameters:
+  runs: The runs, as a list of run ids.
+reads_runs: [runs]
+description: >
+  Which configuration of each workload is best for whom, and the one that follows it: for one user, for the first token,
+  for tokens per chip, and for cost. A configuration that does not fit is none, and a workload of one configuration has no choice.
+notes: >
+  Cost has a row only where the price of the chips of all configurations is known.
+---*/
+WITH points AS (
+  SELECT *
+  FROM macros.study_points(runs)
+  WHERE COALESCE(is_fitting, TRUE)
+),
+
+rated AS (
+  SELECT
+    workload, run_id, configuration,
+    1 AS "position",
+    'one user' AS purpose,
+    'tokens/s per user' AS unit,
+    tokens_per_s_per_user AS value, user_low AS low, user_high AS high,
+    -tokens_per_s_per_user AS badness
+  FROM points
+  UNION ALL
+  SELECT
+    workload, run_id, configuration,
+    2 AS "position",
+    'the first token' AS purpose,
+    'ms' AS unit,
+    ttft_ms AS value, ttft_low_ms AS low, ttft_high_ms AS high,
+    ttft_ms AS badness
+  FROM points
+  UNION ALL
+  SELECT
+    workload, run_id, configuration,
+    3 AS "position",
+    'most tokens per chip' AS purpose,
+    'tokens/s per chip' AS unit,
+    tokens_per_s_per_chip AS value, chip_low AS low, chip_high AS high,
+    -tokens_per_s_per_chip AS badness
+  FROM points
+  UNION ALL
+  SELECT
+    workload, run_id, configuration,
+    4 AS "position",
+    'least cost' AS purpose,
+    'USD per million output tokens, prompts included' AS unit,
+    usd_per_million_tokens AS value,
+    usd_per_million_tokens * tokens_per_s_per_chip / chip_high AS low,
+    usd_per_million_tokens * tokens_per_s_per_chip / chip_low AS high,
+    usd_per_million_tokens AS badness
+  FROM points
+),
+
+-- workloads whose price is not known for every configuration
+unpriced AS (
+  SELECT workload
+  FROM points
+  GROUP BY workload
+  HAVING COUNT(usd_per_million_tokens) < COUNT(*)
+),
+
+ranked AS (
+  SELECT
+    *,
+    ROW_NUMBER() OVER (PARTITION BY workload, "position" ORDER BY badness, configuration, run_id) AS place
+  FROM rated
+  WHERE value IS NOT NULL AND NOT ("position" = 4 AND workload IN (SELECT u.workload FROM unpriced AS u))
+)
+
+SELECT
+  b.workload, -- Model, layers and lengths, as in macros.study_points.
+  b."position", -- Order of the purposes.
+  b.purpose, -- one user, the first token, most tokens per chip, or least cost.
+  b.run_id, -- The best run.
+  b.configuration, -- Its configuration.
+  b.value, -- What it reaches.
+  b.unit, -- The unit of value.
+  b.low, -- Low end of the range of a predicted one.
+  b.high, -- High end.
+  n.configuration AS next_configuration, -- The configuration that follows.
+  n.value AS next_value, -- What that one reaches.
+  -- Whether the ranges of the two overlap, so that either may be the better one; NULL without ranges.
+  b.low <= n.high AND n.low <= b.high AS is_within_range
+FROM ranked AS b
+INNER JOIN ranked AS n ON b.workload = n.workload AND b."position" = n."position" AND n.place = 2
+WHERE b.place = 1
