@@ -66,7 +66,9 @@ def smallest_lead(spec: RunSpec) -> float:
     """The smallest difference of the two largest logits of the reference: within rounding, either may win."""
     from tracewarehouse.collect.harness.subject import tiny_subject
 
-    largest = np.sort(tiny_subject(spec).reference.expected, -1)
+    expected = tiny_subject(spec).reference.expected
+    assert expected is not None
+    largest = np.sort(expected.logits, -1)
     return float((largest[..., -1] - largest[..., -2]).min())
 
 
@@ -158,6 +160,15 @@ def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], fields: dic
         tokens = checks["routed_pairs"] / routing.chosen
         # A token goes to one device at least, and to as many as its experts can be on; both are one on one device.
         assert tokens <= checks["token_sends"] <= tokens * routing.most_devices(spec.axis("ep"))
+
+
+def test_a_tie_between_experts_is_no_error(record: Callable[[RunSpec], Path]) -> None:
+    """In bfloat16 the last prompt token of sequence 0 may go to expert 1 or 3: 0.193 of its logits."""
+    spec = run_spec(backend="jax", model="deepseek_v3", mesh="ep=2", dtype="bfloat16", output_length=3)
+    checks = load_manifest(record(spec) / "manifest.json").checks
+    assert checks["max_logit_error"] < 0.02
+    assert checks.get("tied_steps", 0) <= 1
+    assert checks.get("comparable_share", 1.0) == 1 - checks.get("tied_steps", 0) / 12
 
 
 def test_experts_as_served_send_what_the_closed_form_says(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_study_of_a_query(recorded: Warehouse) -> None:
     report = study_report(recorded, "SELECT run_id FROM main.runs WHERE model_family = 'llama'")
     [section] = report.sections
     assert section.title == "Study of 2 runs"
-    assert {f.name for f in section.figures} >= {"pareto", "sweep", "tpot-over-time"}
+    assert {f.name for f in section.figures} == {"pareto", "study-parts", "sweep", "tpot-over-time"}
     assert dict(section.absent).keys() == {"scaling", "what-if-curves", "overlap-ratio-against-step-time"}
     assert [row[0] for row in section.values[0].rows] == ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
 
@@ -163,6 +163,9 @@ def test_a_study_says_first_which_configuration_is_best(recorded: Warehouse) -> 
     [section] = study_report(recorded, names).sections
     assert section.title == "Study of 2 runs"
     assert not any("redicted" in sentence for sentence in section.words)
+    assert section.notes == [
+        "Recorded on virtual CPU devices: what ran and what moved is real, the times are not a TPU's."
+    ]
     llama = ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
     [first, *_] = study_report(recorded, llama).sections
     assert first.values[0].columns[:3] == ("name", "workload", "label")

@@ -140,6 +140,16 @@ def test_metric_against_metric(study: Warehouse) -> None:
         runs.metric_against_metric(study, ALL, "tpott")
 
 
+def test_labels_of_points_leave_each_other_room() -> None:
+    """A label that would lie on one of the front is left out; one far away, or well below, is not."""
+    near = {"point": "dp=2,tp=4", "user_low": None, "user_high": None, "chip_high": None}
+    rows = [
+        near | {"name": n, "tokens_per_s_per_user": x, "tokens_per_s_per_chip": y, "is_on_front": n == "front"}
+        for n, x, y in (("front", 50.0, 100.0), ("close", 45.0, 101.0), ("below", 50.0, 80.0), ("far", 100.0, 100.0))
+    ]
+    assert set(runs._apart(rows)) == {"front", "below", "far"}
+
+
 def test_parts_of_a_step_stand_side_by_side(study: Warehouse) -> None:
     """Of 150 and of 240 us, 31 are exposed communication: 20.7 and 12.9 %."""
     figure = runs.study_parts(study, ["fast", "wide"])

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.predict.programs import program
+from tracewarehouse.cli import app
 from tracewarehouse.exports.ccl_bench.row import write_row
 from tracewarehouse.exports.chakra import export_chakra
 from tracewarehouse.exports.chrome import chrome_text
@@ -88,7 +90,7 @@ MODEL = ModelFacts(
 )  # fmt: skip
 
 
-def write(folder: Path, **changed: Any) -> Path:
+def write(folder: Path, spec: dict[str, Any] | None = None, **changed: Any) -> Path:
     """Write the example; `changed` replaces facts of the prediction."""
     modules = {phase: layer(phase) for phase in ("prefill", "decode")}
     memory = {"argument_bytes": 3_000, "output_bytes": 100, "temporary_bytes": 200, "program_bytes": 50}
@@ -102,7 +104,7 @@ def write(folder: Path, **changed: Any) -> Path:
     ops = {"prefill": timed(US), "decode": [*timed(US // 10), *timed(US // 10, 63, of_layer=1)]}
     manifest = Manifest(
         name="small-tp2-predicted", model=MODEL, backend="jax", dtype="bfloat16", batch_size=4, input_length=256,
-        output_length=11, mesh=Mesh(axes={"tp": 2}),
+        output_length=11, mesh=Mesh(axes={"tp": 2}), spec=spec,
     )  # fmt: skip
     steps = [PredictedStep(f, modules[f.phase], ops[f.phase]) for f in phases]
     return write_capture(folder, manifest, prediction, steps)
@@ -245,6 +247,25 @@ def test_exports_say_that_it_is_predicted(warehouse: Warehouse, tmp_path: Path) 
     row = write_row(warehouse, warehouse.run("small-tp2-predicted"), tmp_path / "small-tp2-predicted-tpu")
     assert row.card["description"].startswith("predicted, not measured")
     assert "predicted, not measured" in row.warnings[0]
+
+
+def test_the_script_of_an_exported_row_predicts_it_again(tmp_path: Path) -> None:
+    spec = {"model": "meta-llama/Llama-3.1-8B", "mesh": {"axes": {"tp": 2}}, "batch": 4, "input_length": 256}
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        opened.ingest(write(tmp_path, spec=spec, kernels={"flash": 7.5}, ici_factor=2.0))
+        row = write_row(opened, opened.run("small-tp2-predicted"), tmp_path / "small-tpu")
+    assert (row.folder / "run.sh").read_text().splitlines()[-1] == (
+        "tw plan meta-llama/Llama-3.1-8B --slices v6e:1x2 --meshes tp=2 --batches 4 --input-length 256 "
+        "--ici-factor 2.0 --hbm-factor 1.0 --host-ms 0.0 --kernel flash=7.5"
+    )
+
+
+def test_a_comparison_says_which_side_is_predicted(tmp_path: Path) -> None:
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        with open_warehouse(tmp_path / "w", create=True) as opened:
+            opened.ingest(write(tmp_path / name, ici_factor=factor), name=name)
+    said = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "compare", "a", "b"]).stdout.splitlines()
+    assert said[0] == "Predicted, not measured: the baseline and the run."
 
 
 def test_a_chrome_trace_of_it_is_predicted_again(warehouse: Warehouse, tmp_path: Path) -> None:

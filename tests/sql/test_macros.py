@@ -451,8 +451,8 @@ def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connect
         "runs": [work | {"run_id": run, "origin": origin} for run, origin in ids.items()],
         "devices": [{"run_id": run, "device_id": 0, "kind": "v"} for run in ids],
         "predictions": [
-            {"run_id": run, "phase": "decode", "topology": "v6e:1x1", "ici_factor": 2 if run == "faster" else 1}
-            for run in ("said", "twice", "faster")
+            {"run_id": run, "phase": "decode", "topology": "v6e:1x1", "hbm_factor": 1, "ici_factor": factor}
+            for run, factor in (("said", 1), ("twice", 1), ("faster", 2))
         ],
         "metric_values": [
             row
@@ -463,8 +463,8 @@ def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connect
     fill(connection, given)
     points = connection.execute(f"SELECT run_id, series, is_on_front FROM macros.run_points({list(ids)})").fetchall()
     assert {(run, series, front) for run, series, front in points} == {
-        ("real", "m", True), ("again", "m", False), ("said", "m, predicted", False), ("twice", "m, predicted", False),
-        ("faster", "m, predicted", True),
+        ("real", "m", True), ("again", "m", False), ("said", "m, predicted", True), ("twice", "m, predicted", True),
+        ("faster", "m, predicted, ICI x 2.0", True),
     }  # fmt: skip
     same = dict(connection.execute("SELECT run_id, configuration FROM macros.configurations()").fetchall())
     assert same["real"] == same["again"]

@@ -106,6 +106,8 @@ def compare(
         _note_sides(comparison)
         _note_stale(warehouse, comparison)
         say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
+        if chosen == "table" and output is None:
+            _say_predicted(warehouse, comparison)
         if why:
             steps = comparison.steps(splits[by] if by else None)
             if not len(steps):
@@ -250,6 +252,13 @@ def _compared(comparison: Comparison) -> set[str]:
     return {*comparison.sides.run_repeats, *comparison.sides.baseline_repeats}
 
 
+def _say_predicted(warehouse: Any, comparison: Comparison) -> None:
+    predicted = {r.run_id for r in warehouse.lake.runs() if "predicted" in r.flags}
+    sides = (("baseline", comparison.sides.baseline_repeats), ("run", comparison.sides.run_repeats))
+    if of := [name for name, runs in sides if predicted.intersection(runs)]:
+        typer.echo(f"Predicted, not measured: the {' and the '.join(of)}.")
+
+
 def _note_stale(warehouse: Any, comparison: Comparison) -> None:
     if stale := [r.name for r in warehouse.stale_runs() if r.run_id in _compared(comparison)]:
         typer.echo(f"note: {', '.join(stale)}: values of other definitions; run `tw metrics refresh`", err=True)
@@ -305,8 +314,10 @@ def _print_screen(causes: list[dict[str, Any]], rows: list[dict[str, Any]]) -> N
         words = _words(row, None)
         sizes = [quantity(row[side], row["unit"] or "") for side in ("baseline", "value")]
         label = f"{row['metric']}  {printable(words['of'])}"
-        label = label if len(label) < 46 else f"{label[:44]}…"
-        typer.echo(f"{label:<46}{sizes[0]:>12}{sizes[1]:>12}{words['change']:>10}")
+        numbers = f" {sizes[0]:>11} {sizes[1]:>11} {words['change']:>9}"
+        room = _WIDTH - len(numbers)
+        label = label if len(label) <= room else f"{label[: room - 1]}…"
+        typer.echo(f"{label:<{room}}{numbers}")
     verdicts = Counter(row["verdict"] for row in rows)
     counts = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
     typer.echo()

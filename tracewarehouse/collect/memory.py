@@ -166,7 +166,10 @@ def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNe
 
 def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:
     """Return the bytes that the same generation of the unsplit model needs on the host, with only the first layers."""
-    whole = spec.model_copy(update={"mesh": Mesh(axes={"tp": 1}), "layers": layers, "microbatches": None})
+    # The reference runs every sequence twice where tokens are routed: see `PlainModel.generate`.
+    batch = spec.batch * (1 if model.num_experts is None else 2)
+    one = {"mesh": Mesh(axes={"tp": 1}), "layers": layers, "microbatches": None, "batch": batch}
+    whole = spec.model_copy(update=one)
     return memory_need(model, whole).total
 
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 
+_VIRTUAL = "Recorded on virtual CPU devices: what ran and what moved is real, the times are not a TPU's."
+_MOST_SHARES = 6
+"""The words of a study say as much of communication; its chart has the rest."""
+
+
 @dataclass(frozen=True)
 class Values:
     """The values of one metric: its name, its meaning, and the values as texts in columns."""
@@ -199,7 +204,8 @@ def study_report(warehouse: Warehouse, query: str | Sequence[str], charts: Seque
     ids = literal(run_ids)
     points = warehouse.query(
         f"""SELECT name, workload, label, batch_size, device_kind, chips, ttft_ms, tpot_ms, tokens_per_s_per_user,
-                   tokens_per_s_per_chip, usd_per_million_tokens, origin, memory_bytes, capacity_bytes, is_fitting
+                   tokens_per_s_per_chip, usd_per_million_tokens, origin, is_fitting, memory_bytes, capacity_bytes,
+                   backend
             FROM macros.study_points({ids}) ORDER BY workload, place"""
     ).dicts()
     best = warehouse.query(f"SELECT * FROM macros.study_choices({ids}) ORDER BY workload, position").dicts()
@@ -209,10 +215,15 @@ def study_report(warehouse: Warehouse, query: str | Sequence[str], charts: Seque
     section.words = words.choices(best)
     for name in names:
         _add(section, name, warehouse, run_ids)
-    section.words += [f.description for f in section.figures if f.name == "study-parts"] + words.unfitting(points)
+    for figure in section.figures:
+        if figure.name == "study-parts":
+            section.words += words.communication_shares(figure.rows)[:_MOST_SHARES]
+    section.words += words.unfitting(points)
     if any(p["origin"] == "predicted" for p in points):
         section.words.append(f"{words.NOT_PREDICTED}.")
-    columns = tuple(c for c in points[0] if c not in ("memory_bytes", "capacity_bytes"))
+    if any(p["backend"] == "cpu" for p in points):
+        section.notes.append(_VIRTUAL)
+    columns = tuple(c for c in points[0] if c not in ("memory_bytes", "capacity_bytes", "backend"))
     rows = [tuple(_shown(p[c], c) for c in columns) for p in points]
     section.values = [Values("runs", "The runs of the study with their main numbers.", columns, rows)]
     return Report(section.title, [section])
@@ -246,9 +257,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     section.words = [*words.dominating(summary), *words.savings(summary)]
     section.unknown = words.unknown(summary)
     if summary.facts["backend"] == "cpu":
-        section.notes.append(
-            "Recorded on virtual CPU devices: what ran and what moved is real, the times are not a TPU's."
-        )
+        section.notes.append(_VIRTUAL)
     section.notes += [str(f) for f in summary.flags]
     clocks = warehouse.query(f"SELECT note FROM ({CLOCKS}) WHERE run_id = {literal(run_id)}")
     section.notes += [note for (note,) in clocks.rows()]

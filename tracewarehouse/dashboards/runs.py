@@ -43,17 +43,15 @@ _POINTS = {
 """The values that a sweep draws, each with its label, its unit and its metric."""
 
 
-_MOST_LABELS = 16
-"""With more points than these, only those on the front have a label."""
-
-
 def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     """Tokens/s per user against tokens/s per chip; a line joins the runs that no other run beats in both."""
     drawn = ask(
         warehouse,
         "pareto",
         """SELECT
-             name, model, origin, workload, mesh, label, layers, batch_size, chips, tokens_per_s_per_user, user_low,
+             name, model, origin, workload, mesh, label,
+             CASE WHEN configuration = name THEN mesh ELSE configuration END AS point,
+             layers, batch_size, chips, tokens_per_s_per_user, user_low,
              user_high, tokens_per_s_per_chip, chip_low, chip_high, is_on_front
            FROM macros.study_points($runs)
            WHERE is_on_front IS NOT NULL
@@ -94,8 +92,8 @@ def pareto_chart(drawn: Drawn, models: Sequence[str], meshes: Sequence[str]) -> 
                              number("tokens_per_s_per_user", "tokens/s per user"),
                              number("tokens_per_s_per_chip", "tokens/s per chip"), "is_on_front:N"),
         ),
-        (base if len(drawn.rows) <= _MOST_LABELS else base.transform_filter("datum.is_on_front"))
-        .mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="label:N"),
+        base.transform_filter(alt.FieldOneOfPredicate(field="name", oneOf=_apart(drawn.rows)))
+        .mark_text(align="left", dx=9, dy=-9).encode(x=x, y=y, text="point:N"),
     ]  # fmt: skip
     if "predicted" in drawn.values("origin"):
         layers[:0] = [
@@ -107,6 +105,28 @@ def pareto_chart(drawn: Drawn, models: Sequence[str], meshes: Sequence[str]) -> 
             ),
         ]
     return alt.layer(*layers).properties(width=WIDTH, height=340)
+
+
+def _apart(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of the runs whose labels lie on no other's; those on the front have theirs first."""
+    x, y = "tokens_per_s_per_user", "tokens_per_s_per_chip"
+    width = max(r["user_high"] or r[x] for r in rows) - min(r["user_low"] or r[x] for r in rows) or 1.0
+    height = max(r["chip_high"] or r[y] for r in rows)
+    placed: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda r: (not r["is_on_front"], -r[y])):
+        over = (
+            p
+            for p in placed
+            if abs(p[y] - row[y]) < _LABEL_HEIGHT * height
+            and -_LETTER_WIDTH * len(row["point"]) < (row[x] - p[x]) / width < _LETTER_WIDTH * len(p["point"])
+        )
+        if next(over, None) is None:
+            placed.append(row)
+    return [r["name"] for r in placed]
+
+
+_LETTER_WIDTH, _LABEL_HEIGHT = 0.015, 0.06
+"""Size of a label as a share of the chart, also where the page is narrow."""
 
 
 def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24) -> Figure:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
+from tracewarehouse.collect.checks.plain_model import PlainModel
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import run_spec
-from tracewarehouse.collect.harness.subject import reference_logits, run_prompt
+from tracewarehouse.collect.harness.subject import reference_generation, run_prompt
 from tracewarehouse.collect.models.architectures import ARCHITECTURES, tiny_model
 from tracewarehouse.collect.models.form import model_form
 from tracewarehouse.collect.models.pretrained import PretrainedModel
@@ -97,14 +98,38 @@ def test_logits_are_those_of_transformers(torch_processes: TorchProcesses) -> No
     assert not any(other_defaults.values())
     for name in ARCHITECTURES:
         rounded = spec.model_copy(update={"dtype": "bfloat16"})
-        ours = reference_logits(rounded, RandomWeights(variant(name), LAYERS, 0), tokens)
+        ours = reference_generation(rounded, RandomWeights(variant(name), LAYERS, 0), tokens).logits
         assert np.abs(ours - np.array(theirs[f"{name} bfloat16"])).max() < 0.03, name
     for name in VARIANTS:
-        ours = reference_logits(spec, RandomWeights(variant(name), LAYERS, 0), tokens)
+        ours = reference_generation(spec, RandomWeights(variant(name), LAYERS, 0), tokens).logits
         assert ours.dtype == np.float32
         assert np.abs(ours - np.array(theirs[name])).max() < 2e-5, name
         # Every variant is another model.
         assert name in ARCHITECTURES or np.abs(ours - np.array(theirs[VARIANTS[name][0]])).max() > 1e-3, name
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "normed", "deepseek_v2", "groups", "deepseek_v3"])
+def test_a_token_that_errors_can_send_elsewhere_is_sent_elsewhere(name: str) -> None:
+    model, draw, reach = variant(name), np.random.default_rng(0), 0.03
+    weights = RandomWeights(model, LAYERS, 0)
+    values = {n: weights.whole(n, "float32") for n in weights.names()}
+    form = model_form(model, LAYERS)
+    plain, gate, router = PlainModel(form, values), form.layers[-1].mlp.gate, f"model.layers.{LAYERS - 1}.mlp"
+    tokens = draw.standard_normal((500, 128), np.float32)
+
+    first, other = np.split(plain._choice(router, gate, np.tile(tokens, (2, 1)), reach)[0], 2)
+
+    is_other = (np.sort(first) != np.sort(other)).any(-1)
+    matrix = values[f"{router}.gate.weight"]
+    logits, error = tokens @ matrix.T, reach * np.sqrt(tokens**2 @ matrix.T**2)
+    can_be = np.zeros(500, bool)
+    for _ in range(300):
+        found = plain._best(router, gate, logits + error * draw.choice([-1, 1], logits.shape).astype(np.float32))[1]
+        can_be |= (np.sort(found) != np.sort(first)).any(-1)
+    assert 0.05 < can_be.mean() < 0.9
+    assert not (can_be & ~is_other).any()
+    assert (is_other & ~can_be).mean() < 0.02
+    assert np.array_equal(plain._choice(router, gate, np.tile(tokens, (2, 1)), 0)[0], np.tile(first, (2, 1)))
 
 
 def test_weights_follow_from_the_seed_and_their_name_alone(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tracewarehouse.collect.checks.reference import compare, require_finite
+from tracewarehouse.collect.checks.reference import Expected, compare, require_finite
 from tracewarehouse.collect.errors import CheckError
 
 # One sequence, three steps, three tokens: token 2, then a near tie of 0 and 1, then token 1.
@@ -23,9 +24,11 @@ def changed(*steps: tuple[int, list[float]]) -> Any:
 WRONG = changed((2, [0.9, 0.8, 0.1]))
 
 
-def outcome(logits: Any, dropped: list[int] | None = None) -> list[Any]:
+def outcome(
+    logits: Any, dropped: list[int] | None = None, ties: tuple[float, ...] = (0, 0, 0), precision: str = "float32"
+) -> list[Any]:
     pairs = None if dropped is None else np.array([dropped])
-    agreement = compare(logits, EXPECTED, "float32", pairs)
+    agreement = compare(logits, Expected(EXPECTED, np.array([ties])), precision, pairs)
     return [agreement.tokens_equal, round(agreement.max_logit_error, 6), round(agreement.comparable_share, 3)]
 
 
@@ -45,6 +48,29 @@ def test_steps_from_the_first_drop_on_prove_nothing() -> None:
     assert outcome(WRONG, [2, 0, 0]) == [None, 0.0, 0.0]
     with pytest.raises(CheckError, match=r"by 0\.7"):
         outcome(WRONG, [0, 0, 0])
+
+
+def test_a_step_is_not_compared_where_a_tie_between_experts_explains_its_difference() -> None:
+    tied = partial(outcome, precision="bfloat16")
+    # By 0.7 and another token at the last step, where ties change 0.06 or more; 0.05 is half of the tolerance.
+    assert tied(WRONG, ties=(0, 0, 0.06)) == [True, 0.0, 0.667]
+    assert tied(WRONG, [0, 0, 0], ties=(0, 0, 0.06)) == [True, 0.0, 0.667]
+    for ties in ((0.0, 0.0, 0.04), (0.9, 0.9, 0.0)):
+        with pytest.raises(CheckError, match=r"by 0\.7 at sequence 0, step 2"):
+            tied(WRONG, ties=ties)
+    with pytest.raises(CheckError, match=r"by 0\.7"):
+        outcome(WRONG, ties=(0, 0, 0.06))  # float32 rounds too little
+    with pytest.raises(CheckError, match=r"by nan"):
+        tied(changed((0, [np.nan, 0.1, 0.9])), ties=(9, 9, 9))
+
+    # The same token in spite of the tie: the steps behind it are compared. Another one: they are of another text.
+    early = [0.0, 0.8, 0.9]
+    assert tied(changed((0, early)), ties=(0.2, 0, 0)) == [True, 0.0, 0.667]
+    with pytest.raises(CheckError, match=r"by 0\.7 at sequence 0, step 2"):
+        tied(changed((0, early), (2, [0.9, 0.8, 0.1])), ties=(0.2, 0, 0))
+    assert tied(changed((0, early[::-1]), (2, [9.0, 0.0, 0.0])), ties=(0.2, 0, 0)) == [None, 0.0, 0.0]
+    # A difference within the tolerance is compared, whatever ties there are.
+    assert tied(changed((0, [0.0, 0.15, 0.9])), ties=(0.2, 0.2, 0.2)) == [True, 0.05, 1.0]
 
 
 def test_logits_that_are_not_finite_are_placed() -> None:

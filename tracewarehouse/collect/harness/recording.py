@@ -10,11 +10,11 @@ from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tracewarehouse.collect.capture import CARD, MANIFEST, staged_capture, write_manifest
 from tracewarehouse.collect.checks.promises import expert_places, promised_collectives, routed_pairs
-from tracewarehouse.collect.checks.reference import compare, require_finite
+from tracewarehouse.collect.checks.reference import Expected, compare, require_finite
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.backend import Backend, DeviceModel, Recording, Stack
 from tracewarehouse.collect.harness.generation import (
@@ -180,13 +180,19 @@ def agreement(reference: Reference, logits: Any, counted: Any, spec: RunSpec) ->
     if counted is not None:
         checks |= {"routed_pairs": routed_pairs(spec)}
         checks["token_sends" if dropped is None else "dropped_pairs"] = int(counted.sum())
-    if reference.kind != "full":
+    if reference.expected is None:
         require_finite(logits)
         return checks
-    comparison = compare(logits, reference.expected, spec.precision, dropped)
-    if dropped is not None:
-        checks["comparable_share"] = comparison.comparable_share
-    return checks | {"tokens_equal": comparison.tokens_equal, "max_logit_error": comparison.max_logit_error}
+    return checks | _comparison(logits, reference.expected, spec, dropped)
+
+
+def _comparison(logits: Any, expected: Expected, spec: RunSpec, dropped: Any) -> dict[str, Any]:
+    """Return the results of comparing a generation with its reference; of tied steps only if there are some."""
+    found = compare(logits, expected, spec.precision, dropped)
+    checks: dict[str, Any] = {"tokens_equal": found.tokens_equal, "max_logit_error": found.max_logit_error}
+    if dropped is not None or found.tied_steps:
+        checks["comparable_share"] = found.comparable_share
+    return checks | ({"tied_steps": found.tied_steps} if found.tied_steps else {})
 
 
 def finished(
@@ -210,10 +216,6 @@ def _first_layers_checks(subject: Subject, stack: Stack) -> dict[str, Any]:
     part = first_layers_subject(subject)
     generation = generations(stack, stack.model(part), part)()()
     dropped = counted_on_host(stack, generation) if part.spec.capacity_factor is not None else None
-    comparison = compare(logits_on_host(stack, generation), part.reference.expected, part.spec.precision, dropped)
-    comparable = {} if dropped is None else {"first_layers_comparable_share": comparison.comparable_share}
-    return comparable | {
-        "first_layers": part.spec.layers,
-        "first_layers_tokens_equal": comparison.tokens_equal,
-        "first_layers_max_logit_error": comparison.max_logit_error,
-    }
+    logits, expected = logits_on_host(stack, generation), cast("Expected", part.reference.expected)
+    found = _comparison(logits, expected, part.spec, dropped)
+    return {"first_layers": part.spec.layers} | {f"first_layers_{name}": value for name, value in found.items()}

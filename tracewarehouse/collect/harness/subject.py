@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tracewarehouse.collect.checks.plain_model import PlainModel
-from tracewarehouse.collect.checks.reference import computed_once, kept, reference_file, weight_files
+from tracewarehouse.collect.checks.reference import Expected, computed_once, kept, reference_file, weight_files
 from tracewarehouse.collect.errors import CollectError, ExperimentError, require_packages
 from tracewarehouse.collect.memory import USABLE, available_memory, installed_memory, reference_bytes
 from tracewarehouse.collect.models.architectures import model_facts, tiny_model
@@ -48,8 +48,8 @@ class Reference:
     kind: Kind
     layers: int = 0
     """Layers that are compared."""
-    expected: Any = None
-    """Logits [batch, steps, vocabulary] of the unsplit model, in float32."""
+    expected: Expected | None = None
+    """What the unsplit model generates with these layers."""
 
 
 @dataclass(frozen=True)
@@ -105,21 +105,22 @@ def _tiny_weights(spec: RunSpec) -> list[Any]:
     return [tiny_model(spec.model, spec.layers).config, spec.seed]
 
 
-def _expected(spec: RunSpec, prompt: Prompt, identity: list[Any], weights: ModelWeights) -> Any:
-    """Return the logits of the unsplit model, computed or kept as the run allows; None if there are none."""
+def _expected(spec: RunSpec, prompt: Prompt, identity: list[Any], weights: ModelWeights) -> Expected | None:
+    """Return what the unsplit model generates, computed or kept as the run allows; None if that is not known."""
     if spec.reference_mode == "off":
         return None
     file = reference_file(spec, prompt.tokens, identity)
     if spec.reference_mode == "kept":
         return kept(file)
-    return computed_once(file, lambda: reference_logits(spec, weights, prompt.tokens))
+    return computed_once(file, lambda: reference_generation(spec, weights, prompt.tokens))
 
 
-def reference_logits(spec: RunSpec, weights: ModelWeights, tokens: Any) -> Any:
-    """Return the logits [batch, steps, vocabulary] of greedy generation by the unsplit model in float32."""
+def reference_generation(spec: RunSpec, weights: ModelWeights, tokens: Any) -> Expected:
+    """Generate greedily with the unsplit model after a prompt, [batch, length]."""
     values = {name: weights.whole(name, spec.dtype) for name in weights.names()}
     weights.close()
-    return PlainModel(model_form(weights.model, spec.layers), values).generate(tokens, spec.output_length)
+    logits, others = PlainModel(model_form(weights.model, spec.layers), values).generate(tokens, spec.output_length)
+    return Expected(logits, np.abs(others - logits).max(-1))
 
 
 def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:

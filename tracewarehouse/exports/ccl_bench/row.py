@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ _FLAGS = {
     "input_length": "input-length", "output_length": "output-length", "layers": "layers", "hosts": "hosts",
     "dtype": "dtype", "capacity_factor": "capacity-factor", "seed": "seed", "prompt": "prompt", "device": "device",
 }  # fmt: skip
+_PLANNED = (
+    "sequence_parallelism", "microbatches", "input_length", "output_length", "layers", "dtype", "capacity_factor",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,8 @@ def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str
     lines = ["#!/bin/sh", f"# Records {name} again and prints its metrics.", "set -eu"]
     if spec:
         axes = ",".join(f"{axis}={size}" for axis, size in ((spec.get("mesh") or {}).get("axes") or {}).items())
+        if "predicted" in run.flags:
+            return _planned(warehouse, run, name, spec, axes)
         options = [("mesh", axes)] if axes else []
         options += [(flag, spec[key]) for key, flag in _FLAGS.items() if spec.get(key) is not None]
         command = " ".join(f"--{flag} {shlex.quote(str(value))}" for flag, value in options)
@@ -174,6 +180,21 @@ def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str
             return "\n".join([*lines, ""])
         lines += [f'tw ingest "$(dirname "$0")/{trace}"']
     return "\n".join([*lines, "tw metrics values", ""])
+
+
+def _planned(warehouse: Warehouse, run: RunVersion, name: str, spec: Mapping[str, Any], axes: str) -> str:
+    """A shell script that predicts the run again."""
+    [[topology, ici, hbm, host_ms, kernels]] = warehouse.query(
+        "SELECT DISTINCT topology, ici_factor, hbm_factor, host_ps / 1e9, kernels FROM main.predictions "
+        f"WHERE run_id = {literal(run.run_id)}"
+    ).rows()
+    options = [("slices", topology), ("meshes", axes), ("batches", spec.get("batch"))]
+    options += [(_FLAGS[key], spec.get(key)) for key in _PLANNED]
+    options += [("ici-factor", ici), ("hbm-factor", hbm), ("host-ms", host_ms)]
+    options += [("kernel", f"{kernel}={us}") for kernel, us in json.loads(kernels or "{}").items()]
+    flags = " ".join(f"--{flag} {shlex.quote(str(value))}" for flag, value in options if value is not None)
+    command = f"tw plan {shlex.quote(str(spec.get('model')))} {flags}"
+    return "\n".join(["#!/bin/sh", f"# Predicts {name} again; it records nothing.", "set -eu", command, ""])
 
 
 def _warnings(

@@ -44,7 +44,7 @@ rates AS (
 
 points AS (
   SELECT
-    run_id, r.name, r.origin, r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
+    run_id, r.name, r.origin, w.what_if, r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
     c.kind AS device_kind,
     c.chips, r.profile_start_ns, r.framework, r.num_layers, r.num_params,
     COALESCE(f.host_ms, f.device_ms) AS ttft_ms,
@@ -54,6 +54,7 @@ points AS (
     q.tokens_per_s / c.chips AS tokens_per_s_per_chip
   FROM wanted AS r
   LEFT JOIN models.run_chips AS c USING (run_id)
+  LEFT JOIN models.what_ifs AS w USING (run_id)
   LEFT JOIN latencies AS f ON r.run_id = f.run_id AND f.metric = 'ttft'
   LEFT JOIN latencies AS t ON r.run_id = t.run_id AND t.metric = 'tpot'
   LEFT JOIN rates AS q USING (run_id)
@@ -78,7 +79,8 @@ beaten AS (
   FROM points AS p
   INNER JOIN points AS b
     ON
-      p.model = b.model AND p.origin = b.origin AND p.num_layers IS NOT DISTINCT FROM b.num_layers
+      p.model = b.model AND p.origin = b.origin AND p.what_if IS NOT DISTINCT FROM b.what_if
+      AND p.num_layers IS NOT DISTINCT FROM b.num_layers
       AND p.num_params IS NOT DISTINCT FROM b.num_params
       AND p.tokens_per_s_per_user <= b.tokens_per_s_per_user
       AND p.tokens_per_s_per_chip <= b.tokens_per_s_per_chip
@@ -94,7 +96,8 @@ SELECT
   p.origin, -- Where its times come from: recorded, predicted or compiled.
   p.model, -- Model or model family; unknown where neither is known.
   -- The model as a chart names a series of runs: predicted runs are a series of their own.
-  CASE WHEN p.origin = 'predicted' THEN p.model || ', predicted' ELSE p.model END AS series,
+  CASE WHEN p.origin = 'predicted' THEN p.model || ', predicted' || COALESCE(', ' || p.what_if, '') ELSE p.model END
+    AS series,
   p.num_layers AS layers, -- Transformer layers.
   p.dtype, -- Precision.
   p.mesh, -- Mesh; unknown where it is not known.

@@ -13,9 +13,9 @@ description: >
   grows with the chips. If several runs have the fewest chips, such as repeats, there is a row for each of them.
 notes: >
   Two runs have the same workload if all that shapes the work is equal, or unknown for both: model, layers, sizes,
-  parameters, precision, capacity factor, batch size, lengths, framework, kind of device and whether it is predicted. Model, batch size and
-  lengths must be known. The metric compares runs, so it is not stored with a run. Each query evaluates it from the
-  stored values of throughput.
+  parameters, precision, capacity factor, batch size, lengths, framework, kind of device, whether it is predicted, and
+  what the prediction changed about the real slice. Model, batch size and lengths must be known. The metric compares
+  runs, so it is not stored with a run. Each query evaluates it from the stored values of throughput.
 changed: First version.
 ---*/
 WITH rated AS (
@@ -27,11 +27,12 @@ WITH rated AS (
       ORDER BY
         r.model, r.model_family, r.num_layers, r.hidden_size, r.num_heads, r.head_dim, r.vocab_size,
         r.num_params, r.num_params_active, r.num_params_embedding, r.has_tied_embeddings, r.capacity_factor, r.dtype,
-        r.batch_size, r.input_length, r.output_length, r.framework, r.backend, r.origin, c.kind
+        r.batch_size, r.input_length, r.output_length, r.framework, r.backend, r.origin, w.what_if, c.kind
     ) AS workload
   FROM main.metric_values AS v
   INNER JOIN main.runs AS r USING (run_id)
   INNER JOIN models.run_chips AS c USING (run_id)
+  LEFT JOIN models.what_ifs AS w USING (run_id)
   WHERE
     v.metric = 'throughput' AND v.version = 1 AND v.value > 0
     AND r.model IS NOT NULL AND r.batch_size IS NOT NULL AND r.input_length IS NOT NULL AND r.output_length IS NOT NULL

@@ -24,10 +24,11 @@ placed AS (
       ORDER BY
         r.model, r.model_family, r.num_layers, r.hidden_size, r.num_heads, r.head_dim, r.vocab_size,
         r.num_params, r.num_params_active, r.num_params_embedding, r.has_tied_embeddings, r.capacity_factor, r.dtype,
-        r.batch_size, r.input_length, r.output_length, r.framework, r.backend, r.origin
+        r.batch_size, r.input_length, r.output_length, r.framework, r.backend, r.origin, w.what_if
     ) AS work
   FROM points AS p
   INNER JOIN main.runs AS r USING (run_id)
+  LEFT JOIN models.what_ifs AS w USING (run_id)
 ),
 
 best AS (

@@ -137,12 +137,14 @@ SELECT
   CASE WHEN n.is_shared_name THEN n.workload || ' (' || n.work || ')' ELSE n.workload END AS workload,
   -- What tells the run from the others of its workload: mesh, and batch, precision and chips where they differ.
   n.configuration,
-  -- The configuration, after its model where the study has several workloads.
-  CASE WHEN n.has_works THEN n.series || ' ' || n.configuration ELSE n.configuration END AS label,
+  -- The configuration, after its model where the study has several workloads; a name of a run stands alone.
+  CASE WHEN n.has_works AND n.configuration <> n.name THEN n.series || ' ' || n.configuration ELSE n.configuration END
+    AS label,
   -- Position in the workload, by throughput per chip.
   ROW_NUMBER() OVER (PARTITION BY n.work ORDER BY n.tokens_per_s_per_chip DESC NULLS LAST, n.name, run_id) AS place,
   n.layers, -- Transformer layers.
   n.batch_size, -- Sequences per step.
+  n.backend, -- tpu, gpu, cpu (virtual devices) or unknown.
   n.device_kind, -- Kind of the devices.
   n.chips, -- Chips of the run.
   n.ttft_ms, -- Time to first token.
