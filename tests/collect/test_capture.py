@@ -116,14 +116,18 @@ def test_leftovers_of_ended_processes_go(tmp_path: Path) -> None:
         ({"reference": "full", "tokens_equal": None, "comparable_share": 0.0}, "its tokens are not compared: in every"),
         (
             {"reference": "full", "tokens_equal": True, "tied_steps": 2},
-            "2 steps of its tokens are not compared: a token",
+            "2 steps are not compared: a token went to",
         ),
         (
-            {"reference": "first_layers", "first_layers": 3, "first_layers_tokens_equal": None}
+            {"reference": "first_layers", "first_layers": 3, "first_layers_tokens_equal": True}
             | {"first_layers_tied_steps": 1},
-            "1 steps of the tokens of its first 3 layers are not compared",
+            "only the tokens of its first 3 layers are compared; the host cannot hold the whole reference; 1 step is",
         ),
-        ({"reference": "full", "tokens_equal": False, "tied_steps": 2}, "its tokens differ from the reference's where"),
+        (
+            {"reference": "full", "tokens_equal": False, "tied_steps": 1},
+            "its tokens differ from the reference's where two logits are equal within rounding; 1 step is not",
+        ),
+        ({"reference": "full", "tokens_equal": None, "tied_steps": 4}, "its tokens are not compared; 4 steps are not"),
         ({"reference": "full", "tokens_equal": False}, "its tokens differ from the reference's where two logits are"),
         ({"reference": "finite_logits"}, "no reference was computed, so its tokens are not compared"),
         (

@@ -179,8 +179,8 @@ def test_on_virtual_devices_every_kind_of_program_gives_rows(tmp_path: Path) -> 
             f"SELECT kind, class, axis, what, n FROM metrics.microbenchmarks WHERE run_id = '{result.run_id}'"
         ).rows()
     assert model == (None,)
-    # on virtual devices a chain becomes one fusion, which has no inner one
-    assert {kind for kind, *_ in rows} == {"collective", "product", "copy", "attention", "host"}
+    # on virtual devices most chains become one fusion, which has no inner one
+    assert {kind for kind, *_ in rows} - {"fusion"} == {"collective", "product", "copy", "attention", "host"}
     collectives = {(kind, axis, what): n for of, kind, axis, what, n in rows if of == "collective"}
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
     groups = {"dp": 2, "tp": 2, "dp+tp": 1}

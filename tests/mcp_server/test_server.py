@@ -104,9 +104,9 @@ def test_a_query_that_cannot_be_stopped_is_left_alone(folder: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("tool", "arguments", "said"),
     [
-        ("summary", {"run": "befor"}, r"no run 'befor'.*did you mean before\?"),
+        ("summary", {"run": "befora"}, r"no run 'befora'.*did you mean before\?"),
         ("metric_values", {"metrics": ["tpott"]}, r"no metric 'tpott'; did you mean tpot\?"),
-        ("compare", {"run": "before", "baseline": "afte"}, r"did you mean after\?"),
+        ("compare", {"run": "before", "baseline": "aftr"}, r"did you mean after\?"),
         ("compare", {"run": "before", "baseline": "after", "metrics": ["tpo"]}, r"no metric tpo; did you mean tpot\?"),
         ("describe", {"names": ["leaf_op"]}, r"did you mean leaf_ops"),
         ("describe", {"search": "unicorn"}, r"nothing has 'unicorn'"),

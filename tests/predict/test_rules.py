@@ -9,6 +9,8 @@ import pytest
 
 from tests.predict.programs import loop, product, program
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.predict.costs import OpCost, op_costs
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp, predict_program
 
@@ -223,13 +225,17 @@ def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None
     assert experts(16, "") == round(8 * 2048 * 1024 * 2 / RATE * 1e3)
 
 
-def kernel(name: str, shapes: str, machine: Machine = V6E, **how: Any) -> TimedOp:
+def kernel_program(name: str, shapes: str) -> HloModule:
     """A kernel with arrays of these shapes."""
     arrays = shapes.split()
     parameters = "\n".join(f"%p{n} = {shape} parameter({n})" for n, shape in enumerate(arrays))
     operands = ", ".join(f"%p{n}" for n in range(len(arrays)))
     called = f'%{name} = bf16[8]{{0:S(1)}} custom-call({operands}), custom_call_target="tpu_custom_call"'
-    return predict_program(program(main=f"{parameters}\n{called}"), machine, **how)[-1]
+    return program(main=f"{parameters}\n{called}")
+
+
+def kernel(name: str, shapes: str, machine: Machine = V6E, **how: Any) -> TimedOp:
+    return predict_program(kernel_program(name, shapes), machine, **how)[-1]
 
 
 def test_causal_attention_takes_half_of_its_pairs() -> None:
@@ -255,6 +261,11 @@ def test_paged_attention_reads_the_contexts_in_use() -> None:
     half = kernel("paged_attention.8", shapes, context_tokens=640.0)
     assert half.duration_ps == pytest.approx(cache / 2 / (0.85 * RATE) * 1e3 + 800_000, abs=1)
     assert kernel("paged_attention.8", shapes, context_tokens=9999.0) == everything
+    # the run has these bytes too, which nobody else states
+    [cost] = op_costs(kernel_program("paged_attention.8", shapes), ["paged_attention.8"], 640.0).values()
+    assert (cost.bytes, cost.hbm_bytes, cost.flops) == (cache // 2, cache // 2, None)
+    [unknown] = op_costs(kernel_program("paged_attention.8", "s32[8]"), ["paged_attention.8"], 640.0).values()
+    assert unknown == OpCost()
 
 
 def test_a_measured_median_replaces_the_formula_of_its_kernel_alone() -> None:

@@ -346,7 +346,7 @@ def test_products_of_vllm_against_the_peak_of_the_chip_that_the_card_names(share
         rows = _rows(database, "metrics.gemm_efficiency", run_id)
         products = database.execute(
             "SELECT sum(self_ps), count(*) FROM main.ops JOIN main.instructions USING (run_id, instruction_id) "
-            "WHERE shape = 'bf16[1024,5120]' AND model_flops > 1e11"
+            "WHERE shape = 'bf16[1024,5120]' AND instructions.model_flops > 1e11"
         ).fetchall()
     [down] = [r for r in rows if r["shape"] == "bf16[1024,5120]" and r["flops"] > 1e11]
     assert down["flops"] == pytest.approx(2 * 1024 * 13824 * 5120, rel=1e-3)  # what is fused with it beside

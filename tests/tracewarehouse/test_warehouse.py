@@ -138,13 +138,14 @@ def test_a_run_is_found_by_id_beginning_or_name(folder: Path, tmp_path: Path) ->
             assert wh.run(reference).run_id == run_id
         with pytest.raises(tw.WarehouseError, match=r"no run 'nosuch' in .*; `tw runs` lists its runs"):
             wh.run("nosuch")
-        with pytest.raises(tw.WarehouseError, match="no run ''"):
-            wh.run("")
+        assert wh.run("").run_id == wh.run("tiny-").run_id == run_id
         wh.ingest(other_capture(tmp_path / "other.xplane.pb"), name="tiny-tp2")
         with pytest.raises(tw.WarehouseError, match=r"stands for 2 runs: .*; use a run id"):
             wh.run("tiny-tp2")
         with pytest.raises(tw.WarehouseError, match="stands for 2 runs"):
             wh.run("r")
+        with pytest.raises(tw.WarehouseError, match="holds 2 runs; name one"):
+            wh.run("")
 
 
 def test_a_metric_is_evaluated_for_the_runs_asked_for(folder: Path, tmp_path: Path) -> None:

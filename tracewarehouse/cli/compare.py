@@ -314,8 +314,10 @@ def _print_screen(causes: list[dict[str, Any]], rows: list[dict[str, Any]]) -> N
         words = _words(row, None)
         sizes = [quantity(row[side], row["unit"] or "") for side in ("baseline", "value")]
         label = f"{row['metric']}  {printable(words['of'])}"
-        label = label if len(label) < 46 else f"{label[:44]}…"
-        typer.echo(f"{label:<46}{sizes[0]:>12}{sizes[1]:>12}{words['change']:>10}")
+        numbers = f" {sizes[0]:>11} {sizes[1]:>11} {words['change']:>9}"
+        room = _WIDTH - len(numbers)
+        label = label if len(label) <= room else f"{label[: room - 1]}…"
+        typer.echo(f"{label:<{room}}{numbers}")
     verdicts = Counter(row["verdict"] for row in rows)
     counts = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
     typer.echo()

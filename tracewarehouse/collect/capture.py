@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.run_spec import RunSpec
@@ -122,19 +123,27 @@ def unproved(capture: Path) -> str | None:
         return None
     if checks.get("reference") == "finite_logits":
         return "no reference was computed, so its tokens are not compared; its logits are finite"
+    said = [text for text in (_of_tokens(checks), _of_ties(checks)) if text is not None]
+    return "; ".join(said) or None
+
+
+def _of_ties(checks: dict[str, Any]) -> str | None:
+    if not (tied := checks.get("tied_steps", checks.get("first_layers_tied_steps"))):
+        return None
+    steps = "1 step is" if tied == 1 else f"{tied} steps are"
+    return f"{steps} not compared: a token went to another expert than in the reference, equal within rounding"
+
+
+def _of_tokens(checks: dict[str, Any]) -> str | None:
     name = "tokens_equal" if checks.get("reference") == "full" else "first_layers_tokens_equal"
     which = "its tokens" if name == "tokens_equal" else f"the tokens of its first {checks.get('first_layers')} layers"
-    tied = checks.get(name.replace("tokens_equal", "tied_steps"))
-    if tied and checks[name] is not False:
-        return (
-            f"{tied} steps of {which} are not compared: a token went to another expert than in the reference, where "
-            "two are equal within rounding"
-        )
     if name not in checks or checks[name]:
         return (
             None if name == "tokens_equal" else f"only {which} are compared; the host cannot hold the whole reference"
         )
     if checks[name] is None:
+        if _of_ties(checks) is not None:
+            return f"{which} are not compared"
         return (
             f"{which} are not compared: in every sequence the first step already dropped a token at a full expert; "
             "a larger capacity factor drops fewer (inf: none)"

@@ -214,7 +214,8 @@ def _whole_program(name: str, step: PredictedStep) -> _Program:
     copied = {key: new for key, new in names.items() if key[1] is not None}
     raw = _with_copies(step.module, copied) if copied else step.module.raw
     digest = hashlib.sha256(raw).digest()
-    return _Program(raw, int.from_bytes(digest[:7]), names, op_costs(step.module, {key[0] for key in keys}))
+    costs = op_costs(step.module, {key[0] for key in keys}, step.facts.context_tokens)
+    return _Program(raw, int.from_bytes(digest[:7]), names, costs)
 
 
 def _with_copies(module: HloModule, copied: Mapping[tuple[str, int | None], str]) -> bytes:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.opcodes import kernel_name
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.schedule import Buffer, Schedule, ScheduledOp
+from tracewarehouse.predict.kernels import is_paged, paged_bytes
 
 _PRODUCTS = (b"convolution", b"dot")
 _MOST_STEPS = 1 << 24
@@ -33,8 +35,10 @@ class OpCost:
     hbm_bytes: int | None = None
 
 
-def op_costs(module: HloModule, names: Collection[str]) -> Mapping[str, OpCost]:
+def op_costs(module: HloModule, names: Collection[str], context_tokens: float | None = None) -> Mapping[str, OpCost]:
     """Return the costs of some of a program's instructions, by name.
+
+    Attention over pages reads the keys and values of contexts of `context_tokens`; None for all there is room for.
 
     Raises:
         MalformedError: the program is damaged.
@@ -42,13 +46,22 @@ def op_costs(module: HloModule, names: Collection[str]) -> Mapping[str, OpCost]:
     schedule = Schedule(module.raw)
     products = _Products(module.raw)
     ops = {op.name: op for computation in products.computations for op in schedule.ops(computation)}
-    return {name: _cost(ops[name], ops, schedule, products) for name in names if name in ops}
+    return {name: _cost(ops[name], ops, schedule, products, context_tokens) for name in names if name in ops}
 
 
-def _cost(op: ScheduledOp, ops: Mapping[str, ScheduledOp], schedule: Schedule, products: _Products) -> OpCost:
+def _cost(
+    op: ScheduledOp,
+    ops: Mapping[str, ScheduledOp],
+    schedule: Schedule,
+    products: _Products,
+    context_tokens: float | None,
+) -> OpCost:
     if op.opcode in ("while", "conditional", "call"):
         return OpCost()  # that of the ops inside
     if op.opcode == "custom-call":
+        if op.bytes_accessed is None and is_paged(kernel_name(op.name)):
+            read = round(paged_bytes(op, context_tokens))
+            return OpCost(flops=op.flops, bytes=read or None, hbm_bytes=read or None)
         return OpCost(flops=op.flops, bytes=op.bytes_accessed)
     inside = {op.name, *(inner.name for inner in schedule.inside(op))} if op.opcode == "fusion" else {op.name}
     has_product = any(name in products.names for name in inside)

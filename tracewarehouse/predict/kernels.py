@@ -34,7 +34,7 @@ def kernel_cost(
         return cost(measured[name], "kernel_measured", 0.9, 1.1, hbm_bytes(op.buffers))
     if "flash" in name or "splash" in name:
         return _flash(op, machine)
-    if "paged" in name or "RPA" in name:
+    if is_paged(name):
         return _paged(op, machine, context_tokens)
     share = machine.rates["other_kernel", "share"]
     if "ragged" in name and (expected := _ragged(op, machine, share.value, filled)):
@@ -87,19 +87,29 @@ def _flash(op: ScheduledOp, machine: Machine) -> Cost:
 
 def _paged(op: ScheduledOp, machine: Machine, context_tokens: float | None) -> Cost:
     """Attention over pages: the keys and values of the contexts in use, once through HBM, and something a sequence."""
+    moved, sequences = paged_bytes(op, context_tokens), _sequences(op)
+    share = machine.rates["paged_attention", "share"]
+    time = moved / (share.value * machine.hbm_bytes_per_ps)
+    time += sequences * machine.rate("paged_attention", "sequence_ns") * NS
+    return rated(time, "kernel_model", share, round(moved))
+
+
+def is_paged(name: str) -> bool:
+    """Whether a kernel of this name attends to pages of keys and values."""
+    return "paged" in name or "RPA" in name
+
+
+def paged_bytes(op: ScheduledOp, context_tokens: float | None) -> float:
+    """Return the bytes of keys and values in HBM that attention over pages reads: those of the contexts in use."""
     caches = sorted(
         (b for operand in op.operands for b in operand if b.space == "hbm" and len(b.dimensions) >= 4),
         key=lambda b: -b.byte_size,
     )[:2]
     moved: float = sum(b.byte_size for b in caches)
-    sequences = _sequences(op)
     if context_tokens is not None and caches:
-        room = caches[0].dimensions[-2] * caches[0].dimensions[-3] / max(sequences, 1)
+        room = caches[0].dimensions[-2] * caches[0].dimensions[-3] / max(_sequences(op), 1)
         moved *= min(1.0, context_tokens / room)
-    share = machine.rates["paged_attention", "share"]
-    time = moved / (share.value * machine.hbm_bytes_per_ps)
-    time += sequences * machine.rate("paged_attention", "sequence_ns") * NS
-    return rated(time, "kernel_model", share, round(moved))
+    return moved
 
 
 def _sequences(op: ScheduledOp) -> int:

@@ -50,6 +50,13 @@ summed AS (
     MIN(peak_gbps) AS peak_gbps
   FROM known
   GROUP BY run_id, phase, kind, axis
+),
+
+recorded AS (
+  SELECT s.*
+  FROM summed AS s
+  LEFT JOIN models.predicted_runs AS g ON s.run_id = g.run_id
+  WHERE s.window_ps > 0 AND g.is_predicted IS NULL
 )
 
 SELECT
@@ -72,5 +79,4 @@ SELECT
   -- links' rate, a transfer is bound by latency.
   wire_bytes * 1e3 / NULLIF(sending_ps, 0) AS wire_gbps,
   wire_bytes * 1e3 / (NULLIF(sending_ps, 0) * peak_gbps) AS link_share -- Share of the links' peak; NULL where not known.
-FROM summed
-WHERE window_ps > 0 AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
+FROM recorded

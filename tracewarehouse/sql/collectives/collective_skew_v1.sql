@@ -15,10 +15,11 @@ changed: First version.
 ccl_bench: straggler
 ---*/
 WITH chosen AS (
-  SELECT run_id, phase, axis, instance, is_partial, skew_ps, last_start_ps
-  FROM models.collective_instances
-  WHERE ranks > 1 AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
-  QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, axis) -- whole executions, if there are any
+  SELECT run_id, i.phase, i.axis, i.instance, i.is_partial, i.skew_ps, i.last_start_ps
+  FROM models.collective_instances AS i
+  LEFT JOIN models.predicted_runs AS g USING (run_id)
+  WHERE i.ranks > 1 AND g.is_predicted IS NULL
+  QUALIFY i.is_partial = MIN(i.is_partial) OVER (PARTITION BY run_id, i.phase, i.axis) -- whole executions, if there are any
 ),
 
 ranked AS (

@@ -24,7 +24,8 @@ WITH ranks AS (
     c.start_ps = i.last_start_ps AND COUNT(*) OVER (PARTITION BY run_id, instance, c.start_ps) = 1 AS is_last
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
-  WHERE i.ranks > 1 AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
+  LEFT JOIN models.predicted_runs AS g USING (run_id)
+  WHERE i.ranks > 1 AND g.is_predicted IS NULL
 ),
 
 chosen AS (

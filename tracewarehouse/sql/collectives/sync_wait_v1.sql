@@ -20,13 +20,14 @@ ccl_bench: straggler_metrics
 ---*/
 WITH waited AS (
   SELECT
-    run_id, phase, device_id,
-    SUM(wait_ps) AS wait_ps,
-    COUNT(*) FILTER (WHERE is_partial) AS partial_collectives,
+    run_id, r.phase, r.device_id,
+    SUM(r.wait_ps) AS wait_ps,
+    COUNT(*) FILTER (WHERE r.is_partial) AS partial_collectives,
     COUNT(*) AS collectives
-  FROM models.collective_ranks
-  WHERE (NOT is_partial OR ranks > 1) AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
-  GROUP BY run_id, phase, device_id
+  FROM models.collective_ranks AS r
+  LEFT JOIN models.predicted_runs AS g USING (run_id)
+  WHERE (NOT r.is_partial OR r.ranks > 1) AND g.is_predicted IS NULL
+  GROUP BY run_id, r.phase, r.device_id
 )
 
 SELECT

@@ -21,9 +21,10 @@ SELECT
   1e3 / f.slope_ps > NULLIF(p.peak_gbps, 0) AS is_above_peak
 FROM models.fitted_lines AS f
 LEFT JOIN models.collective_links AS p USING (run_id, kind, axis)
+LEFT JOIN models.predicted_runs AS g USING (run_id)
 WHERE
   f.subject = 'transfer'
   AND f.repeated_sizes >= 3
   AND f.slope_ps > 0
   AND f.r2 >= 0.9e0
-  AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
+  AND g.is_predicted IS NULL

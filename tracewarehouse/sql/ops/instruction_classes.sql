@@ -11,9 +11,9 @@ WITH named AS (
   SELECT
     run_id, instruction_id, op_class, collective, opcode, operand_dtype,
     opcode IS NULL OR opcode IN ('custom-call', 'fusion') AS is_kernel,
-    LOWER(CONCAT_WS(' ', name, CASE WHEN opcode = 'custom-call' THEN op_name END)) AS kernel,
-    LOWER(CONCAT_WS(' ', name, category)) AS title,
-    LOWER(op_name) AS scope
+    LOWER(name) AS name,
+    COALESCE(LOWER(category), '') AS category,
+    COALESCE(LOWER(op_name), '') AS scope
   FROM main.instructions
 )
 
@@ -32,15 +32,20 @@ SELECT
     WHEN
       is_kernel
       AND (
-        REGEXP_MATCHES(kernel, '(flash|paged|splash|ring)_?(attention|attn|mha|mqa|fwd|mla)|fmha|attn_fwd')
-        OR REGEXP_MATCHES(kernel, '(^|[ /_])(rpa|mha|mla)([-_. ]|$)')
+        REGEXP_MATCHES(name, '(flash|paged|splash|ring)_?(attention|attn|mha|mqa|fwd|mla)|fmha|attn_fwd')
+        OR REGEXP_MATCHES(name, '(^|[ /_])(rpa|mha|mla)([-_. ]|$)')
       )
       THEN 'attention'
-    WHEN COALESCE(REGEXP_MATCHES(scope, '(^|/)(scaled_)?dot_product_attention'), FALSE) THEN 'attention'
+    WHEN
+      opcode = 'custom-call'
+      AND REGEXP_MATCHES(scope, '(flash|paged|splash|ring)_?(attention|attn|mha|mqa|fwd|mla)|fmha|attn_fwd')
+      THEN 'attention'
+    WHEN REGEXP_MATCHES(scope, '(^|/)(scaled_)?dot_product_attention') THEN 'attention'
     WHEN
       operand_dtype IS NOT NULL
       OR opcode IN ('dot', 'convolution', 'ragged-dot')
-      OR (is_kernel AND REGEXP_MATCHES(title, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_'))
+      OR (is_kernel AND REGEXP_MATCHES(name, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_'))
+      OR (is_kernel AND REGEXP_MATCHES(category, 'convolution|dot|gemm|matmul'))
       THEN 'matrix'
     WHEN opcode = 'fusion' THEN 'fusion'
     ELSE 'other'

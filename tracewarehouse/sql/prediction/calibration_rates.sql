@@ -13,10 +13,10 @@ WITH ranked AS (
     ROW_NUMBER() OVER (PARTITION BY run_id, kind, class ORDER BY value_us DESC, what) AS from_longest,
     ROW_NUMBER() OVER (PARTITION BY run_id, kind, class ORDER BY value_us, what) AS from_shortest,
     -- the profiler calls v5e and v6e light ones
-    CASE LOWER(chip)
-      WHEN 'tpu v5 lite' THEN 'v5e'
-      WHEN 'tpu v6 lite' THEN 'v6e'
-      WHEN 'tpu7x' THEN 'tpu7x'
+    CASE
+      WHEN LOWER(chip) = 'tpu v5 lite' THEN 'v5e'
+      WHEN LOWER(chip) = 'tpu v6 lite' THEN 'v6e'
+      WHEN LOWER(chip) = 'tpu7x' THEN 'tpu7x'
       ELSE REGEXP_EXTRACT(LOWER(chip), '^tpu (v[0-9][a-z]?)$', 1)
     END AS generation
   FROM models.microbenchmark_rates

@@ -5,6 +5,7 @@ description: >
   The runs whose times are predicted. Metrics of what only a recording shows leave them out.
 ---*/
 SELECT
-  run_id
+  run_id,
+  TRUE AS is_predicted -- Always.
 FROM main.runs
 WHERE origin = 'predicted'

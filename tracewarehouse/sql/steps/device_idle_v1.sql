@@ -46,4 +46,5 @@ SELECT
   t.steps -- Steps that count of the phase on the device; NULL without steps.
 FROM models.timed_phases AS t
 LEFT JOIN parts AS p ON t.run_id = p.run_id AND t.device_id = p.device_id AND t.phase IS NOT DISTINCT FROM p.phase
-WHERE t.run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
+LEFT JOIN models.predicted_runs AS g ON t.run_id = g.run_id
+WHERE g.is_predicted IS NULL

@@ -73,6 +73,7 @@ SELECT
 FROM models.run_steps AS t
 INNER JOIN running USING (run_id)
 LEFT JOIN counted AS c ON t.run_id = c.run_id AND t.start_ps = c.step_start_ps
-WHERE t.is_timed AND run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
+LEFT JOIN models.predicted_runs AS g USING (run_id)
+WHERE t.is_timed AND g.is_predicted IS NULL
 GROUP BY run_id, t.phase
 HAVING SUM(t.until_ps - t.start_ps) > 0

@@ -62,6 +62,13 @@ ranked AS (
       PARTITION BY run_id, device_id, phase, dispatch_ps IS NULL ORDER BY dispatch_ps
     ) AS dispatch_quantile
   FROM timed
+),
+
+recorded AS (
+  SELECT r.*
+  FROM ranked AS r
+  LEFT JOIN models.predicted_runs AS g ON r.run_id = g.run_id
+  WHERE g.is_predicted IS NULL
 )
 
 SELECT
@@ -83,6 +90,5 @@ SELECT
   -- Mean part of the gap before the dispatch began, over the launches whose dispatch is known; NULL where there are
   -- none.
   SUM(late_ps) / (NULLIF(COUNT(late_ps), 0) * 1e6) AS late_us
-FROM ranked
-WHERE run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
+FROM recorded
 GROUP BY run_id, phase, device_id

@@ -36,6 +36,8 @@ loads AS (
   FROM models.device_phases AS d
   INNER JOIN ranks USING (run_id, device_id)
   LEFT JOIN experts AS e ON d.run_id = e.run_id AND d.device_id = e.device_id AND d.phase IS NOT DISTINCT FROM e.phase
+  LEFT JOIN models.predicted_runs AS g USING (run_id)
+  WHERE g.is_predicted IS NULL
 )
 
 SELECT
@@ -47,6 +49,5 @@ SELECT
   MAX(moe_ps) * COUNT(*) / NULLIF(SUM(moe_ps), 0) AS moe_imbalance,
   COUNT(*) AS devices -- Devices that ran the phase and compute.
 FROM loads
-WHERE run_id NOT IN (SELECT g.run_id FROM models.predicted_runs AS g)
 GROUP BY run_id, phase
 HAVING COUNT(*) > 1 AND SUM(busy_ps) > 0
