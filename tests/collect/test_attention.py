@@ -154,7 +154,8 @@ LLAMA = "meta-llama/Llama-3.1-8B"
         ({"sequence_parallelism": "ring"}, "einsum"),
         ({"input_length": 100}, "einsum"),  # no multiple of the lanes
         ({"input_length": 640}, "einsum"),  # no multiple of a block of queries
-        ({"mesh": "tp=4", "batch": 3}, "einsum"),  # torch_xla takes sequences by two
+        ({"mesh": "tp=4", "batch": 3, "backend": "torch_xla"}, "einsum"),  # it takes sequences by two
+        ({"mesh": "tp=4", "batch": 3}, "flash"),
         ({"mesh": "dp=4", "batch": 4}, "flash"),  # or alone
     ],
 )

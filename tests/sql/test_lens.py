@@ -34,6 +34,7 @@ NEED_MORE = {
     "metrics.ccl_mfu_v1",
     "metrics.ccl_tpot_v1",
     "metrics.ccl_ttft_v1",
+    "models.what_ifs",
     "models.attention_caches",  # kernels with their HLO text
     "models.copy_windows",
     "models.decode_contexts",  # a server's batches

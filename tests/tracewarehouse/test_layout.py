@@ -61,7 +61,7 @@ def test_a_clone_without_links_installs_measures_and_passes_its_tests(tmp_path: 
     demo = subprocess.run(make, cwd=clone, env=environment, capture_output=True, text=True, check=False)
     assert demo.returncode == 0, demo.stderr
     summary, _, after = demo.stdout.partition("Go on with these:")
-    assert "Where the time of a step goes" in summary
+    assert "A decode step takes" in summary
     assert f"{clone}/.venv/bin" in after
     assert after.count("\n  tw ") == 2
     page = (clone / "demo" / "report.html").read_text(encoding="utf-8")

@@ -44,7 +44,18 @@ rates AS (
 
 points AS (
   SELECT
-    run_id, r.name, r.origin, w.what_if, r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
+    run_id, r.name, r.origin,
+    -- Factors of links and HBM, time of the host for a step, and of kernels in microseconds.
+    NULLIF(
+      CONCAT_WS(
+        ', ',
+        CASE WHEN w.ici_factor <> 1 THEN 'ICI x ' || w.ici_factor END,
+        CASE WHEN w.hbm_factor <> 1 THEN 'HBM x ' || w.hbm_factor END,
+        CASE WHEN w.host_ps <> 0 THEN 'host ' || (w.host_ps / 1e9) || ' ms' END,
+        'kernels ' || w.kernels
+      ), ''
+    ) AS what_if,
+    r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
     c.kind AS device_kind,
     c.chips, r.profile_start_ns, r.framework, r.num_layers, r.num_params,
     COALESCE(f.host_ms, f.device_ms) AS ttft_ms,

@@ -7,7 +7,6 @@ polarity: none
 scope: warehouse
 grain: [run_id, predicted_run_id, phase, op_kind, variant]
 value: p50
-ranges: {matched_share: [0, 1]}
 needs: [recorded, device_ops, matrix_peak]
 description: >
   Measured over predicted time of the ops that a recorded run and a predicted one have in common, by kind of op. Ops are

@@ -27,7 +27,7 @@ executed AS (
 
 SELECT
   run_id, e.phase, instruction_id,
-  i.program_id, -- The compiled program.
+  CAST(i.program_id AS VARCHAR) AS program_id, -- The compiled program.
   i.name, -- Name of the instruction.
   i.signature, -- Opcode, types, shapes and memory spaces.
   -- The kind of collective, product, kernel, copy, or vector for all other ops.

@@ -1,7 +1,7 @@
 /*---
 model: what_ifs
 description: >
-  What the predictions of each run changed about the real slice, as text. A prediction of the slice as it is has no row.
+  What the predictions of each run changed about the real slice. A prediction of the slice as it is has no row.
 ---*/
 WITH changed AS (
   SELECT
@@ -16,13 +16,9 @@ WITH changed AS (
 
 SELECT
   run_id,
-  -- Factors of links and HBM, time of the host for a step, and of kernels in microseconds.
-  CONCAT_WS(
-    ', ',
-    CASE WHEN ici_factor <> 1 THEN 'ICI x ' || CAST(ici_factor AS VARCHAR) END,
-    CASE WHEN hbm_factor <> 1 THEN 'HBM x ' || CAST(hbm_factor AS VARCHAR) END,
-    CASE WHEN host_ps <> 0 THEN 'host ' || CAST(host_ps / 1e9 AS VARCHAR) || ' ms' END,
-    'kernels ' || kernels
-  ) AS what_if
+  ici_factor, -- How many times as fast the links are.
+  hbm_factor, -- How many times as fast the HBM is.
+  host_ps, -- Time that the host adds to each step.
+  kernels -- Times of kernels in place of those of the rules, as JSON; NULL without any.
 FROM changed
 WHERE ici_factor <> 1 OR hbm_factor <> 1 OR host_ps <> 0 OR kernels IS NOT NULL
