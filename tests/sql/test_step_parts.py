@@ -159,6 +159,19 @@ def test_time_in_which_a_device_computes_is_computing_whatever_runs_beside_it() 
         ({"opcode": None, "name": "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"}, "matrix"),
         ({"opcode": "reshape", "name": "dot_reshape.1"}, "other"),
         ({"opcode": "fusion", "name": "loop_add_fusion"}, "fusion"),
+        (
+            {
+                "opcode": "fusion",
+                "name": "ynn_fusion",
+                "category": "custom fusion",
+                "op_name": "jit(f)/mlp/dot_general",
+            },
+            "matrix",
+        ),
+        (
+            {"opcode": "fusion", "name": "fusion.2", "category": "loop fusion", "op_name": "jit(f)/mlp/dot_general"},
+            "fusion",
+        ),
         ({"opcode": "copy-done", "name": "copy-done.3"}, "copy"),
         ({"opcode": "collective-broadcast", "collective": "collective-broadcast"}, "other collective"),
     ],

@@ -5,7 +5,8 @@ description: >
   copy, an attention kernel, a matrix product, or other computing.
 notes: >
   An attention kernel is known by its name, on TPUs and GPUs. Attention that a framework composes of products counts as these,
-  unless the framework names its scope as jax.nn.dot_product_attention and scaled_dot_product_attention do.
+  unless the framework names its scope as jax.nn.dot_product_attention and scaled_dot_product_attention do. A custom
+  fusion, such as one of the CPU's library, computes what its path ends in.
 ---*/
 WITH named AS (
   SELECT
@@ -46,6 +47,7 @@ SELECT
       OR opcode IN ('dot', 'convolution', 'ragged-dot')
       OR (is_kernel AND REGEXP_MATCHES(name, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_'))
       OR (is_kernel AND REGEXP_MATCHES(category, 'convolution|dot|gemm|matmul'))
+      OR (category = 'custom fusion' AND REGEXP_MATCHES(scope, '/dot_general$'))
       THEN 'matrix'
     WHEN opcode = 'fusion' THEN 'fusion'
     ELSE 'other'
