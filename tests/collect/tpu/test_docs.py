@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.collect.tpu.fake_cloud import REPO, Cloud, tw
+from tracewarehouse.collect.ahead_of_time import CompiledRun
 
 PAGE = (REPO / "docs" / "tpu.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -43,7 +44,10 @@ def laptop(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clo
     monkeypatch.delenv("TRACEWAREHOUSE", raising=False)
     monkeypatch.setattr("tracewarehouse.collect.tpu.installation.build_wheel", lambda folder: cloud.wheel)
     # What it compiles is tested in test_ahead_of_time.py; here only that it takes the command.
-    monkeypatch.setattr("tracewarehouse.collect.ahead_of_time.compile_ahead", lambda *_: [])
+    monkeypatch.setattr(
+        "tracewarehouse.comparison.study.compile_all",
+        lambda runs, *_: (CompiledRun(run, refused="not compiled here") for run in runs),
+    )
     runs = "{device: tpu, mesh: tp=8, backend: 'fake_backend:FakeBackend'}"
     Path("tpu_v6e").write_text(f"runs: [{runs}]\n")
     return cloud
@@ -69,6 +73,9 @@ def test_every_command_of_the_page_in_its_order(laptop: Cloud) -> None:
             missing = [text for text in out.splitlines() if text.startswith("missing")]
             assert missing == re.findall(r"^missing .*$", PAGE, re.MULTILINE)
             assert code == 1
+        elif line.startswith("tw plan"):
+            assert code == 1
+            assert "not compiled here" in out
         else:
             assert code == 0, (line, out, err)
 
