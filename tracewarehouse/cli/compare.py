@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, complete_runs
-from tracewarehouse.cli.output import chosen_format, say_flags
+from tracewarehouse.cli.output import chosen_format, say_flags, say_note
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
 from tracewarehouse.queries.output import Format, write
 from tracewarehouse.queries.quality import flagged
@@ -36,6 +36,7 @@ Run = Annotated[
 ]
 
 _WIDTH = 80
+_NO_STEPS = "no steps on both sides, or a baseline file, which holds values only"
 
 
 def _percent(text: str | float) -> float:
@@ -111,7 +112,7 @@ def compare(
         if why:
             steps = comparison.steps(splits[by] if by else None)
             if not len(steps):
-                typer.echo("note: no steps on both sides, or a baseline file, which holds values only", err=True)
+                say_note(_NO_STEPS)
             write(steps if chosen != "table" else _steps_table(steps.dicts()), chosen, output)
             return
         values = comparison.values(metric or (), by)
@@ -293,9 +294,11 @@ def _print_screen(causes: list[dict[str, Any]], rows: list[dict[str, Any]]) -> N
     from tracewarehouse.comparison.compare import VERDICTS, largest_changes
     from tracewarehouse.dashboards.words import changes, quantity, signed
 
-    for sentence in changes(causes):
-        typer.echo(_filled(sentence))
     known = [c for c in causes if c["difference_us"] is not None]
+    if not known:
+        say_note(_NO_STEPS)
+    for sentence in changes(causes) if known else ():
+        typer.echo(_filled(sentence))
     for phase, of_phase in groupby(known, key=lambda c: c["phase"]):
         own = list(of_phase)
         most = max(abs(c["difference_us"]) for c in own)

@@ -356,6 +356,13 @@ def test_compare_prints_a_screen_and_on_demand_each_value(folder: Path, capsys: 
     assert max(map(len, screen)) <= 80
     assert len(screen) < 40
     assert f"{len(every) - 2} values" in " ".join(screen)
+    file = folder.parent / "fast.ndjson"
+    assert run(["-w", str(folder), "baseline", "fast", "-o", str(file)]) == 0
+    capsys.readouterr()
+    assert run(["-w", str(folder), "compare", "slow", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert "which holds values only" in printed.err
+    assert "No step of" not in printed.out
     assert run([*start, "--why", "--by", "collective", "--format", "ndjson"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {r["split"] for r in rows} == {"collective"}
