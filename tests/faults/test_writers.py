@@ -89,3 +89,38 @@ def test_an_interrupted_command_takes_back_what_is_half_done(
     assert "Traceback" not in err
     lake = Lake(tmp_path / "w")
     assert lake.runs() == leftovers(lake, 0) == []
+
+
+def test_an_interrupt_while_a_text_is_executed_ends_with_130(tmp_path: Path) -> None:
+    """CPython 3.11 marks the process for death by SIGINT there, even if the interrupt is caught later."""
+    program = """
+import os, signal, sys
+from tracewarehouse import cli
+def run(arguments):
+    try:
+        exec("os.kill(os.getpid(), signal.SIGINT)")
+    except KeyboardInterrupt:
+        return 130
+cli.run = run
+cli.main()
+"""
+    (tmp_path / "executes_a_text.py").write_text(program)
+    done = subprocess.run([sys.executable, "-m", "executes_a_text"], cwd=tmp_path, check=False)
+    assert done.returncode == 130
+
+
+def test_garbage_collection_bears_files_that_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake(tmp_path / "w")
+    for name in ("r1", "r2"):
+        (lake.runs_folder / name / "v1").mkdir(parents=True)
+    part = lake.warehouse / ".part-01234567"
+    part.write_text("half")
+    listed = os.listdir
+
+    def vanishing(folder: Path) -> list[str]:
+        if Path(folder).name == "v1":
+            Path(folder).rmdir()
+        return listed(folder)
+
+    monkeypatch.setattr(os, "listdir", vanishing)
+    assert [x.path for x in leftovers(lake, 0)] == [part]

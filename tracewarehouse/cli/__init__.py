@@ -94,6 +94,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
             signal.signal(number, _end)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     search_seldom()
     stuck_query.may_end_process = True
     sys.exit(run(sys.argv[1:]))
@@ -102,6 +104,14 @@ def main() -> None:
 def _end(number: int, _: object) -> None:
     """Exit as after Ctrl-C, so that unfinished work is undone."""
     sys.exit(128 + number)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C. After a plain KeyboardInterrupt in exec() of a text, as of a dataclass, CPython ends by the signal."""
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupted
 
 
 def run(arguments: list[str]) -> int:

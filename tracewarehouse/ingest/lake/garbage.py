@@ -99,9 +99,13 @@ def remove_abandoned_staging(lake: Lake) -> None:
 
 
 def size_on_disk(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(f.lstat().st_size for f in files)
+    """Return the bytes of a file, or of all files in a folder; 0 if another process has just removed it."""
+    total = 0
+    with suppress(FileNotFoundError):
+        for file in path.rglob("*") if path.is_dir() else [path]:
+            with suppress(FileNotFoundError):
+                total += file.lstat().st_size
+    return total
 
 
 def _leftovers(lake: Lake, grace_seconds: float, used: set[str]) -> Iterator[Leftover]:
@@ -122,7 +126,8 @@ def _leftovers(lake: Lake, grace_seconds: float, used: set[str]) -> Iterator[Lef
     for folder in _listed(lake.runs_folder, RUN_ID):
         if folder.name not in unreadable and folder.is_dir() and not folder.is_symlink():
             for version in _listed(folder, RUN_ID):
-                yield from _leftovers_of_version(lake, version, used, limit)
+                with suppress(FileNotFoundError):  # its writer, which needs no lock for it, has just removed it
+                    yield from _leftovers_of_version(lake, version, used, limit)
 
 
 def _leftovers_of_version(lake: Lake, version: Path, used: set[str], limit: float) -> Iterator[Leftover]:
@@ -172,10 +177,14 @@ def _is_abandoned(staging: Path) -> bool:
     """Return whether a folder holds only files that `Lake.stage` creates, and its writer has ended."""
     if staging.is_symlink() or not staging.is_dir():
         return False
-    is_ours = all(
-        not p.is_symlink() and (p.name == LOCK or (p.is_dir() and RUN_ID.fullmatch(p.name))) for p in staging.iterdir()
-    )
-    return is_ours and not is_locked(staging)
+    try:
+        is_ours = all(
+            not p.is_symlink() and (p.name == LOCK or (p.is_dir() and RUN_ID.fullmatch(p.name)))
+            for p in staging.iterdir()
+        )
+        return is_ours and not is_locked(staging)
+    except FileNotFoundError:  # its writer has just removed it
+        return False
 
 
 def _listed(folder: Path, names: re.Pattern[str]) -> list[Path]:
