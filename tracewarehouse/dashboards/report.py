@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.comparison.compare import SPLITS, comparing, referenced_run_ids
 from tracewarehouse.dashboards import words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
-from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS, Chart
+from tracewarehouse.dashboards.registry import CHARTS, FIRST, RUN_CHARTS, STUDY_CHARTS, Chart
 from tracewarehouse.dashboards.theme import PART_COLORS
 from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
@@ -63,6 +63,7 @@ class Section:
         facts: what ran, as labels and texts.
         bars: the mean step of each phase.
         words: the main findings, a sentence each.
+        evidence: for some of these sentences, the name of the chart that shows it.
         unknown: what cannot be known, and why.
         notes: what a reader must know before trusting a number.
         tiles: label, value with its unit, and a line that says more.
@@ -76,12 +77,33 @@ class Section:
     facts: list[tuple[str, str]] = field(default_factory=list)
     bars: list[StepBar] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    evidence: dict[str, str] = field(default_factory=dict)
     unknown: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tiles: list[tuple[str, str, str]] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     absent: list[tuple[str, str]] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The titles of the charts by their names."""
+        return {f.name: f.title for f in self.figures}
+
+    @property
+    def first(self) -> list[Figure]:
+        """The chart that belongs to what the section says first."""
+        return [f for f in self.figures if f.name == FIRST]
+
+    @property
+    def plain(self) -> list[Figure]:
+        """The charts below the numbers."""
+        return [f for f in self.figures if f.name != FIRST and not f.drawn.entry.is_folded]
+
+    @property
+    def expert(self) -> list[Figure]:
+        """The charts that are folded."""
+        return [f for f in self.figures if f.drawn.entry.is_folded]
 
     @property
     def unknown_metrics(self) -> int:
@@ -176,7 +198,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     for run_id in dict.fromkeys((*ours, *theirs)):
         summary = warehouse.summary(run_id)
         own = Section(run_id, title(summary.facts), labelled(summary.facts), _step_bars(summary.steps))
-        own.words = words.dominating(summary)
+        own.words = [sentence for sentence, _ in words.findings(summary)]
         own.notes = [str(f) for f in summary.flags]
         _add(own, "steps", warehouse, run_id)
         sections.append(own)
@@ -254,7 +276,8 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     summary = warehouse.summary(run_id)
     section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, run_id))
     section.bars = _step_bars(summary.steps)
-    section.words = [*words.dominating(summary), *words.savings(summary)]
+    section.evidence = dict(words.findings(summary))
+    section.words = list(section.evidence)
     section.unknown = words.unknown(summary)
     if summary.facts["backend"] == "cpu":
         section.notes.append(_VIRTUAL)
@@ -270,7 +293,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
 def _step_bars(steps: Sequence[StepShare]) -> list[StepBar]:
     bars = []
     for phase, of_phase in groupby(steps, key=lambda s: s.phase):
-        shares = sorted(of_phase, key=lambda s: [*PART_COLORS].index(s.part))
+        shares = sorted(of_phase, key=lambda s: s.position)
         whole = sum(s.mean_ms for s in shares)
         parts, begin = [], 0.0
         for share in shares:
