@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from xplane_builder import Space
 
 from tracewarehouse.dashboards.figure import ENDINGS, Figure, NothingToDraw
 from tracewarehouse.dashboards.ops import device_timeline
-from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS
+from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -68,13 +69,15 @@ def test_a_run_that_is_unknown_is_an_error_of_its_own(warehouse: Warehouse, name
 
 
 def test_timeline_is_two_layers_with_lanes(warehouse: Warehouse) -> None:
-    """Layers 0 and 1 of the first decode step: per device four computing ops, and four all-reduces in a lane of their own.
+    """Layers 0 and 1 of the first decode step: per device four ops compute, and four all-reduces have a lane.
 
     Device 1 starts 2 us late, which is idle time.
     """
     figure = device_timeline(warehouse, TINY)
     lanes = [(r["place"], r["class"], r["op"]) for r in figure.rows if r["lane"] != "layer"]
-    assert [p for p, _, op in lanes if op and op.startswith("all-reduce")] == ["0 communication"] * 4 + ["1 communication"] * 4
+    assert [p for p, _, op in lanes if op and op.startswith("all-reduce")] == ["0 communication"] * 4 + [
+        "1 communication"
+    ] * 4
     assert {c for p, c, _ in lanes if p == "device 0"} == {"matrix", "other compute"}
     assert sum(p.startswith("device") for p, c, _ in lanes if c != "idle") == 2 * 4
     [waited] = [r for r in figure.rows if r["class"] == "idle"]
@@ -122,10 +125,14 @@ def test_step_parts_add_up_to_the_step(warehouse: Warehouse) -> None:
 
 def test_step_times_and_tokens(warehouse: Warehouse) -> None:
     """Steps of 150 us; of three decode steps the last has no successor."""
-    times = RUN_CHARTS["step-times"](warehouse, TINY).rows
-    assert [(r["phase"], r["share"], r["step_time_ms"]) for r in times] == [("prefill", 1, 0.15), ("decode", 1, 0.15)]
-    tokens = RUN_CHARTS["tpot"](warehouse, TINY).rows
-    assert [(r["clock"], r["token_ms"]) for r in tokens] == [("device", 0.15), ("host", 0.15)]
+    times = RUN_CHARTS["step-times"](warehouse, TINY)
+    assert [(r["what"], r["share"], r["time_ms"]) for r in times.rows] == [
+        ("prefill step", 1, 0.15),
+        ("decode step", 1, 0.15),
+        ("output token, host clock", 1, 0.15),
+        ("output token, device clock", 1, 0.15),
+    ]
+    assert times.description.startswith("prefill step: median 150 µs, 90th percentile 150 µs; decode step: ")
     contexts = RUN_CHARTS["decode-by-context"](warehouse, TINY).rows
     assert [(r["context_tokens"], r["step_time_ms"]) for r in contexts] == [(17, 0.15), (18, 0.15)]
 
@@ -220,6 +227,44 @@ def test_top_ops_have_names_without_numbers(warehouse: Warehouse) -> None:
         assert shares[phase, "all-reduce"] == pytest.approx(31 / 79)
         assert shares[phase, "dot"] == shares[phase, "fusion"] == pytest.approx(24 / 79)
     assert {r["layers"] for r in rows} == {"0 to 1"}
+
+
+def test_a_mean_layer_is_bars_in_the_order_of_execution(warehouse: Warehouse) -> None:
+    """Both layers of a step are a dot, an all-reduce, a fusion and an all-reduce, of 12 and 8 us.
+
+    Device 1 comes 2 us late to the first all-reduce and takes 6 us, so layer 0 has 1 us less in the mean of both.
+    """
+    figure = RUN_CHARTS["layers"](warehouse, TINY)
+    bars = [r for r in figure.rows if r["phase"] == "decode" and r["what"] == "mean layer"]
+    assert [(r["class"], r["part"], round(r["self_us"], 3)) for r in bars] == [
+        ("matrix", "attn", 12.0),
+        ("communication", "attn", 7.5),
+        ("other compute", "mlp", 12.0),
+        ("communication", "mlp", 8.0),
+    ]
+    assert all(a["until_us"] == pytest.approx(b["begin_us"]) for a, b in pairwise(bars))
+    layers = {
+        r["layer"]: round(r["self_us"], 3) for r in figure.rows if r["phase"] == "decode" and r["what"] == "layer"
+    }
+    assert layers == {0: 39.0, 1: 40.0}
+    assert figure.title.startswith("prefill: 2 ")
+    assert "layer 1 +1 µs" in figure.title
+
+
+def test_mean_layers_of_runs_stand_below_each_other(recorded: Warehouse) -> None:
+    figure = STUDY_CHARTS["mean-layers"](recorded, ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"])
+    rows = {(r["run"], r["class"]) for r in figure.rows if r["what"] == "mean layer"}
+    assert {run for run, _ in rows} == {"llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"}
+    assert {"llama-tp4-sp-b4-i16-o9"} == {
+        r["run"] for r in figure.rows if r["op"] and r["op"].startswith("reduce-scatter")
+    }
+
+
+def test_layers_that_run_other_ops_are_a_heat_map(recorded: Warehouse) -> None:
+    """The first layer of DeepSeek's model is dense, the second has experts."""
+    figure = RUN_CHARTS["layers"](recorded, "deepseek_v2-ep4-b4-i16-o9")
+    assert {"layer", "part", "compute_us"} <= figure.rows[0].keys()
+    assert figure.title == "Layers and parts of the model"
 
 
 def test_roofline_has_the_peaks_of_the_device(tmp_path: Path) -> None:

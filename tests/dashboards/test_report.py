@@ -36,8 +36,8 @@ def test_words_have_the_numbers(warehouse: Warehouse) -> None:
     assert section.words[:2] == [
         "Idle time takes 47.3 % of a decode step (71 µs of 150 µs), then exposed communication 20.7 %; "
         "idle time takes 47.3 % of a prefill step (71 µs of 150 µs), then exposed communication 20.7 %.",
-        "A decode step would be at most 47.3 % (71 µs) shorter with devices that never idle; "
-        "a prefill step would be at most 47.3 % (71 µs) shorter with devices that never idle.",
+        "Devices that never idle would shorten a decode step by at most 47.3 % (71 µs), "
+        "a prefill step by at most 47.3 % (71 µs).",
     ]
     assert [section.evidence[w] for w in section.words[:2]] == ["idle", "idle"]
     assert (
@@ -152,7 +152,7 @@ def test_study_of_a_query(recorded: Warehouse) -> None:
     report = study_report(recorded, "SELECT run_id FROM main.runs WHERE model_family = 'llama'")
     [section] = report.sections
     assert section.title == "Study of 2 runs"
-    assert {f.name for f in section.figures} == {"pareto", "study-parts", "sweep", "tpot-over-time"}
+    assert {f.name for f in section.figures} == {"pareto", "study-parts", "mean-layers", "sweep", "tpot-over-time"}
     assert dict(section.absent).keys() == {"scaling", "what-if-curves", "overlap-ratio-against-step-time"}
     assert [row[0] for row in section.values[0].rows] == ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from tracewarehouse.dashboards.figure import Figure, NothingToDraw, ask
+from tracewarehouse.comparison.compare import referenced_run_ids
+from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
 from tracewarehouse.dashboards.theme import (
     ALARM,
     CLASS_COLORS,
     HEAT,
+    ON_BARS,
+    PRIMARY,
     QUIET,
     WIDTH,
     axis,
     bar_height,
     by_phase,
     class_color,
+    in_units,
     number,
     percent,
     phase_bars,
+    phase_color,
     powers,
     series_color,
     tooltips,
 )
-from tracewarehouse.dashboards.words import largest, quantity
+from tracewarehouse.dashboards.words import largest, quantity, signed
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -43,8 +49,8 @@ _BARS = """SELECT device_id, lane, class, op, layer, part, start_ms, end_ms, dur
 FROM macros.timeline_bars($run, $start, $until, $devices)
 ORDER BY lane <> 'layer', device_id, lane DESC, start_ms, end_ms, op"""
 
-_STRETCHES = """SELECT device_id, lane, class, 'most of ' || stretches || ' stretches' AS op, NULL AS layer, NULL AS part,
-       start_ms, end_ms, duration_us,
+_STRETCHES = """SELECT device_id, lane, class, 'most of ' || stretches || ' stretches' AS op, NULL AS layer,
+       NULL AS part, start_ms, end_ms, duration_us,
        CASE lane WHEN 'core' THEN 'device ' || device_id ELSE device_id || ' communication' END AS place
 FROM macros.timeline_stretches($run, $start, $until, $stretch)
 WHERE device_id IN (SELECT device_id FROM main.devices WHERE run_id = $run ORDER BY device_id LIMIT $devices)
@@ -106,9 +112,7 @@ def device_timeline(
     bars = (
         base.transform_filter("datum.lane !== 'layer' && datum.class !== 'window'")
         .mark_bar(height={"band": 0.82}, clip=True)
-        .encode(
-            color=class_color("class", classes), opacity=alt.condition(pick, alt.value(1), alt.value(0.08))
-        )
+        .encode(color=class_color("class", classes), opacity=alt.condition(pick, alt.value(1), alt.value(0.08)))
         .add_params(pick, zoom)
     )
     layers = [bars]
@@ -231,7 +235,116 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
     )
 
 
-def layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
+def layers(warehouse: Warehouse, run: str) -> Figure:
+    """One mean layer in order, and how far each layer is from the median; a heat map of layers that are not alike."""
+    try:
+        drawn = _mean_layers(warehouse, "layers", [run])
+    except NothingToDraw:  # a model may have parts without layers
+        return _layer_heat_map(warehouse, run)
+    if not all(r["is_alike"] for r in drawn.rows):
+        return _layer_heat_map(warehouse, run)
+    phases = drawn.values("phase")
+    totals = alt.Chart(drawn.data).transform_filter("datum.what === 'layer'")
+    strip = (
+        totals.mark_bar(color=PRIMARY)
+        .encode(
+            x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+            y=alt.Y("difference_us:Q", title="to the median", axis=axis("us", tickCount=3)),
+            xOffset=alt.XOffset("phase:N", sort=phases),
+            color=phase_color(phases) if len(phases) > 1 else alt.Undefined,
+            tooltip=tooltips(
+                "phase:N", "layer:O", number("self_us", "µs"), number("difference_us", "µs to the median")
+            ),
+        )
+        .properties(width=WIDTH, height=50)
+    )
+    said = {phase: _layers_in_words([r for r in drawn.rows if r["phase"] == phase]) for phase in phases}
+    return drawn.figure(
+        alt.vconcat(_layer_stacks(drawn, "phase"), strip).resolve_scale(color="independent"),
+        f"{_in_order(drawn.rows)} Below it is how far each layer is from the median. Self time per step and device.",
+        largest([r for r in drawn.rows if r["what"] == "mean layer"], "self_us", "us", "phase", "name", "op"),
+        title="; ".join(f"{phase}: {text}" if len(phases) > 1 else text for phase, text in said.items()),
+    )
+
+
+def mean_layers(warehouse: Warehouse, runs: str | Sequence[str], most: int = 8) -> Figure:
+    """One mean layer of several runs, one below the other; a panel per phase.
+
+    Args:
+        warehouse: the warehouse.
+        runs: the runs, by id or name.
+        most: number of runs to draw, since their ops are read.
+    """
+    ids = referenced_run_ids(warehouse, runs)
+    drawn = _mean_layers(warehouse, "mean-layers", ids[:most])
+    medians = {(r["run"], r["phase"]): r["median_us"] for r in drawn.rows}
+    cut = f" The first {most} of {len(ids)} runs." if len(ids) > most else ""
+    return drawn.figure(
+        _layer_stacks(drawn, "run"),
+        f"In the order of execution; self time per step and device.{cut}",
+        "Median time of a layer: "
+        + "; ".join(f"{run} {phase} {quantity(us, 'us')}" for (run, phase), us in medians.items())
+        + ".",
+    )
+
+
+def _mean_layers(warehouse: Warehouse, name: str, runs: Sequence[str]) -> Drawn:
+    return ask(
+        warehouse,
+        name,
+        """SELECT r.name AS run, coalesce(l.phase, 'no phase') AS phase, l.what, l.layer, l.class, l.part, l.name, l.op,
+                  l.ops, l.place, l.self_us, l.begin_us, l.until_us, l.layers, l.median_us, l.difference_us, l.is_alike
+           FROM macros.mean_layers($runs) AS l JOIN main.runs AS r USING (run_id)
+           ORDER BY l.phase DESC, r.name, l.what DESC, l.place""",
+        runs=runs,
+    )
+
+
+def _layer_stacks(drawn: Drawn, row: str) -> Any:
+    """Bars of mean layers with their names where they fit, for each value of a column; a panel per phase of many."""
+    bars = [r for r in drawn.rows if r["what"] == "mean layer"]
+    rows, phases = drawn.values(row), drawn.values("phase")
+    y = alt.Y(f"{row}:N", sort=rows, title=None)
+    x = alt.X("begin_us:Q", title="time of a mean layer", axis=axis("us"), scale=alt.Scale(nice=False))
+    base = alt.Chart(drawn.data).transform_filter("datum.what === 'mean layer'")
+    label = f"datum.name + ' ' + {in_units('datum.self_us', 'us')}"
+    stack = base.mark_bar(stroke="#ffffff", strokeWidth=0.5, height={"band": 0.9}).encode(
+        x=x,
+        x2="until_us:Q",
+        y=y,
+        color=class_color("class", list(dict.fromkeys(r["class"] for r in bars))),
+        tooltip=tooltips("name:N", "op:N", "ops:Q", number("self_us", "µs"), "class:N", "part:N"),
+    )
+    wide = base.properties(name=ON_BARS).transform_filter(f"datum.self_us > {0.07 * max(r['until_us'] for r in bars)}")
+    named = wide.transform_calculate(middle="(datum.begin_us + datum.until_us) / 2", label=label)
+    texts = named.mark_text(color="#ffffff", clip=True).encode(x="middle:Q", y=y, text="label:N")
+    chart = alt.layer(stack, texts)
+    if row == "phase" or len(phases) == 1:
+        return chart.properties(width=WIDTH, height=34 * len(rows))
+    return by_phase(chart, phases, height=34 * len(rows))
+
+
+def _in_order(rows: list[dict[str, Any]]) -> str:
+    """The bars of a mean layer in words, those of the phase with the longest layers."""
+    bars = [r for r in rows if r["what"] == "mean layer"]
+    phase = max(bars, key=lambda r: r["until_us"])["phase"]
+    named = ", ".join(f"{r['name']} {quantity(r['self_us'], 'us')}" for r in bars if r["phase"] == phase)
+    of_phase = "" if phase == "no phase" else f" of {phase}"
+    return f"A mean layer{of_phase} in the order of execution: {named}."
+
+
+def _layers_in_words(rows: list[dict[str, Any]]) -> str:
+    """How many layers a phase has, how long they take, and which are far from the median."""
+    layers = [r for r in rows if r["what"] == "layer"]
+    median = layers[0]["median_us"]
+    far = sorted((r for r in layers if abs(r["difference_us"]) > 0.02 * median), key=lambda r: -abs(r["difference_us"]))
+    named = [f"layer {r['layer']} {signed(r['difference_us'], 'us')}" for r in far[:3]]
+    rest = f" and {len(far) - 3} more" if len(far) > 3 else ""
+    alike = "equal layers" if len(far) <= 0.1 * len(layers) else "layers of the same ops"
+    return f"{len(layers)} {alike}, median {quantity(median, 'us', 4)}" + "".join(f"; {n}" for n in named) + rest
+
+
+def _layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
     """Time of each layer and part of the model per step; a panel per phase."""
     drawn = ask(
         warehouse,

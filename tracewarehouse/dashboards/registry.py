@@ -71,12 +71,8 @@ CHARTS: dict[str, Chart] = {
             ("device_idle", "launch_overhead", "host_gap"), _NO_STEPS, is_folded=True,
         ),
         Chart(
-            "step-times", "run", "steps.step_times", "Step times", ("step_time",),
+            "step-times", "run", "steps.step_times", "Times of steps and output tokens", ("step_time", "tpot"),
             "In the capture, no step follows another, so no step's time is known.",
-        ),
-        Chart(
-            "tpot", "run", "steps.tpot_distribution", "Time per output token", ("tpot",),
-            "No decode step follows another in the capture, so the time per output token is not known.",
         ),
         Chart(
             "decode-by-context", "run", "steps.decode_by_context", "Decode time against context length",
@@ -119,7 +115,7 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart("top-ops", "run", "ops.top_ops", "Top ops", ("op_time_share",), _NO_OPS),
         Chart(
-            "layers", "run", "ops.layer_heat_map", "Layers and parts of the model", ("layer_time",),
+            "layers", "run", "ops.layers", "Layers and parts of the model", ("layer_time",),
             "Neither the names of ops nor repetition in the programs shows layers or parts of the model.",
         ),
         Chart(
@@ -138,6 +134,10 @@ CHARTS: dict[str, Chart] = {
         Chart(
             "study-parts", "runs", "runs.study_parts", "Where a step goes in each configuration",
             ("step_time", "exposed_communication", "device_idle"), "No run has a step whose time is known.",
+        ),
+        Chart(
+            "mean-layers", "runs", "ops.mean_layers", "One mean layer of each run", ("layer_time",),
+            "Neither the names of ops nor repetition in the programs shows the layers of a run.",
         ),
         Chart(
             "sweep", "runs", "runs.sweep_heat_map", "Sweep by batch, prompt length and mesh", ("tpot",),
@@ -168,7 +168,7 @@ CHARTS: dict[str, Chart] = {
 """Every chart by its name, in the order of the page."""
 
 
-FIRST = "timeline"
-"""The chart that a page of a run shows before its numbers."""
+FIRST = ("timeline", "differences-part")
+"""The charts that a page shows before its numbers."""
 RUN_CHARTS = {name: chart for name, chart in CHARTS.items() if chart.subject == "run"}
 STUDY_CHARTS = {name: chart for name, chart in CHARTS.items() if chart.subject == "runs"}

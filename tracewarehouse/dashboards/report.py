@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.comparison.compare import SPLITS, comparing, referenced_run_ids
+from tracewarehouse.comparison.compare import SPLITS, comparing, largest_changes, referenced_run_ids
 from tracewarehouse.dashboards import words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.registry import CHARTS, FIRST, RUN_CHARTS, STUDY_CHARTS, Chart
@@ -92,18 +92,18 @@ class Section:
 
     @property
     def first(self) -> list[Figure]:
-        """The chart that belongs to what the section says first."""
-        return [f for f in self.figures if f.name == FIRST]
+        """The charts that belong to what the section says first."""
+        return [f for f in self.figures if f.name in FIRST]
 
     @property
     def plain(self) -> list[Figure]:
         """The charts below the numbers."""
-        return [f for f in self.figures if f.name != FIRST and not f.drawn.entry.is_folded]
+        return [f for f in self.figures if f.name not in FIRST and not f.is_folded]
 
     @property
     def expert(self) -> list[Figure]:
         """The charts that are folded."""
-        return [f for f in self.figures if f.drawn.entry.is_folded]
+        return [f for f in self.figures if f.is_folded]
 
     @property
     def unknown_metrics(self) -> int:
@@ -190,9 +190,15 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         changed.notes.append(f"Not known for every run, so the workloads may differ: {', '.join(unknown)}.")
     for split in SPLITS:
         _add(changed, "differences", warehouse, ours, theirs, split)
+    _add(changed, "mean-layers", warehouse, [*ours, *theirs])
     changed.words = words.changes(causes)
     verdicts = Counter(row["verdict"] for row in compared).most_common()
     changed.words.append(f"Of {len(compared)} metric values: {', '.join(f'{n} {v}' for v, n in verdicts)}.")
+    changed.tiles = [
+        (f"{row['metric']} {_dimensions(row['dimensions'])}".strip(), of["run"], f"{of['change']} of {of['baseline']}")
+        for row in largest_changes(compared)
+        for of in [dict(zip(_COMPARED, _compared_cells(row), strict=True))]
+    ]
     changed.values = _compared_values(warehouse, compared)
     sections = [changed]
     for run_id in dict.fromkeys((*ours, *theirs)):
@@ -200,7 +206,6 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         own = Section(run_id, title(summary.facts), labelled(summary.facts), _step_bars(summary.steps))
         own.words = [sentence for sentence, _ in words.findings(summary)]
         own.notes = [str(f) for f in summary.flags]
-        _add(own, "steps", warehouse, run_id)
         sections.append(own)
     return Report(f"{run} against {against}", sections)
 
@@ -353,13 +358,16 @@ def _compared_values(warehouse: Warehouse, compared: list[dict[str, Any]]) -> li
         warehouse.query("SELECT metric, max_by(description, version) FROM metrics.catalog GROUP BY metric").rows()
     )
 
-    def cells(row: dict[str, Any]) -> tuple[str, ...]:
-        change = "" if row["relative"] is None else f"{100 * row['relative']:+.1f} %"
-        sides = (quantity(row[side], row["unit"]) for side in ("baseline", "value"))
-        return (_dimensions(row["dimensions"]), *sides, change, row["verdict"])
+    return _grouped(_COMPARED, ((r["metric"], about.get(r["metric"], ""), _compared_cells(r)) for r in compared))
 
-    columns = ("of", "baseline", "run", "change", "verdict")
-    return _grouped(columns, ((r["metric"], about.get(r["metric"], ""), cells(r)) for r in compared))
+
+_COMPARED = ("of", "baseline", "run", "change", "verdict")
+
+
+def _compared_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    change = "" if row["relative"] is None else f"{100 * row['relative']:+.1f} %"
+    sides = (quantity(row[side], row["unit"]) for side in ("baseline", "value"))
+    return (_dimensions(row["dimensions"]), *sides, change, row["verdict"])
 
 
 def _grouped(columns: tuple[str, ...], rows: Iterable[tuple[str, str, tuple[str, ...]]]) -> list[Values]:

@@ -45,6 +45,8 @@ SERIES = ("#4a7fb0", "#d1495b", "#4d9440", "#b57a12", "#9a63a8", "#0f8b9d", "#a9
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 """Shapes of meshes, in order."""
 
+ON_BARS: Final = "on_bars"
+"""Name of the views whose texts stand on bars, so that the page's style sheet leaves them white."""
 HEAT: Final = "viridis"
 WIDTH = 860
 """Width of a chart that fills its place; the page replaces it by the available width."""
@@ -74,10 +76,14 @@ def axis(unit: str, **options: Any) -> alt.Axis:
     if unit == "ratio":
         return alt.Axis(format="~%", **options)
     if unit in _SCALES:
-        factor, base = _SCALES[unit]
-        number = f"format(datum.value * {factor}, '.3~s')"
-        return alt.Axis(labelExpr=f"replace({number}, /([^0-9.]?)$/, ' $1') + '{base}'", **options)
+        return alt.Axis(labelExpr=in_units("datum.value", unit), **options)
     return alt.Axis(format="~s", **options)
+
+
+def in_units(value: str, unit: str) -> str:
+    """The Vega expression of a value with its unit, such as 338 MB; `value` is an expression too."""
+    factor, base = _SCALES[unit]
+    return f"replace(format({value} * {factor}, '.3~s'), /([^0-9.]?)$/, ' $1') + '{base}'"
 
 
 def powers(values: Sequence[float]) -> list[float]:

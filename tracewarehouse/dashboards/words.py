@@ -90,8 +90,8 @@ _EVIDENCE = {
 def findings(summary: RunSummary) -> list[tuple[str, str]]:
     """Say what takes a step's time, what would shorten it most, and what faster links would save.
 
-    Returns at most three sentences, each with the name of the chart that is its evidence. A sentence goes over all phases,
-    the one with most time first.
+    Returns at most three sentences, each with the name of the chart that is its evidence. A sentence goes over all
+    phases, the one with most time first.
     """
     whole: dict[str, float] = {}
     takes = []
@@ -107,8 +107,11 @@ def findings(summary: RunSummary) -> list[tuple[str, str]]:
                 best.setdefault(saving.phase, saving)
         ordered = [best[phase] for phase in dict.fromkeys((*whole, *best)) if phase in best]
         if ordered:
-            shorter = [_shorter(saving, whole.get(saving.phase)) for saving in ordered]
-            found.append((_sentence(shorter), _EVIDENCE.get(ordered[0].metric, "what-if")))
+            clauses = []
+            for change, savings in groupby(ordered, key=lambda s: s.change):
+                shares = ", ".join(_shorter(saving, whole.get(saving.phase)) for saving in savings)
+                clauses.append(f"{change} would shorten {shares}")
+            found.append((_sentence(clauses), _EVIDENCE.get(ordered[0].metric, "what-if")))
     return found
 
 
@@ -125,7 +128,7 @@ def _takes(shares: Sequence[StepShare], whole: float) -> str:
 def _shorter(saving: Saving, whole: float | None) -> str:
     time = "" if whole is None else f" ({quantity(saving.saved * whole, 'ms')})"
     share = f"{quantity(saving.saved, 'ratio')}{time}"
-    return f"{_a_step(saving.phase)} would be at most {share} shorter with {saving.change}"
+    return f"{_a_step(saving.phase)} by at most {share}"
 
 
 def _sentence(clauses: Sequence[str]) -> str:
