@@ -367,8 +367,7 @@ _OF_TPUS = {
     "ici_utilization": "accelerators",
     "copy_bandwidth": "async_copies",
     "hockney": "several_sizes",
-    "ici_bandwidth_utility": "several_sizes",
-    "dcn_bandwidth_utility": "dcn_in_steps",
+    "faster_chips": "accelerators",
     "hbm_bandwidth": "memory_traffic",
     "roofline": "op_costs",
     "gemm_efficiency": "accelerators",
@@ -406,7 +405,7 @@ def test_captures_of_other_programs(shared_captures: Warehouse) -> None:
     gpu, v6e = found["gpu-mi300-jax-gemm"], found["tpu-v6e-4chip-host-offload"]
     assert gpu["ttft"] == gpu["tpot"] == v6e["ttft"] == v6e["e2e_latency"] == "known_phases"
     assert gpu["communication_time"] == "any_collective"
-    assert gpu["ici_utilization"] == gpu["ici_bandwidth_utility"] == "inter_chip_links"
+    assert gpu["ici_utilization"] == "inter_chip_links"
     assert gpu["load_imbalance"] == "several_devices"
     assert v6e["sync_wait"] == "ranks_to_compare"
     assert v6e["hockney"] == "whole_collectives"
