@@ -124,6 +124,9 @@ def _nccl(words: str) -> str:
     return rf"(?:void )?(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel_(?:{words})(?![A-Za-z])"
 
 
+_SCOPES = r"(?:void )?(?:[A-Za-z_]\w*::|\(anonymous namespace\)::)*"
+"""Pattern of the namespaces before a kernel's own name."""
+
 TPU = BackendNames(
     planes=(
         (r"/device:TPU:\d+", "device"),
@@ -157,11 +160,21 @@ GPU = BackendNames(
         (_nccl("AllReduce"), "all-reduce"),
         (_nccl("AllToAll|AllToAllPivot|AlltoAll"), "all-to-all"),
         (_nccl("Broadcast"), "collective-broadcast"),
+        (_nccl("Reduce"), "reduce"),
         (_nccl("ReduceScatter"), "reduce-scatter"),
         (_nccl("SendRecv"), "send"),
         (_nccl("Generic|GenericOp"), None),
         (r"(?:void )?mscclKernel_[A-Za-z]", None),  # of RCCL's own algorithms
         (r"(?:void )?stream_executor::gpu::AllReduceKernelImpl<", "all-reduce"),
+        # communication without NCCL: of PyTorch's symmetric memory, vLLM, SGLang, AITER, TensorRT-LLM and FlashInfer
+        (rf"{_SCOPES}(?i:(?:multimem_|lamport_style_|one_?shot_?|two_?shot_?)+all_?reduce)", "all-reduce"),
+        (rf"{_SCOPES}(?:multimem_)?all_gather_kernel", "all-gather"),
+        (rf"{_SCOPES}cross_device_reduce_\w", "all-reduce"),
+        (rf"{_SCOPES}reduce_scatter_cross_device\w*", "reduce-scatter"),
+        (rf"{_SCOPES}all_?reduce_(?:fusion|norm|rms)\w*", "all-reduce"),
+        # dispatch and combine of experts; their layout and their casts are local
+        (r"(?:void )?deep_ep::\w+::(?:cached_)?(?:notify_)?(?:dispatch|combine)(?![a-z])", "all-to-all"),
+        (r"(?:void )?(?:nvshmemi?|rocshmemi?)(?:x?_|::)\w", None),
     ),
     copies=r"(?i:memcpy)[A-Za-z0-9]*|Memcpy \w+ \([^()]*\)|__amd_rocclr_copyBuffer\w*(?:\.kd)?",
 )
@@ -184,6 +197,8 @@ _COLLECTIVES = [(re.compile(pattern, re.ASCII), kind) for b in BACKENDS for patt
 _COPIES = [re.compile(b.copies) for b in BACKENDS if b.copies]
 _DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
 _NUMBER = re.compile(r"(?:-start)?(?:\.\d+|\.clone)*")
+UNKNOWN_COLLECTIVE = "unknown"
+"""The kind of a collective whose kernel serves several kinds, where nothing else tells."""
 
 
 @dataclass(frozen=True, order=True)
@@ -219,10 +234,11 @@ def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
     """Return the kind of collective that a kernel executes; None for any other kernel.
 
     A kernel that sends and receives, or a generic one, serves several kinds. Then the name of the HLO op decides, which
-    XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send.
+    XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send, and the kind of
+    a generic one is unknown.
     """
-    found = [kind for pattern, kind in _COLLECTIVES if pattern.match(kernel)]
-    if not found or found[0] not in (None, "send"):
+    found = [kind or UNKNOWN_COLLECTIVE for pattern, kind in _COLLECTIVES if pattern.match(kernel)]
+    if not found or found[0] not in (UNKNOWN_COLLECTIVE, "send"):
         return found[0] if found else None
     return next((k for k in kinds if op.startswith(k) and _NUMBER.fullmatch(op[len(k) :])), found[0])
 

@@ -415,10 +415,12 @@ COLLECTIVES = _table(
     device_id!        INTEGER  The device.
     instruction_id!   INTEGER  The HLO instruction.
     instance          BIGINT   Number of the execution; all its ranks share it.
-    kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...
+    kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...; on
+        GPUs also reduce, gather and scatter of NCCL, and unknown if nothing tells what a kernel of several kinds does.
     axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'dcn' between slices, 'unknown' if
         no mesh fits.
-    axis_source       VARCHAR  How the axis is known: mesh, or inferred (see main.mesh_axes); NULL if it is unknown.
+    axis_source       VARCHAR  How the axis is known: mesh, described (by its process group, on GPUs), or inferred (see
+        main.mesh_axes); NULL if it is unknown.
     link              VARCHAR  Class of the slowest links that carry it: die (all members share a chip), ici, nvlink,
         fabric, or dcn between slices. NULL where not known, as between hosts of GPUs.
     channel_id        BIGINT   HLO channel.
