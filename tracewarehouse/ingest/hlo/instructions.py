@@ -120,7 +120,7 @@ class Instructions:
         stats = {s.name: s for s in metadata.stats}
         row = InstructionRow(metadata.name, kernel=metadata.name, op_name=_string(stats.get("tf_op")))
         row.stats = [s for s in metadata.stats if s.name != "tf_op"]
-        row.category = _category_of_kernel(row)
+        row.category = _category_of_kernel(row) or kernel_class(metadata.name)
         return self._keep(metadata, ("kernel", metadata.name, metadata.stats), row)
 
     def _add_event_metadata(self, metadata: EventMetadata, modules: HloModules) -> int:
@@ -351,9 +351,7 @@ def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule |
 def _category_of_kernel(row: InstructionRow) -> str | None:
     if row.kernel and is_memcpy(row.kernel):
         return "memcpy"
-    if row.collective or not row.kernel:
-        return row.collective.kind if row.collective else None
-    return kernel_class(row.kernel)
+    return row.collective.kind if row.collective else None
 
 
 def _number_devices(row: InstructionRow, module: HloModule | None, assignments: tuple[tuple[int, ...], ...]) -> None:
