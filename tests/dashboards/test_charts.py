@@ -178,7 +178,7 @@ def test_faster_links_save_a_part_of_the_bandwidth_term(fitted: Warehouse) -> No
     assert figure.rows == fitted.query(figure.sql).dicts()
     found = {(r["phase"], r["faster"], r["factor"], r["what"]): round(r["saved"], 6) for r in figure.rows}
     assert found == {
-        (phase, "ICI links of dp", factor, "by the fit"): saved
+        (phase, "ICI links of tp", factor, "by the fit"): saved
         for phase in ("prefill", "decode")
         for factor, saved in (("2 times", 0.35), ("4 times", 0.525), ("infinite", 0.7))
     }
