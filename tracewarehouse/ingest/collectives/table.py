@@ -31,39 +31,64 @@ class Instances:
     occurrences in a launch, such as those before its profile began, their ends tell which are the same. If groups are
     unknown, no ranks can be joined, and each row is an instance of its own.
 
+    Kernels of one communicator share no instruction and no program: sizes and kernels differ between ranks. They share
+    the number in its sequence or, if some lack it, the place among its executions, counted from the last: profiles end
+    together more often than they begin. A place joins only devices whose times can be compared.
+
     Args:
         instructions: all instructions of the run.
         offsets: launches that a device lacks before those of each execution's program, by device; none by default.
 
     Attributes:
         incomplete: instances that lack a device of the run, after `joined`.
+        channels: by instruction, the first one that its ranks may run instead of it, shape (instructions,).
     """
 
     def __init__(self, instructions: Sequence[InstructionRow], offsets: Mapping[int, Int64] | None = None) -> None:
         self._offsets = offsets or {}
         programs = {p: i for i, p in enumerate(dict.fromkeys(r.program_id for r in instructions))}
         self._program = np.array([programs[r.program_id] for r in instructions], np.int32)
+        called = [r.collective.communicator if r.collective else None for r in instructions]
+        first = {name: i for i, name in reversed(list(enumerate(called)))}
+        self.channels = np.array([i if n is None else first[n] for i, n in enumerate(called)], np.int32)
+        self._has_communicator = np.array([n is not None for n in called], bool)
         self.incomplete = 0
         self._columns: tuple[list[Int32], ...] = ([], [], [], [])
+        self._sequences: list[Int32] = []
         self._rows: list[tuple[int, int]] = []
         """Device and number of rows of each `add`."""
 
-    def add(self, device: int, instruction: Int32, component: Int32, execution: Int32) -> None:
-        """Add the rows of a device, ordered by start; `component` may be NOT_KNOWN or OUTSIDE."""
+    def add(
+        self, device: int, instruction: Int32, component: Int32, execution: Int32, sequence: Int32 | None = None
+    ) -> None:
+        """Add the rows of a device, ordered by start.
+
+        `component` may be NOT_KNOWN or OUTSIDE, and `sequence` is the number in the communicator, -1 if unknown.
+        """
         launch, count = self.matched(device, instruction, execution)
         of_its_own = np.where(component == OUTSIDE, np.int32(_OUTSIDE + device), np.int32(_ALONE + device))
         self._rows.append((device, len(instruction)))
-        row: tuple[npt.NDArray[Any], ...] = instruction, np.where(component < 0, of_its_own, component), launch, count
+        channel = self.channels[instruction] if len(instruction) else instruction
+        row: tuple[npt.NDArray[Any], ...] = channel, np.where(component < 0, of_its_own, component), launch, count
         for parts, values in zip(self._columns, row, strict=True):
             parts.append(values.astype(np.int32, copy=False))
+        if self._has_communicator.any():
+            stated = np.full(len(channel), -1, np.int32) if sequence is None else sequence
+            self._sequences.append(_sequence(channel, count, stated))
 
     def matched(self, device: int, instruction: Int32, execution: Int32) -> tuple[Int64, Int64]:
-        """Return the launch of the program and the occurrence in it of each row of a device, ordered by start."""
+        """Return the launch of the program and the occurrence in it of each row of a device, ordered by start.
+
+        A row of a communicator has launch 0, and the occurrence counts from the last, which is -1.
+        """
         launch = rank(packed([self._program[instruction]]), execution)
         count = occurrence(packed([instruction, launch]))
         offsets = self._offsets.get(device)
         if offsets is not None:
             launch = launch + np.where(execution >= 0, offsets[execution], 0)
+        at = np.flatnonzero(self._has_communicator[instruction]) if len(instruction) else instruction
+        if len(at):
+            launch[at], count[at] = 0, -1 - occurrence(self.channels[instruction[at]][::-1].astype(np.int64))[::-1]
         return launch, count
 
     def joined(
@@ -86,12 +111,13 @@ class Instances:
         if not self._columns[0]:
             return np.zeros(0, np.int32), np.zeros(0, bool)
         instruction, component, launch, count = map(_emptied, self._columns)
+        is_counted = self._number_in_communicators(instruction, launch, count, clocks)
         order, first, expected_here = _by_instance((instruction, component, launch, count), expected)
         present = np.diff(first, append=len(order)).astype(np.int32)
         is_incomplete = (present != expected_here) & (expected_here > 0)
         if ends and clocks and is_incomplete.any():
             group = packed([instruction, component, launch])
-            at = np.flatnonzero(np.isin(group, group[order[first[is_incomplete]]]))
+            at = np.flatnonzero(np.isin(group, group[order[first[is_incomplete]]]) & is_counted)
             if count[at].any():
                 device = np.repeat(*np.array(self._rows, np.int64).reshape(-1, 2).T)[at]
                 count[at] = _matched_by_ends(group[at], device, ends()[at], count[at], clocks)
@@ -109,6 +135,49 @@ class Instances:
         numbers[order] = np.repeat(number, present)
         is_partial[order] = np.repeat(present != expected_here, present)
         return numbers, is_partial
+
+    def _number_in_communicators(
+        self, channel: Int32, launch: Int32, count: Int32, clocks: Mapping[int, int] | None
+    ) -> npt.NDArray[np.bool_]:
+        """Number executions of communicators by their sequences, or else keep apart devices whose clocks differ.
+
+        Launch and occurrence, `count`, are changed. The result says which rows are counted and not numbered.
+        """
+        is_counted = np.ones(len(channel), bool)
+        at = np.flatnonzero(self._has_communicator[channel])
+        if not len(at):
+            return is_counted
+        sequence = _emptied(self._sequences)[at]
+        lacks = np.zeros(len(self.channels), bool)
+        lacks[channel[at[sequence < 0]]] = True
+        is_counted[at] = lacks[channel[at]]
+        numbered, counted = at[~is_counted[at]], at[is_counted[at]]
+        count[numbered] = sequence[~is_counted[at]]
+        if clocks is not None:
+            of_clock = {clock: i for i, clock in enumerate(dict.fromkeys(clocks.values()))}
+            device = np.repeat(*np.array(self._rows, np.int64).reshape(-1, 2).T)[counted]
+            launch[counted] = [of_clock[clocks[d]] for d in device.tolist()]
+        return is_counted
+
+
+def _sequence(channel: Int32, count: Int64, sequence: Int32) -> Int32:
+    """Return the number of each row in its communicator, also of rows that lack it if those around them tell; else -1.
+
+    Args:
+        channel: the communicator of each row of a device, in order.
+        count: its place among the executions of that communicator.
+        sequence: the number that it states; -1 if none.
+    """
+    found = sequence.copy()
+    for code in np.unique(channel[sequence >= 0]).tolist():
+        at = np.flatnonzero(channel == code)
+        is_stated = sequence[at] >= 0
+        ahead = np.unique((sequence[at] - count[at])[is_stated])
+        if len(ahead) == 1:
+            found[at] = np.maximum(count[at] + ahead[0], -1)
+        elif len(np.unique(sequence[at][is_stated])) < is_stated.sum():
+            found[at] = -1  # calls that were joined share a number
+    return found
 
 
 def _by_instance(columns: Sequence[Int32], expected: Callable[[int, int], int | None]) -> tuple[Int64, Int64, Int32]:
@@ -224,7 +293,8 @@ class CollectiveWriter:
         for device in self._devices:
             instruction = self._rows[device].get(device, "instruction_id")
             component = groups.components(instruction, device)
-            instances.add(device, instruction, component, self._rows[device].get(device, "execution"))
+            execution, sequence = (self._rows[device].get(device, n) for n in ("execution", "sequence"))
+            instances.add(device, instruction, component, execution, sequence)
         numbers, is_partial = instances.joined(
             lambda: self._times_of("start_ps"),
             lambda i, c: groups.participants(i).component_size[c],
@@ -251,7 +321,7 @@ class CollectiveWriter:
             instruction, execution, start, end, source = (self._rows[device].get(device, n, 0, high) for n in names)
             launch, count = instances.matched(device, instruction, execution)
             at = np.flatnonzero(source != START_ONLY)
-            times.add(device, instruction[at], ((launch << 31) + count)[at], start[at], end[at])
+            times.add(device, instances.channels[instruction[at]], ((launch << 31) + count)[at], start[at], end[at])
         return times
 
     def _times_of(self, column: str) -> Int64:

@@ -44,6 +44,9 @@ PREDICTED_STATS = {
 }
 """Stats of predicted device events, and the columns of main.ops that hold them."""
 
+SEQUENCE = "Seq"
+"""Stat of a GPU's collective: its number in its process group, the same on all ranks."""
+
 EXECUTE = "PjRtCpuExecutable::Execute"
 """An execution of a program on virtual CPU devices; below it are those of its threads."""
 EXECUTE_SHARDED = "PjRtCpuExecutable::ExecuteSharded"

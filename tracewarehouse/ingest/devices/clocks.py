@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.collectives.table import Instances
-from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, windows
+from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, sequences, windows
 from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64
 from tracewarehouse.ingest.devices.flags import Flag
@@ -129,7 +129,8 @@ def _collectives(
         start = batch.start_ps[at]
         none = np.full(len(at), -1, np.int32)
         execution, end = timeline.executions_at(start), start + batch.duration_ps[at]
-        yield CollectiveOps(count + at, instruction[at], start, end, execution, none, none, none)
+        sequence = sequences(batch.stats, len(batch))[at]
+        yield CollectiveOps(count + at, instruction[at], start, end, execution, none, none, none, sequence)
         count += len(batch)
         if count >= _FIRST_EVENTS:
             return
