@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
-from tracewarehouse.ingest.collectives.table import Instances
+from tracewarehouse.ingest.collectives.instances import Instances
+from tracewarehouse.ingest.collectives.participants import NOT_KNOWN
 from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, sequences, windows
 from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64
@@ -23,11 +24,10 @@ from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.quality import uneven_programs
 from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.hlo.collectives import SYNCHRONISING
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.instructions import Instructions
 
-SYNCHRONISING = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
-"""Kinds in which every rank needs data of every other; a permute's source may end long before its target."""
 FEWEST = 3
 """Number of executions that two hosts must share before their clocks are compared."""
 _UNLIKE = 4
@@ -153,7 +153,10 @@ def shared_ends(
         hosts: number of hosts.
     """
     instances = Instances(instructions.rows)
-    chosen = np.array([_synchronises(r) and is_comparable(r) for r in instructions.rows], bool)
+    said = [r.collective is not None and r.collective.communicator is not None for r in instructions.rows]
+    has_communicator, synchronises = np.array(said, bool), np.array([_synchronises(r) for r in instructions.rows], bool)
+    # all that a communicator executes counts its executions, whatever of it is compared
+    chosen = has_communicator | np.array([is_comparable(r) for r in instructions.rows], bool) & synchronises
     parts: list[tuple[int, Int32, Int32, Int64, Int64]] = []
     for host, device, ops in devices:
         executed = windows(instructions.facts, {}, ops, None)
@@ -162,24 +165,30 @@ def shared_ends(
             continue
         instruction = executed["instruction_id"][at]
         component = groups.components(instruction, device)
-        instances.add(device, instruction, component, executed["execution"][at])
+        component[has_communicator[instruction] & (component == NOT_KNOWN)] = 0  # its ends will tell who takes part
+        instances.add(device, instruction, component, executed["execution"][at], executed["sequence"][at])
         parts.append((host, instruction, component, executed["start_ps"][at], executed["end_ps"][at]))
     if len({p[0] for p in parts}) < 2:
         return None
     start, end = (np.concatenate([p[i] for p in parts]) for i in (3, 4))
     host_index = np.concatenate([np.full(len(p[1]), p[0], np.int32) for p in parts])
     instruction, component = (np.concatenate([p[i] for p in parts]) for i in (1, 2))
-    number, _ = instances.joined(lambda: start, lambda _i, _c: None)
+    one_clock = {device: 0 for _, device, _ in devices}
+    count = len({device for _, device, _ in devices})
+    number, _ = instances.joined(
+        lambda: start, lambda i, _: count if has_communicator[i] else None, lambda: end, one_clock
+    )
     shape = int(number.max()) + 1, hosts
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     last_start, last_end, first_end = np.full(shape, low), np.full(shape, low), np.full(shape, high)
-    is_here, repeats = np.zeros(shape, bool), np.zeros(shape[0], np.int64)
+    is_here, repeats, is_compared = np.zeros(shape, bool), np.zeros(shape[0], np.int64), np.ones(shape[0], bool)
     np.maximum.at(last_start, (number, host_index), start)
     np.maximum.at(last_end, (number, host_index), end)
     np.minimum.at(first_end, (number, host_index), end)
     is_here[number, host_index] = True
-    repeats[number] = packed([instruction, component])
-    kept = np.flatnonzero(is_here.sum(axis=1) > 1)
+    repeats[number] = packed([instances.channels[instruction], component])
+    np.logical_and.at(is_compared, number, synchronises[instruction])
+    kept = np.flatnonzero((is_here.sum(axis=1) > 1) & is_compared)
     if not len(kept):
         return None
     return SharedEnds(last_start[kept], last_end[kept], first_end[kept], is_here[kept], repeats[kept])
