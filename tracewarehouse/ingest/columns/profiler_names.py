@@ -33,6 +33,35 @@ COUNTER_LINE = "_counters_"
 """Line of samples of counters, in a Chrome trace."""
 STREAM_PREFIX = "Stream #"
 """Prefix of the lines of a GPU's streams."""
+LAUNCH_LINE = "Launches"
+"""Line of what a host launched on a GPU: replays of a CUDA graph, and the kernels of a step between them."""
+
+STEP_MARKS = (
+    r"ProfilerStep\s*#\s*(?P<number>\d{1,9})",
+    r"execute_(?:\d+_)?context_(?P<contexts>\d{1,9})\((?:sq)?(?P<context_tokens>\d{1,12})(?:[_s][^()]*)?\)"
+    r"_generation_(?P<generations>\d{1,9})\((?:sq)?(?P<generation_tokens>\d{1,12})(?:[_s][^()]*)?\)",
+    r"step\[(?P<mode>[A-Z_]+) bs=(?P<batch>\d{1,9})(?: toks=(?P<tokens>\d{1,12}))?[^\]]*\]",
+    r"(?i:train(?:ing)?[_ ])?(?i:step|iteration)[_ #:](?P<number>\d{1,9})",
+    r"(?P<phase>(?i:prefill|decode))(?:[_ #:]?(?i:step|iter|batch)?[_ #:]*(?P<number>\d{1,9})?)",
+)
+"""Patterns of whole names of marks, each with what they say of a step; the first that matches counts."""
+KERNEL_CLASSES = (
+    ("copy", r"(?i)\Amem(?:cpy|set)|^__amd_rocclr_(?:copy|fill)Buffer"),
+    ("moe", r"_matmul_ogs_|bmm_MxE4m3|(?i:fused_?moe|moe::|moe_|_moe|topk_?gating|grouped_?gemm)"),
+    ("attention", r"(?i)flash|fmha|paged_?attention|attention|sdpa|mla_"),
+    ("gemm", r"(?i)nvjet|cutlass|\bcijk_|gemm|gemv|matmul|splitkreduce|xmma"),
+    ("norm", r"(?i)(?:layer|rms|batch|group)_?norm|\bbn_"),
+)
+"""What kernels compute, with a pattern in their names; the first that matches counts."""
+GRAPH_LAUNCH = re.compile(r"(?i)(?:cu|hip|cuda)GraphLaunch")
+"""Calls that replay a CUDA or HIP graph."""
+COLLECTIVE_MARK = re.compile(r"(?:nccl|c10d|gloo|ucc):\w")
+"""Marks around the launch of a collective, such as nccl:all_reduce."""
+LAYER_SCOPE = re.compile(r"(?i)(?<![a-z0-9])(?:layers?|blocks?|h)[._ /]?\d{1,5}(?![a-z0-9])")
+"""Marks around the work of a layer."""
+LAUNCH_STEP, LAUNCH_EXECUTION = "launch_step", "launch_execution"
+"""Stats of a GPU's ops whose launch is known: the number of their step, and of their execution on the device; -1 for
+none."""
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
 """Stats of device events that are columns of main.ops."""
@@ -128,7 +157,7 @@ TPU = BackendNames(
 )
 GPU = BackendNames(
     planes=((r"/device:GPU:\d+", "device"), (r"/host:CUPTI|/host:ROCTRACER|/host:NVTX-CUPTI", "host")),
-    lines=((rf"{STREAM_PREFIX}.*", "ops"), (r"Launch Stats", "launch")),
+    lines=((rf"{STREAM_PREFIX}.*", "ops"), (r"Launch Stats", "launch"), (LAUNCH_LINE, "modules")),
     collectives=(
         (_nccl("AllGather"), "all-gather"),
         (_nccl("AllReduce"), "all-reduce"),
@@ -150,7 +179,7 @@ GPU = BackendNames(
         (r"(?:void )?deep_ep::\w+::(?:cached_)?(?:notify_)?(?:dispatch|combine)(?![a-z])", "all-to-all"),
         (r"(?:void )?(?:nvshmemi?|rocshmemi?)(?:x?_|::)\w", None),
     ),
-    copies=r"(?i:memcpy)[A-Za-z0-9]*|__amd_rocclr_copyBuffer\w*(?:\.kd)?",
+    copies=r"(?i:memcpy)[A-Za-z0-9]*|Memcpy \w+ \([^()]*\)|__amd_rocclr_copyBuffer\w*(?:\.kd)?",
 )
 CPU = BackendNames(
     planes=(
