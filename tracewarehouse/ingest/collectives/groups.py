@@ -162,7 +162,7 @@ class CollectiveGroups:
                 self._assumed.discard(name)
             self._unjoined.add(name)
             self.unverified.append(
-                f"process group {name}: {apart} of {pairs} pairs of ranks do not overlap in time, so that none are joined"
+                f"process group {name}: {apart} of {pairs} pairs of ranks do not overlap in time: none are joined"
             )
         if not self._assumed:
             self.orders = [sentence for sentence in self.orders if not sentence.startswith("nothing names")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.participants import OUTSIDE
 from tracewarehouse.ingest.columns.keys import is_new, occurrence, packed, rank
+from tracewarehouse.ingest.columns.nesting import Flags
 from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 
@@ -26,7 +27,8 @@ class Instances:
 
     Kernels of one communicator share no instruction and no program: sizes and kernels differ between ranks. They share
     the number in its sequence or, if some lack it, the place among its executions, counted from the last: profiles end
-    together more often than they begin. A place joins only devices whose times can be compared.
+    together more often than they begin. A place does not join devices whose clocks collectives contradict, nor those
+    with different numbers of executions if their times cannot be compared.
 
     Args:
         instructions: all instructions of the run.
@@ -90,7 +92,8 @@ class Instances:
         expected: Callable[[int, int], int | None],
         ends: Callable[[], Int64] | None = None,
         clocks: Mapping[int, int] | None = None,
-    ) -> tuple[Int32, npt.NDArray[np.bool_]]:
+        doubted: Collection[int] = (),
+    ) -> tuple[Int32, Flags]:
         """Return the number of each row's instance, and whether that lacks a member; rows in the order of `add`.
 
         The rows are released afterwards.
@@ -100,11 +103,12 @@ class Instances:
             expected: returns the devices of an instruction's component; None if some are outside the capture.
             ends: returns the end of every row; None if times cannot be compared.
             clocks: a number for each device, equal for those whose times can be compared.
+            doubted: devices whose clocks shared collectives contradict.
         """
         if not self._columns[0]:
             return np.zeros(0, np.int32), np.zeros(0, bool)
         instruction, component, launch, count = map(_emptied, self._columns)
-        is_counted = self._number_in_communicators(instruction, launch, count, clocks)
+        is_counted = self._number_in_communicators(instruction, launch, count, clocks, doubted)
         order, first, expected_here = _by_instance((instruction, component, launch, count), expected)
         present = np.diff(first, append=len(order)).astype(np.int32)
         is_incomplete = (present != expected_here) & (expected_here > 0)
@@ -130,9 +134,14 @@ class Instances:
         return numbers, is_partial
 
     def _number_in_communicators(
-        self, channel: Int32, launch: Int32, count: Int32, clocks: Mapping[int, int] | None
-    ) -> npt.NDArray[np.bool_]:
-        """Number executions of communicators by their sequences, or else keep apart devices whose clocks differ.
+        self,
+        channel: Int32,
+        launch: Int32,
+        count: Int32,
+        clocks: Mapping[int, int] | None,
+        doubted: Collection[int],
+    ) -> Flags:
+        """Number executions of communicators by their sequences, or else keep devices apart as the class says.
 
         Launch and occurrence, `count`, are changed. The result says which rows are counted and not numbered.
         """
@@ -147,9 +156,14 @@ class Instances:
         numbered, counted = at[~is_counted[at]], at[is_counted[at]]
         count[numbered] = sequence[~is_counted[at]]
         if clocks is not None:
-            of_clock = {clock: i for i, clock in enumerate(dict.fromkeys(clocks.values()))}
             device = np.repeat(*np.array(self._rows, np.int64).reshape(-1, 2).T)[counted]
-            launch[counted] = [of_clock[clocks[d]] for d in device.tolist()]
+            places = {place: i for i, place in enumerate(dict.fromkeys(clocks.values()))}
+            for code in np.unique(channel[counted]).tolist():
+                of_channel = np.flatnonzero(channel[counted] == code)
+                devices, which, rows = np.unique(device[of_channel], return_inverse=True, return_counts=True)
+                is_even = rows.min() == rows.max()
+                apart = [0 if is_even and d not in doubted else 1 + places[clocks[d]] for d in devices.tolist()]
+                launch[counted[of_channel]] = np.array(apart)[which]
         return is_counted
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ class CollectiveWriter:
         link: gives the class of the links between devices, None for one outside the capture.
         clocks: a number for each device, equal for those whose times can be compared.
         offsets: launches that devices lack, as of `Instances`.
+        doubted: devices whose clocks shared collectives contradict.
         is_timed: False for a compiled program, whose executions have an order but no times.
 
     Attributes:
@@ -52,9 +53,11 @@ class CollectiveWriter:
         clocks: Mapping[int, int],
         offsets: Mapping[int, Int64] | None = None,
         *,
+        doubted: Collection[int] = (),
         is_timed: bool = True,
     ) -> None:
         self._instructions = instructions
+        self._doubted = doubted
         self._link = link
         self._clocks = clocks
         self._offsets = offsets
@@ -96,6 +99,7 @@ class CollectiveWriter:
             lambda i, c: groups.participants(i).component_size[c],
             (lambda: self._of_all("end_ps")) if self._is_timed else None,
             self._clocks,
+            self._doubted,
         )
         self.incomplete_instances = instances.incomplete
         return joined

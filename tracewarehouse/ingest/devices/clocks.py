@@ -30,6 +30,8 @@ from tracewarehouse.ingest.hlo.instructions import Instructions
 
 FEWEST = 3
 """Number of executions that two hosts must share before their clocks are compared."""
+_LEAVING_PS = 20_000_000
+"""Ranks of GPUs may leave a collective so far apart (20 us); ends that lie closer tell nothing about clocks."""
 _UNLIKE = 4
 """A pairing is ruled out if its spread is this many times that of the pairing by counting."""
 
@@ -61,7 +63,9 @@ _FIRST_EVENTS = 1 << 17
 def align(
     surveys: Sequence[HostSurvey], instructions: Instructions, groups: Callable[[], CollectiveGroups]
 ) -> list[Flag]:
-    """Correct the clocks of a run's TPU hosts and all their times read so far; return flags for what remains uncertain.
+    """Correct the clocks of a run's hosts and all their times read so far; return flags for what remains uncertain.
+
+    These are hosts of TPUs, and the files of a job's ranks.
 
     `groups` creates the groups of the instructions that have been numbered so far.
     """
@@ -76,7 +80,8 @@ def align(
         ends = shared_ends(devices, instructions, known, lambda r: r.program_id not in uneven, len(surveys))
         if ends is not None:
             before = [s.host.clock_offset_ps for s in surveys]
-            flags += correct([s.host for s in surveys], ends)
+            are_ranks = any(s.ranks for s in surveys)
+            flags += correct([s.host for s in surveys], ends, _LEAVING_PS if are_ranks else 0)
             for survey, offset in zip(surveys, before, strict=True):
                 for timeline in {id(p.timeline): p.timeline for p in survey.planes.values()}.values():
                     timeline.move(survey.host.clock_offset_ps - offset)
@@ -109,18 +114,27 @@ def _unchecked(hosts: Sequence[Host], skipped: SharedEnds | None) -> Iterator[Fl
 def _first_collectives(
     surveys: Sequence[HostSurvey], instructions: Instructions
 ) -> Iterator[tuple[int, int, CollectiveOps]]:
-    """Yield host, device and the collectives among the first op events of each TPU."""
+    """Yield host, device and collectives of each TPU, among its first op events, and of each GPU of a rank, all."""
     for number, survey in enumerate(surveys):
-        for plane, core in survey.tpus:
-            row_instruction = instructions.add_metadata(plane, survey.modules)
+        of_ranks = [(plane, gpu, instructions.add_kernels(plane), None) for plane, gpu in survey.ranks]
+        of_tpus = [(p, tpu, instructions.add_metadata(p, survey.modules), _FIRST_EVENTS) for p, tpu in survey.tpus]
+        for plane, core, row_instruction, most in (*of_tpus, *of_ranks):
             is_collective = np.array([f.is_collective for f in instructions.facts], bool)
-            for batches in survey.op_lines(plane):
-                if parts := list(_collectives(batches, core.timeline, row_instruction, is_collective)):
-                    yield number, core.device.device_id, CollectiveOps.joined(parts)
+            parts = [
+                part
+                for batches in survey.op_lines(plane)
+                for part in _collectives(batches, core.timeline, row_instruction, is_collective, most)
+            ]
+            if parts:
+                yield number, core.device.device_id, CollectiveOps.joined(parts)
 
 
 def _collectives(
-    batches: Iterable[EventBatch], timeline: Timeline, row_instruction: Int32, is_collective: npt.NDArray[np.bool_]
+    batches: Iterable[EventBatch],
+    timeline: Timeline,
+    row_instruction: Int32,
+    is_collective: npt.NDArray[np.bool_],
+    most: int | None,
 ) -> Iterator[CollectiveOps]:
     count = 0
     for batch in batches:
@@ -132,7 +146,7 @@ def _collectives(
         sequence = sequences(batch.stats, len(batch))[at]
         yield CollectiveOps(count + at, instruction[at], start, end, execution, none, none, none, sequence)
         count += len(batch)
-        if count >= _FIRST_EVENTS:
+        if most is not None and count >= most:
             return
 
 
@@ -198,28 +212,39 @@ def _synchronises(row: InstructionRow) -> bool:
     return row.collective is not None and row.collective.kind in SYNCHRONISING and row.collective.role != "done"
 
 
-def correct(hosts: Sequence[Host], ends: SharedEnds) -> Iterator[Flag]:
+def correct(hosts: Sequence[Host], ends: SharedEnds, least_ps: int = 0) -> Iterator[Flag]:
     """Correct the clocks of hosts that share collectives, starting at the first host; yields what remains uncertain.
 
     Each host is compared with the earlier host with which it shares most executions. Its clock is moved only if this
-    brings the ends closer together, by more than they scatter, and contradicts cause and effect no more often.
+    brings the ends closer together, by more than they scatter and than `least_ps`, and contradicts cause and effect no
+    more often. Hosts that share none with those, as stages of a pipeline of GPUs, are compared among themselves.
     """
     shared = ends.is_here.astype(np.int64).T @ ends.is_here.astype(np.int64)
     first = min(range(len(hosts)), key=lambda h: (hosts[h].clock_source == "none", hosts[h].clock_offset_ps, h))
+    if least_ps:
+        hosts[first].clock_reference = first
     placed = [first]
     left = [h for h in range(len(hosts)) if h != first]
     while left:
         count, _, _, a, b = max((int(shared[a, b]), -a, -b, a, b) for a in placed for b in left)
         if count < FEWEST:
-            break
+            among = [(int(shared[a, b]), -a, a) for a in left for b in left if a < b]
+            if not least_ps or not among or max(among)[0] < FEWEST:
+                break
+            first_of_others = max(among)[2]
+            left.remove(first_of_others)
+            placed.append(first_of_others)
+            hosts[first_of_others].clock_reference = first_of_others
+            continue
         left.remove(b)
+        hosts[b].clock_reference = hosts[a].clock_reference
         placed.append(b)
-        yield from _compare(hosts, ends, a, b)
+        yield from _compare(hosts, ends, a, b, least_ps)
     if hosts[first].clock_source == "none" and any(h.clock_source == "collective_ends" for h in hosts):
         hosts[first].clock_source = "first_host"
 
 
-def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int) -> Iterator[Flag]:
+def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int, least_ps: int) -> Iterator[Flag]:
     host = hosts[b]
     at = np.flatnonzero(ends.is_here[:, a] & ends.is_here[:, b])
     apart = ends.end[at, a] - ends.end[at, b]
@@ -228,7 +253,7 @@ def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int) -> Iterato
     host.clock_instances, host.clock_residual_ps = len(at), before
     is_known = host.clock_source != "none"
     against, against_moved = _contradictions(ends, at, a, b, 0), _contradictions(ends, at, a, b, by)
-    is_better = after < before and abs(by) > after and against_moved <= against
+    is_better = after < before and abs(by) > max(after, least_ps) and against_moved <= against
     if is_better and not _is_ambiguous(ends, at, a, b, by, after):
         ends.moved(b, by)
         host.clock_offset_ps += by

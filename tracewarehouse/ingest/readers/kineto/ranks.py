@@ -7,12 +7,14 @@ Every rank writes a file of its own. Its name is the launcher's choice: `rank3_t
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import zlib
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 _NAMED = re.compile(r"(?i)(?<![a-z0-9])(?:rank|kineto_trace|worker)[-_]?(\d{1,6})(?![a-z0-9])")
 _COORDINATES = re.compile(r"-(TP|DP|PP|EP)-(\d{1,6})(?![a-zA-Z0-9])")
@@ -54,6 +56,21 @@ def rank_in_name(name: str) -> int | None:
     places = {axis: int(place) for axis, place in _COORDINATES.findall(name) if axis != "EP"}
     on = [place for place in places.values() if place]
     return None if not places or len(on) > 1 else sum(on)
+
+
+def only_process_group(distributed: Mapping[str, Any]) -> dict[str, str]:
+    """Return what `distributedInfo` says of the job's only process group, as arguments of a collective name it.
+
+    The result is empty if there are several, or none is described.
+    """
+    groups = distributed.get("pg_config")
+    group = groups[0] if isinstance(groups, list) and len(groups) == 1 else None
+    ranks = group.get("ranks") if isinstance(group, dict) else None
+    if not isinstance(ranks, list) or distributed.get("pg_count") not in (1, None):
+        return {}
+    said = {"Process Group Name": "pg_name", "Process Group Description": "pg_desc", "Group size": "pg_size"}
+    texts = {name: str(group[key]) for name, key in said.items() if isinstance(group.get(key), str | int)}
+    return texts | {"Process Group Ranks": json.dumps(ranks)}
 
 
 def file_rank(path: Path) -> FileRank | None:
