@@ -21,7 +21,7 @@ from tracewarehouse.ingest.devices.host_survey import HostSurvey, survey_host
 from tracewarehouse.ingest.devices.hosts import Device, Host
 from tracewarehouse.ingest.devices.inferred_executions import infer_executions
 from tracewarehouse.ingest.devices.product_phases import tell_by_shapes
-from tracewarehouse.ingest.devices.server_steps import join_batches
+from tracewarehouse.ingest.devices.server_steps import join_batches, marked_batches
 from tracewarehouse.ingest.devices.steps import number_steps
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.errors import MalformedError
@@ -273,6 +273,7 @@ def survey_run(
     flags += align(surveys, instructions, run.groups)
     flags += number_steps(surveys, instructions, step_program)
     joined, unmatched = join_batches(surveys, batches)
+    joined = joined or marked_batches(surveys)
     said = {b.phase for b in batches}
     flags += [*unmatched, *tell_by_shapes(surveys, instructions, said if None not in said else ())]
     prediction = _prediction(hosts)

@@ -132,7 +132,7 @@ class Instructions:
         row.stated = stated_collective(metadata.name, {s.name: s.value for s in metadata.stats}, rank)
         if row.stated and rank is not None and world is not None and rank < world <= MAX_MEMBERS:
             row.assignments = (tuple(range(world)),)  # process groups name ranks, which are the devices' global ids
-        row.category = _category_of_kernel(row)
+        row.category = _category_of_kernel(row) or kernel_class(metadata.name)
         pairs = row.stated.pairs if row.stated else None
         return self._keep(metadata, ("kernel", metadata.name, metadata.stats, pairs), row)
 
@@ -364,9 +364,7 @@ def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule |
 def _category_of_kernel(row: InstructionRow) -> str | None:
     if row.kernel and is_memcpy(row.kernel):
         return "memcpy"
-    if row.collective or not row.kernel:
-        return row.collective.kind if row.collective else None
-    return kernel_class(row.kernel)
+    return row.collective.kind if row.collective else None
 
 
 def _number_devices(row: InstructionRow, module: HloModule | None, assignments: tuple[tuple[int, ...], ...]) -> None:

@@ -16,7 +16,6 @@ from tracewarehouse.ingest.columns.profiler_names import (
     LAUNCH_LINE,
     LAUNCH_STEP,
     STEP_LINE,
-    STREAM_PREFIX,
     collective_kind,
 )
 from tracewarehouse.ingest.columns.records import (

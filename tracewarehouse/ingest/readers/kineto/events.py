@@ -60,6 +60,8 @@ FAMILIES = {
     "cuda_sync": Family.ON_STREAM,
 }
 """The family of each category; early versions have other names."""
+_LACKING = "BECbe"
+"""Phases of events with a duration or a value, which Kineto does not write."""
 SPAN = "Trace"
 """Category of the event that is the profiler's own window."""
 
@@ -186,8 +188,8 @@ class Table:
                 kept.append(e)
             elif e.ph == "M":
                 self._name(e)
-            elif e.ph not in "sft":
-                self.counted["instant events and counters, left out"] += e.ph != ""
+            elif e.ph in _LACKING:
+                self.counted[f"events of phase {e.ph}, left out"] += 1
         if not kept:
             return
         if self.origin_us is None:

@@ -7,7 +7,6 @@ pass runs on a thread without modules, so it takes those of the operator of the 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np

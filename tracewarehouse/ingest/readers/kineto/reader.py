@@ -115,6 +115,7 @@ class KinetoTrace(Trace):
         self._gpus = GpuPlanes(table, self._links, self._names, only_process_group(self.distributed))
         self._of_plane: dict[str, Gpu] = {}
         self.planes = [*self._make_planes(), *self._task_plane(bytes(members.base_time_nanoseconds), zero_ps)]
+        self.findings = list(self._unlinked())
         self.warnings = [f"{count} {what}" for what, count in sorted(table.counted.items()) if count]
         if not document.is_ended:
             self.warnings.append("the array of events has no end; the trace may be truncated")
@@ -137,6 +138,16 @@ class KinetoTrace(Trace):
             else:
                 metadata = self._host_metadata[self._table.name[rows]]
                 yield EventBatch(metadata, self._table.start[rows], self._table.duration[rows], self._host_stats(rows))
+
+    def _unlinked(self) -> Iterator[tuple[str, str]]:
+        """Yield a flag if some work of the devices has no launch in the file."""
+        lacking = self._links.rows[self._links.launch < 0]
+        if not len(lacking):
+            return
+        time = self._table.duration
+        share = int(time[lacking].sum()) / max(int(time[self._links.rows].sum()), 1)
+        what = f"{len(lacking)} of {len(self._links.rows)} kernels, copies and sets have no launch in the file"
+        yield "unlinked_ops", f"{what}, {share:.0%} of their time"
 
     def _make_planes(self) -> list[Plane]:
         table = self._table
