@@ -6,7 +6,7 @@ runs tells little: SendRecv executes all-to-alls, and RCCL's Generic everything.
 
 Message: elements times the size of their type. A gather or scatter counts the full buffer, which is the larger side;
 other kinds count what goes in. Without arguments the annotation's input shapes tell it. PyTorch counts elements, not
-bytes; NCCL's NVTX payload counts bytes.
+bytes; NCCL's NVTX payload counts bytes, of a gather or scatter those of one rank.
 
 Group: the global ranks that the process group lists. PyTorch abbreviates long lists; if the group's ranks are equally
 far apart, start, stride and size tell them.
@@ -115,9 +115,10 @@ def ranks_of_group(stated: Stated) -> tuple[tuple[int, ...], ...] | None:
     if ranks and size in (len(ranks), None) and len(set(ranks)) == len(ranks) and min(ranks) >= 0:
         return (tuple(ranks),)
     start, stride = number(stated, "Global rank start"), number(stated, "Global rank stride")
-    if ranks is None and None not in (start, stride, size) and stride > 0 <= start and 0 < size <= MAX_MEMBERS:
-        return (tuple(range(start, start + stride * size, stride)),)
-    return None
+    if ranks is not None or start is None or stride is None or size is None:
+        return None
+    is_possible = stride > 0 <= start and 0 < size <= MAX_MEMBERS
+    return (tuple(range(start, start + stride * size, stride)),) if is_possible else None
 
 
 def _pair(kind: str, stated: Stated, rank: int | None) -> tuple[tuple[int, int], ...] | None:
@@ -148,18 +149,17 @@ def _message(kind: str, stated: Stated, *, of_mark: bool, group_size: int | None
     """Return the bytes of the message and the type of its elements; None for what is not stated."""
     dtype = _dtype(text(stated, "dtype"))
     if (size := number(stated, "message_bytes")) is not None:
-        return _possible(size), dtype
+        return _possible(size * (group_size or 0) if kind in _WHOLE else size), dtype
     sent, received = number(stated, "In msg nelems"), number(stated, "Out msg nelems")
     counts = [n for n in (sent, received) if n is not None]
     if any(counts):
         elements = max(counts) if kind in _WHOLE or sent is None else sent
         return _bytes(elements, dtype), dtype
     if of_mark and not counts:  # shapes of a call of this kind, not of one that holds it
-        elements, of_inputs = _inputs(text(stated, "annotation dims"), text(stated, "annotation types"))
-        if elements is not None and kind == "all-gather":
-            elements = None if group_size is None else elements * group_size
-        if elements:
-            return _bytes(elements, of_inputs), of_inputs
+        shapes, of_inputs = _inputs(text(stated, "annotation dims"), text(stated, "annotation types"))
+        parts = group_size or 0 if kind == "all-gather" else 1
+        if shapes and parts:
+            return _bytes(shapes * parts, of_inputs), of_inputs
     return None, dtype
 
 
