@@ -240,6 +240,8 @@ class CollectiveGroups:
             participants.axis = mesh.axis(row, logical)
         if participants.axis != UNKNOWN_AXIS:
             participants.axis_source = "inferred" if self.coordinates is None else "mesh"
+        if self.coordinates is None and row.collective and row.collective.axis:
+            participants.axis, participants.axis_source = row.collective.axis, "described"
         participants.place(row.collective.message_bytes if row.collective else None)
         return participants
 

@@ -53,6 +53,9 @@ class Collective:
         is_second_half: the other half stands for the collective, because its shape is that of the message.
         joined: number of collectives that the compiler joined into this one: the operands of a reduction or gather.
             All-to-alls have several operands by nature.
+        axis: mesh axes that the description of its process group names, joined by '+'; None if nothing names them.
+        communicator: what the ranks of a process group all call it. They run its collectives in the same order,
+            whatever kernels these are. None for HLO, whose instruction is the same on all ranks.
     """
 
     kind: str
@@ -68,6 +71,8 @@ class Collective:
     rendezvous: str | None = None
     is_second_half: bool = False
     joined: int = 1
+    axis: str | None = None
+    communicator: str | None = None
 
     @property
     def members(self) -> tuple[tuple[int, ...], ...] | None:

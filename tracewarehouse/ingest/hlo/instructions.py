@@ -17,6 +17,7 @@ from tracewarehouse.ingest.hlo.instruction import Instruction, Loop, merged, wit
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
 from tracewarehouse.ingest.hlo.modules import HloModule, HloModules, module_and_program
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_role, async_start_name, base_opcode, is_spread
+from tracewarehouse.ingest.readers.launches import kernel_class
 
 MOST_MEMBERS = 1 << 20
 """Most members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
@@ -108,11 +109,19 @@ class Instructions:
             for name in names
         }
 
-    def add_name(self, name: str) -> int:
-        """Return the id of the row for a device event that is no instruction."""
-        row = InstructionRow(name, kernel=name)
+    def add_kernel(self, metadata: EventMetadata) -> int:
+        """Return the id of the row for a device event that is no HLO instruction, such as a kernel of PyTorch.
+
+        Its metadata may name the operator that launched it and the modules around that, as `tf_op`, and the operator's
+        inputs.
+        """
+        if known := self._by_identity.get(id(metadata)):
+            return known[1]
+        stats = {s.name: s for s in metadata.stats}
+        row = InstructionRow(metadata.name, kernel=metadata.name, op_name=_string(stats.get("tf_op")))
+        row.stats = [s for s in metadata.stats if s.name != "tf_op"]
         row.category = _category_of_kernel(row)
-        return self._add(("name", name), row)
+        return self._keep(metadata, ("kernel", metadata.name, metadata.stats), row)
 
     def _add_event_metadata(self, metadata: EventMetadata, modules: HloModules) -> int:
         row = self._named_row(metadata, modules)
@@ -342,7 +351,9 @@ def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule |
 def _category_of_kernel(row: InstructionRow) -> str | None:
     if row.kernel and is_memcpy(row.kernel):
         return "memcpy"
-    return row.collective.kind if row.collective else None
+    if row.collective or not row.kernel:
+        return row.collective.kind if row.collective else None
+    return kernel_class(row.kernel)
 
 
 def _number_devices(row: InstructionRow, module: HloModule | None, assignments: tuple[tuple[int, ...], ...]) -> None:
