@@ -317,7 +317,7 @@ def executions(
     of_event[at] = number[group]
     graphs: dict[bytes, str] = {}
     names = []
-    for low, high in zip(begins.tolist(), [*begins[1:].tolist(), len(at)], strict=True):
+    for low, high in zip(begins.tolist(), np.append(begins, len(at))[1:].tolist(), strict=True):
         own = at[low:high]
         if is_graph[own[0]]:
             content = kernel[own[np.argsort(start[own], kind="stable")]].tobytes()

@@ -139,7 +139,9 @@ def read_calls(database: Database) -> Calls:
     found = found[:, (found[0] != NONE) & (found[1] != NONE)]
     found = found[:, np.lexsort((-found[2], found[1], found[0]))]
     count = found.shape[1]
-    return Calls(*found, np.zeros(count, np.int64), np.full(count, -1, np.int64))
+    thread, start, end, correlation, name, is_cuda = found
+    around = np.zeros(count, np.int64), np.full(count, -1, np.int64)
+    return Calls(thread, start, end, correlation, name, is_cuda, *around)
 
 
 def launching_calls(activities: Activities, calls: Calls) -> Int64:

@@ -27,8 +27,8 @@ ROWS = 1 << 16
 NONE = -(1 << 63)
 """The integer that stands for NULL, and for a column that the table lacks."""
 _STEPS = 1_000_000
-_STEPS_PER_BYTE = 100
-_FREE_STEPS = 50 * _STEPS
+_STEPS_PER_BYTE = 20
+_FREE_STEPS = 10 * _STEPS
 _LONGEST = 16 << 20
 """Most bytes of one value or row."""
 
@@ -43,6 +43,7 @@ class Database:
 
     def __init__(self, file: CaptureFile) -> None:
         self.path = file.path
+        _check_size(file)
         self._steps_left = _FREE_STEPS + _STEPS_PER_BYTE * file.size
         with self._reading():
             self._connection = _connected(file)
@@ -70,7 +71,7 @@ class Database:
         except sqlite3.Error as error:
             found = "more rows than a file of its size can have" if "interrupted" in str(error) else error
             raise MalformedError(
-                f"{self.path}: no whole database: looked for the tables of Nsight Systems, found {found}; export it again"
+                f"{self.path}: damaged: looked for the tables of an SQLite database, found {found}; export it again"
             ) from None
 
     def has(self, table: str, *columns: str) -> bool:
@@ -134,6 +135,21 @@ class Database:
             return {}
         found = self.texts(f"SELECT name, value FROM {_quoted(table)}")  # noqa: S608  a name of this package
         return {str(name): str(value) for name, value in found if name is not None and value is not None}
+
+
+def _check_size(file: CaptureFile) -> None:
+    """Refuse a file that ends before its last page, which SQLite takes for one of zeros.
+
+    Raises:
+        MalformedError: it does.
+    """
+    page, count = int.from_bytes(file.head[16:18], "big"), int.from_bytes(file.head[28:32], "big")
+    wanted = (page if page > 1 else 1 << 16) * count  # 1 stands for 65,536
+    if file.size < max(wanted, 100):
+        raise MalformedError(
+            f"{file.path}: damaged: looked for the {wanted:,} bytes that its header states, found {file.size:,}; "
+            "copy or export it again"
+        )
 
 
 def _connected(file: CaptureFile) -> sqlite3.Connection:

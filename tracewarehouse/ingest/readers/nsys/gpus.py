@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracewarehouse.ingest.columns.records import Stat, StatKind
 from tracewarehouse.ingest.readers.nsys.database import NONE, Database
-from tracewarehouse.ingest.readers.nsys.ranges import Payload, Ranges, process
+from tracewarehouse.ingest.readers.nsys.ranges import PID, Payload, Ranges, process
 
 _GPUS, _ORDINALS = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
 _FACTS = {
@@ -22,7 +22,6 @@ _FACTS = {
 }
 """Columns of a GPU's row, and the stats that XLA's profiler gives the plane of a GPU for the same."""
 _NAMES = {"name": "gpu_device_name", "chipName": "chip_name", "busLocation": "bus_location", "uuid": "uuid"}
-_PID = 0xFFFFFF
 _RANK = re.compile(r"MPI Rank (\d{1,6})")
 
 User = tuple[int, int]
@@ -48,10 +47,10 @@ class Gpu:
 def find_gpus(database: Database, used: Sequence[User], ranges: Ranges) -> tuple[list[Gpu], list[str]]:
     """Return the GPUs that processes used, and sentences on what is not known of them.
 
-    An ordinal counts per process, as CUDA_VISIBLE_DEVICES says. So two processes use one GPU only if the export says so.
+    CUDA numbers GPUs for each process, as CUDA_VISIBLE_DEVICES says: two use one GPU only if the export says so.
     """
     gpu_of = _mapped(database)
-    known = {user: gpu_of[key] for user in used if (key := (user[0] & _PID, user[1])) in gpu_of}
+    known = {user: gpu_of[key] for user in used if (key := (user[0] & PID, user[1])) in gpu_of}
     is_mapped = len(known) == len(used)
     groups: dict[object, list[User]] = {}
     for user in sorted(used):
@@ -60,12 +59,13 @@ def find_gpus(database: Database, used: Sequence[User], ranges: Ranges) -> tuple
     facts = _facts(database)
     ranks = _ranks(ranges, used)
     gpus = []
-    for place, (key, users) in enumerate(groups.items()):
+    for place, users in enumerate(groups.values()):
         gpu_id = known.get(users[0])
-        ordinal = key if isinstance(key, int) else users[0][1] if len(ordinals) == len(used) else place
+        by_cuda = users[0][1] if len(ordinals) == len(used) else place
+        ordinal = gpu_id if is_mapped and gpu_id is not None else by_cuda
         stats = [*facts.get(gpu_id, ())]
         stats += [Stat(name, StatKind.INT64, number) for name, number in ranks.get(users[0], {}).items()]
-        stats += [Stat("process", StatKind.INT64, user[0] & _PID) for user in users[:1]]
+        stats += [Stat("process", StatKind.INT64, user[0] & PID) for user in users[:1]]
         stats += [Stat("cuda_ordinal", StatKind.INT64, users[0][1])]
         gpus.append(Gpu(ordinal, tuple(users), tuple(stats)))
     notes = []
@@ -79,7 +79,7 @@ def _mapped(database: Database) -> dict[User, int]:
     if not database.has(_ORDINALS, "gpuId", "cudaId", "pid"):
         return {}
     rows = [part.T.tolist() for part in database.integers(database.select(_ORDINALS, ("pid", "cudaId", "gpuId")), 3)]
-    return {(pid & _PID, ordinal): gpu for part in rows for pid, ordinal, gpu in part if NONE not in (pid, gpu)}
+    return {(pid & PID, ordinal): gpu for part in rows for pid, ordinal, gpu in part if NONE not in (pid, gpu)}
 
 
 def _facts(database: Database) -> dict[int | None, tuple[Stat, ...]]:
@@ -99,7 +99,8 @@ def _facts(database: Database) -> dict[int | None, tuple[Stat, ...]]:
                 stats.append(Stat(_NAMES[column], StatKind.STRING, value))
         found[database.checked([number])[0]] = tuple(stats)
     shared = set.intersection(*(set(stats) for stats in found.values())) if found else set()
-    found[None] = tuple(s for s in next(iter(found.values()), ()) if s in shared and s.name not in ("uuid", "bus_location"))
+    first = next(iter(found.values()), ())
+    found[None] = tuple(s for s in first if s in shared and s.name not in ("uuid", "bus_location"))
     return found
 
 

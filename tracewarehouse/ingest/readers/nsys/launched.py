@@ -1,4 +1,4 @@
-"""Makes the planes of GPUs: what their kernels are, the steps in which the host launched them, and their executions."""
+"""Makes the planes of GPUs: what their kernels are, and in which steps the host launched them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from tracewarehouse.ingest.columns.profiler_names import (
     STEP_LINE,
     STREAM_PREFIX,
 )
-from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Int64, Plane, Stat, StatColumn, StatKind
+from tracewarehouse.ingest.columns.records import (
+    EventBatch,
+    EventMetadata,
+    Int32,
+    Int64,
+    Plane,
+    Stat,
+    StatColumn,
+    StatKind,
+)
 from tracewarehouse.ingest.readers.launches import Marks, executions, integer_stat, step_line, steps_of_launches
 from tracewarehouse.ingest.readers.nsys.activities import (
     COPY,
@@ -30,10 +39,10 @@ from tracewarehouse.ingest.readers.nsys.activities import (
 )
 from tracewarehouse.ingest.readers.nsys.database import NONE
 from tracewarehouse.ingest.readers.nsys.gpus import Gpu
-from tracewarehouse.ingest.readers.nsys.ranges import Payload, Ranges, ThreadEvents, process
+from tracewarehouse.ingest.readers.nsys.ranges import PID, Payload, Ranges, ThreadEvents, process
 
 _COPIES = (
-    "?", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD",
+    "Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD",
 )  # fmt: skip
 """The kinds of copies (ENUM_CUDA_MEMCPY_OPER), as PyTorch's profiler writes them; from 11 on of unified memory."""
 _SIDES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
@@ -105,9 +114,9 @@ class Launched:
         start = self._ps(events.start)
         place = np.minimum(marks.start.searchsorted(start), len(marks.start) - 1)
         is_same = (marks.start[place] == start) & (marks.end[place] == start + events.duration * 1000)
-        for i in np.flatnonzero(is_same).tolist():
-            if marks.names[place[i]] == self._ranges.texts[events.text[i]]:
-                numbers[i] = marks.numbers[place[i]]
+        named = [marks.names[place[i]] == self._ranges.texts[events.text[i]] for i in np.flatnonzero(is_same).tolist()]
+        is_same[is_same] = named
+        numbers[is_same] = marks.numbers[place[is_same]]
         return numbers
 
     def dispatched(self, calls: Int64) -> Int64:
@@ -153,10 +162,10 @@ class Launched:
         taken: set[str] = set()
         for key in np.unique(streams).tolist():
             own = np.flatnonzero(streams == key)
-            number = int(a.stream[at[own[0]]])
+            owner, context, number = (int(column[at[own[0]]]) for column in (a.process, a.context, a.stream))
             name = f"{STREAM_PREFIX}{number}"
             if name in taken:
-                name = f"{name} (process {process_id(int(a.process[at[own[0]]]))}, context {int(a.context[at[own[0]]])})"
+                name = f"{name} (process {owner & PID}, context {context})"
             taken.add(name)
             rows = at[own]
             stats = self._event_stats(rows, steps[own], execution[own])
@@ -177,7 +186,7 @@ class Launched:
                 stats.append(integer_stat(name, has, values[has]))
         return stats
 
-    def _metadata(self, at: Int64, plane: Plane) -> Int64:
+    def _metadata(self, at: Int64, plane: Plane) -> Int32:
         """Give a plane the metadata of its events, and return the place of each; one for what is said the same of."""
         columns = [getattr(self._activities, name)[at] for name in _WHAT]
         graph = np.where(self._activities.kind[at] == GRAPH, self._activities.graph[at], NONE)
@@ -201,10 +210,9 @@ class Launched:
 
     def _name(self, kind: int, row: int) -> str:
         a = self._activities
-        source, target = (_SIDES[i] if 0 <= i < len(_SIDES) else "Unknown" for i in (int(a.source[row]), int(a.target[row])))
         if kind == COPY:
-            copy = int(a.copy[row])
-            return f"Memcpy {_COPIES[copy] if 0 <= copy < len(_COPIES) else '?'} ({source} -> {target})"
+            source, target = (_word(_SIDES, int(side[row])) for side in (a.source, a.target))
+            return f"Memcpy {_word(_COPIES, int(a.copy[row]))} ({source} -> {target})"
         if kind == SET:
             return "Memset (Device)"
         if kind == GRAPH:
@@ -233,28 +241,21 @@ class Launched:
         sizes = [int(self._activities.static_memory[row]), int(self._activities.dynamic_memory[row])]
         return NONE if NONE in sizes else sum(sizes)
 
-    def notes(self) -> list[str]:
-        """Return sentences on what the export does not tell of what ran."""
+    def findings(self) -> list[tuple[str, str]]:
+        """Return the flags, each with a sentence, on what the export does not tell of what ran."""
         a = self._activities
-        notes = []
-        if graphs := int((a.kind == GRAPH).sum()):
-            length = int((a.end - a.start)[a.kind == GRAPH].sum())
-            notes.append(
-                f"{graphs} CUDA graphs of {length / 1e6:.3f} ms were recorded as a whole: what their kernels compute "
-                "and send is unknown; record with --cuda-graph-trace=node"
-            )
-        unlinked = int((self._call < 0).sum())
-        if unlinked:
-            length = int((a.end - a.start).sum()) or 1
-            share = int((a.end - a.start)[self._call < 0].sum()) / length
-            notes.append(
-                f"{unlinked} of {len(a.start)} kernels and copies ({share:.1%} of their time) have no launch in the "
-                "file: they belong to no step"
-            )
-        return notes
+        length = a.end - a.start
+        is_graph, is_unlinked = a.kind == GRAPH, self._call < 0
+        found = []
+        if is_graph.any():
+            sentence = f"{int(is_graph.sum()):,} replays, {length[is_graph].sum() / 1e6:.3f} ms, are one op each"
+            found.append(("opaque_graphs", f"{sentence}; record with --cuda-graph-trace=node"))
+        if is_unlinked.any():
+            share = length[is_unlinked].sum() / max(int(length.sum()), 1)
+            sentence = f"{int(is_unlinked.sum()):,} of {len(length):,} ops, {share:.1%} of their time"
+            found.append(("unlinked_ops", f"{sentence}, have no launch in the capture"))
+        return found
 
 
-def process_id(owner: int) -> int:
-    """Return the process id of the system in the number of a process."""
-    return owner & 0xFFFFFF
-
+def _word(words: tuple[str, ...], number: int) -> str:
+    return words[number] if 0 <= number < len(words) else "Unknown"

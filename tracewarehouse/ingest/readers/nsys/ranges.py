@@ -16,8 +16,8 @@ from tracewarehouse.ingest.readers.launches import step_mark
 from tracewarehouse.ingest.readers.nsys.database import NONE, Database
 
 TABLE = "NVTX_EVENTS"
-_COLUMNS = ("globalTid", "start", "end", "eventType", "domainId", "textId")
-_PUSH_POP, _START_END, _MARK, _DOMAIN, _THREAD_NAME = 59, 60, 34, 75, 39
+_COLUMNS = ("globalTid", "start", "end", "eventType", "textId")
+_PUSH_POP, _START_END, _MARK, _THREAD_NAME = 59, 60, 34, 39
 _ARGUMENTS = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
 """What PyTorch's emit_nvtx puts behind the name of an operator."""
 _SIZES = re.compile(r", sizes = (\[.*?\])(?:, \w+ = |\Z)")
@@ -26,6 +26,10 @@ _MODULE = re.compile(r"\{'Module': '([^']*)'")
 _WRAPPED = re.compile(r"FSDP::\w+ \(([\w.]+)\)")
 _OPERATOR = re.compile(r"\w+::|autograd::engine")
 _COLLECTIVE = re.compile(r"nccl:\w|c10d::|nccl[A-Z]")
+
+
+PID = 0xFFFFFF
+"""Bits of the process id of the system in the number of a process."""
 
 
 def process(global_id: int) -> int:
@@ -74,6 +78,8 @@ class ThreadRanges:
 
     def innermost(self, at: Int64) -> Int64:
         """Return the innermost range that is open at each time, -1 for none; shape (k,)."""
+        if not len(self.start):
+            return np.full(len(at), -1, np.int64)
         found: Int64 = self.start.searchsorted(at, side="right") - 1
         while (is_over := (found >= 0) & (self.end[found] <= at)).any():
             found[is_over] = self.parent[found[is_over]]
@@ -173,7 +179,9 @@ class ThreadEvents(NamedTuple):
     text: Int64
 
 
-def read_ranges(database: Database, strings: dict[int, str], ranges: Ranges) -> Iterator[tuple[ThreadEvents, ThreadRanges]]:
+def read_ranges(
+    database: Database, strings: dict[int, str], ranges: Ranges
+) -> Iterator[tuple[ThreadEvents, ThreadRanges]]:
     """Yield the NVTX events of each thread, by globalTid, and fill `ranges`.
 
     A push/pop range belongs to its thread. A start/end range may end on another one, so nothing nests in it; like the
@@ -187,7 +195,7 @@ def read_ranges(database: Database, strings: dict[int, str], ranges: Ranges) -> 
     rows: list[tuple[int, ...]] = []
     thread = NONE
     for values in database.texts(f"{query} ORDER BY 1, 2"):
-        at, start, end, kind, domain, text_id = database.checked(values[: len(_COLUMNS)])
+        at, start, end, kind, text_id = database.checked(values[: len(_COLUMNS)])
         own = dict(zip(extra, values[len(_COLUMNS) :], strict=True))
         text = own.get("text")
         text = text if isinstance(text, str) else strings.get(text_id, "")
@@ -214,9 +222,7 @@ def read_ranges(database: Database, strings: dict[int, str], ranges: Ranges) -> 
         yield _thread(thread, rows, ranges)
 
 
-def _thread(
-    thread: int, rows: Sequence[tuple[int, ...]], ranges: Ranges
-) -> tuple[ThreadEvents, ThreadRanges]:
+def _thread(thread: int, rows: Sequence[tuple[int, ...]], ranges: Ranges) -> tuple[ThreadEvents, ThreadRanges]:
     start, end, text, payload, is_nested = np.array(rows, np.int64).T
     at = np.flatnonzero(is_nested)
     nested = ranges.nested(start[at], end[at], text[at], payload[at])

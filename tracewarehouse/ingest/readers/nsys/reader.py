@@ -88,7 +88,8 @@ class NsysTrace(Trace):
         host = self._host_plane(threads, calls, launched, strings, ranges, names)
         self.planes = [*planes, *([host] if host.lines else []), self._task_plane()]
         self.hostnames = _hostnames(database)
-        self.warnings = [*notes, *launched.notes()]
+        self.warnings = notes
+        self.findings = launched.findings()
 
     @property
     def digest(self) -> str:
@@ -143,10 +144,9 @@ class NsysTrace(Trace):
             devices = launched.dispatched(at)
             has = np.flatnonzero(devices >= 0)
             stats.append(integer_stat("device_ordinal", has + first, devices[has]))
+            stats.append(integer_stat("run_id", has + first, at[has]))
             kind, start, duration = (np.concatenate(c) for c in zip(*columns, strict=True))
-            batch = EventBatch(
-                kind, (start - self._zero_ns) * 1000, duration * 1000, [s for s in stats if len(s.rows)]
-            )
+            batch = EventBatch(kind, (start - self._zero_ns) * 1000, duration * 1000, [s for s in stats if len(s.rows)])
             tid = thread & 0xFFFFFF
             name = names.get(thread, "thread")
             self._add(plane, [(f"{name} {tid}", tid, batch)])
@@ -273,4 +273,3 @@ def profile_window(path: Path) -> Window | None:
     """Return start and end of the session in Unix time; None if the export does not state them."""
     start, stop = _window(Database(CaptureFile(path)), 0)
     return None if start is None or stop is None else (start, stop)
-
