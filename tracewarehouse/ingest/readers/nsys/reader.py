@@ -23,7 +23,7 @@ from tracewarehouse.ingest.columns.profiler_names import (
     TASK_PLANE,
 )
 from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Line, Plane, Stat, StatKind, Trace
-from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.launches import integer_stat
 from tracewarehouse.ingest.readers.nsys.activities import Activities, Calls, read_activities, read_calls
@@ -270,6 +270,9 @@ def open_file(file: CaptureFile) -> NsysTrace:
 
 
 def profile_window(path: Path) -> Window | None:
-    """Return start and end of the session in Unix time; None if the export does not state them."""
-    start, stop = _window(Database(CaptureFile(path)), 0)
+    """Return start and end of the session in Unix time; None if the export does not state them, or is damaged."""
+    try:
+        start, stop = _window(Database(CaptureFile(path)), 0)
+    except CaptureError:
+        return None
     return None if start is None or stop is None else (start, stop)
