@@ -29,7 +29,10 @@ _CUDA_CLASSES = (0, 1, NONE)
 class Activities(Columns):
     """What ran on all devices, by start; columns of shape (n,), NONE where not known. Times are in ns.
 
-    `name` and `full_name` are ids of strings, `copy` and the sides are NVIDIA's kinds of copies and of memory.
+    Attributes:
+        name: id of the name of a kernel, with its arguments; of a graph its own id.
+        first, second, third: of a kernel its grid, its block with registers, and its shared memory, see `kernel_sizes`;
+            of a copy NVIDIA's kinds of the copy, of the memory it reads and of that it writes.
     """
 
     kind: Int64
@@ -42,21 +45,11 @@ class Activities(Columns):
     correlation: Int64
     graph_node: Int64
     graph: Int64
-    name: Int64
-    full_name: Int64
-    grid_x: Int64
-    grid_y: Int64
-    grid_z: Int64
-    block_x: Int64
-    block_y: Int64
-    block_z: Int64
-    registers: Int64
-    static_memory: Int64
-    dynamic_memory: Int64
     bytes: Int64
-    copy: Int64
-    source: Int64
-    target: Int64
+    name: Int64
+    first: Int64
+    second: Int64
+    third: Int64
 
     def at(self, rows: Int64) -> Activities:
         """Return some of the rows."""
@@ -68,11 +61,25 @@ class Activities(Columns):
         return packed([self.process, self.correlation])
 
 
-_COLUMNS = (
-    "start", "end", "globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphNodeId", "graphId",
-    "shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread",
-    "staticSharedMemory", "dynamicSharedMemory", "bytes", "copyKind", "srcKind", "dstKind",
-)  # fmt: skip
+_COLUMNS = ("start", "end", "globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphNodeId", "graphId")
+_GRID = "gridX << 32 | gridY << 16 | gridZ"
+_BLOCK = "blockX << 40 | blockY << 28 | blockZ << 20 | registersPerThread"
+_MEMORY = "staticSharedMemory + dynamicSharedMemory"
+_OWN: dict[int, tuple[str, ...]] = {
+    KERNEL: ("bytes", "demangledName", _GRID, _BLOCK, _MEMORY),
+    COPY: ("bytes", "shortName", "copyKind", "srcKind", "dstKind"),
+    SET: ("bytes", "shortName", "copyKind", "srcKind", "dstKind"),
+    GRAPH: ("bytes", "graphId", "copyKind", "srcKind", "dstKind"),
+}
+"""The last five columns of `Activities`; SQLite joins several of the table, since each number read costs time."""
+
+
+def kernel_sizes(first: int, second: int, third: int) -> tuple[list[int], list[int], int, int]:
+    """Return grid, block, registers per thread and bytes of shared memory of a kernel; empty and NONE if unknown."""
+    grid = [] if first == NONE else [first >> 32, first >> 16 & 0xFFFF, first & 0xFFFF]
+    if second == NONE:
+        return grid, [], NONE, third
+    return grid, [second >> 40, second >> 28 & 0xFFF, second >> 20 & 0xFF], second & 0xFFFFF, third
 
 
 def read_activities(database: Database) -> Activities:
@@ -81,17 +88,15 @@ def read_activities(database: Database) -> Activities:
     Raises:
         MalformedError: the database is damaged.
     """
-    queries = [
-        database.select(table, _COLUMNS).replace("SELECT ", f"SELECT {kind}, ", 1)
-        for kind, table in _TABLES.items()
-        if database.has(table, *_NEEDED)
-    ]
-    if not queries:
-        return Activities(*np.zeros((len(_COLUMNS) + 1, 0), np.int64))
-    parts = list(database.integers(f"{' UNION ALL '.join(queries)} ORDER BY 2, 3, 4", len(_COLUMNS) + 1))
-    if not parts:
-        return Activities(*np.zeros((len(_COLUMNS) + 1, 0), np.int64))
-    found = Activities(*np.concatenate(parts, axis=1))
+    width = len(_COLUMNS) + 1 + len(_OWN[KERNEL])
+    parts = [np.zeros((width, 0), np.int64)]
+    for kind, table in _TABLES.items():
+        if database.has(table, *_NEEDED):
+            columns = (str(kind), *_COLUMNS, *_OWN[kind])
+            parts += database.integers(database.select(table, columns), width)
+    rows = np.concatenate(parts, axis=1)
+    del parts
+    found = Activities(*rows[:, np.lexsort((rows[3], rows[2], rows[1]))])
     np.right_shift(found.process, 24, out=found.process)
     is_graph = found.kind == GRAPH
     if is_graph.any():
@@ -99,6 +104,15 @@ def read_activities(database: Database) -> Activities:
         key = found.launch_key
         return found.at(np.flatnonzero(~(is_graph & np.isin(key, key[of_kernels]))))
     return found
+
+
+def short_names(database: Database) -> dict[int, int]:
+    """Return the id of the short name of a kernel by that of its name with arguments."""
+    table = _TABLES[KERNEL]
+    if not database.has(table, "shortName", "demangledName"):
+        return {}
+    query = f'SELECT DISTINCT demangledName, shortName FROM "{table}" WHERE shortName IS NOT NULL'  # noqa: S608
+    return {full: short for part in database.integers(query, 2) for full, short in part.T.tolist()}
 
 
 @dataclass(frozen=True)

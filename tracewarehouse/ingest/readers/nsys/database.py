@@ -8,11 +8,13 @@ point to each other, so that few bytes hold any number of rows.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,6 +31,7 @@ NONE = -(1 << 63)
 _STEPS = 1_000_000
 _STEPS_PER_BYTE = 20
 _FREE_STEPS = 10 * _STEPS
+_NAME = re.compile(r"[A-Za-z]\w*")
 _LONGEST = 16 << 20
 """Most bytes of one value or row."""
 
@@ -78,11 +81,11 @@ class Database:
         """Return whether there is a table of this name that has all these columns."""
         return table in self._columns and self._columns[table].issuperset(columns)
 
-    def select(self, table: str, columns: Sequence[str], where: str = "TRUE") -> str:
-        """Return the query of some columns of a table; NULL, and a column that it lacks, is NONE."""
+    def select(self, table: str, columns: Sequence[str]) -> str:
+        """Return the query of columns of a table, or of what follows from several; NULL is NONE, and so is a lack."""
         known = self._columns[table]
-        taken = [f"COALESCE({_quoted(c)}, {NONE})" if c in known else str(NONE) for c in columns]
-        return f"SELECT {', '.join(taken)} FROM {_quoted(table)} WHERE {where}"  # noqa: S608  names of this package
+        taken = [f"COALESCE({c}, {NONE})" if known.issuperset(_NAME.findall(c)) else str(NONE) for c in columns]
+        return f"SELECT {', '.join(taken)} FROM {_quoted(table)}"  # noqa: S608  names of this package
 
     def integers(self, query: str, width: int) -> Iterator[Int64]:
         """Yield the rows of a query of `width` integers, as arrays of shape (width, k).
@@ -92,7 +95,7 @@ class Database:
         """
         for rows in self._rows(query):
             try:
-                flat = np.fromiter((value for row in rows for value in row), np.int64, len(rows) * width)
+                flat = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * width)
             except (TypeError, ValueError, OverflowError):
                 raise self._wrong(next(v for row in rows for v in row if not isinstance(v, int))) from None
             yield flat.reshape(-1, width).T

@@ -35,6 +35,7 @@ from tracewarehouse.ingest.readers.nsys.activities import (
     SET,
     Activities,
     Calls,
+    kernel_sizes,
     launching_calls,
 )
 from tracewarehouse.ingest.readers.nsys.database import NONE
@@ -49,10 +50,7 @@ _SIDES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "
 """The kinds of memory (ENUM_CUDA_MEM_KIND)."""
 _STATS = (("correlation", "correlation"), ("bytes", "bytes"), ("graph node id", "graph_node"), ("graph id", "graph"))
 """Stats of events, as PyTorch's profiler calls them, and the columns that have them."""
-_WHAT = (
-    "kind", "name", "full_name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers",
-    "static_memory", "dynamic_memory", "copy", "source", "target",
-)  # fmt: skip
+_WHAT = ("kind", "name", "first", "second", "third")
 """Columns that tell instructions apart, with what is said of their launch."""
 _Lines = list[tuple[str, int, EventBatch]]
 
@@ -65,12 +63,20 @@ class Launched:
         calls: the calls of the host, with the NVTX ranges around them.
         ranges: the NVTX ranges.
         strings: texts by id.
+        short: ids of the short names of kernels, by those of their names.
         zero_ns: the time from which times count.
     """
 
     def __init__(
-        self, activities: Activities, calls: Calls, ranges: Ranges, strings: dict[int, str], zero_ns: int
+        self,
+        activities: Activities,
+        calls: Calls,
+        ranges: Ranges,
+        strings: dict[int, str],
+        short: dict[int, int],
+        zero_ns: int,
     ) -> None:
+        self._short = short
         self._activities, self._calls, self._ranges, self._strings = activities, calls, ranges, strings
         self._zero_ns = zero_ns
         self._call = launching_calls(activities, calls)
@@ -189,8 +195,7 @@ class Launched:
     def _metadata(self, at: Int64, plane: Plane) -> Int32:
         """Give a plane the metadata of its events, and return the place of each; one for what is said the same of."""
         columns = [getattr(self._activities, name)[at] for name in _WHAT]
-        graph = np.where(self._activities.kind[at] == GRAPH, self._activities.graph[at], NONE)
-        columns += [graph, self._context[at], self._payload_codes(at), self._activities.process[at]]
+        columns += [self._context[at], self._payload_codes(at)]
         _, first, place = np.unique(packed(columns), return_index=True, return_inverse=True)
         plane.event_metadata = [self._named(int(row)) for row in at[first].tolist()]
         return place.astype(np.int32)
@@ -211,35 +216,32 @@ class Launched:
     def _name(self, kind: int, row: int) -> str:
         a = self._activities
         if kind == COPY:
-            source, target = (_word(_SIDES, int(side[row])) for side in (a.source, a.target))
-            return f"Memcpy {_word(_COPIES, int(a.copy[row]))} ({source} -> {target})"
+            source, target = (_word(_SIDES, int(side[row])) for side in (a.second, a.third))
+            return f"Memcpy {_word(_COPIES, int(a.first[row]))} ({source} -> {target})"
         if kind == SET:
             return "Memset (Device)"
+        name = int(a.name[row])
         if kind == GRAPH:
-            return f"CUDA graph {int(a.graph[row])}"
-        return self._strings.get(int(a.name[row])) or self._strings.get(int(a.full_name[row])) or "(unnamed kernel)"
+            return f"CUDA graph {name}"
+        return self._strings.get(self._short.get(name, name)) or "(unnamed kernel)"
 
     def _said(self, kind: int, row: int) -> Iterator[Stat]:
         a = self._activities
         context = self._ranges.contexts[int(self._context[row])]
         said = {"tf_op": context.op_name, "Input Dims": context.sizes, "annotation": context.annotation}
+        numbers: dict[str, int] = {}
         if kind == KERNEL:
-            for name in ("grid", "block"):
-                size = [int(getattr(a, f"{name}_{axis}")[row]) for axis in "xyz"]
-                said[name] = json.dumps(size) if NONE not in size else ""
-            full = self._strings.get(int(a.full_name[row]), "")
+            grid, block, registers, memory = kernel_sizes(int(a.first[row]), int(a.second[row]), int(a.third[row]))
+            said |= {"grid": json.dumps(grid) if grid else "", "block": json.dumps(block) if block else ""}
+            full = self._strings.get(int(a.name[row]), "")
             said["demangled name"] = full if full != self._name(kind, row) else ""
+            numbers = {"registers per thread": registers, "shared memory": memory}
         yield from (Stat(name, StatKind.STRING, text) for name, text in said.items() if text)
-        numbers = {"registers per thread": int(a.registers[row]), "shared memory": self._shared_memory(row)}
         if (number := int(self._payload[row])) >= 0:
             payload = self._ranges.payloads[number]
             numbers["message_bytes"] = NONE if payload.message_bytes is None else payload.message_bytes
             numbers["Group size"] = self._sizes.get((int(a.process[row]), payload.communicator)) or NONE
         yield from (Stat(name, StatKind.INT64, n) for name, n in numbers.items() if n != NONE)
-
-    def _shared_memory(self, row: int) -> int:
-        sizes = [int(self._activities.static_memory[row]), int(self._activities.dynamic_memory[row])]
-        return NONE if NONE in sizes else sum(sizes)
 
     def findings(self) -> list[tuple[str, str]]:
         """Return the flags, each with a sentence, on what the export does not tell of what ran."""

@@ -26,7 +26,7 @@ from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Lin
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.launches import integer_stat
-from tracewarehouse.ingest.readers.nsys.activities import Activities, Calls, read_activities, read_calls
+from tracewarehouse.ingest.readers.nsys.activities import Activities, Calls, read_activities, read_calls, short_names
 from tracewarehouse.ingest.readers.nsys.database import NONE, ROWS, Database
 from tracewarehouse.ingest.readers.nsys.gpus import Gpu, find_gpus
 from tracewarehouse.ingest.readers.nsys.launched import Launched
@@ -77,7 +77,7 @@ class NsysTrace(Trace):
         self._batches: list[EventBatch] = []
         used = sorted({*zip(activities.process.tolist(), activities.device.tolist(), strict=True)})
         gpus, notes = find_gpus(database, used, ranges)
-        launched = Launched(activities, calls, ranges, strings, self._zero_ns)
+        launched = Launched(activities, calls, ranges, strings, short_names(database), self._zero_ns)
         planes = []
         for gpu in gpus:
             plane, lines = launched.plane(gpu)
