@@ -225,8 +225,8 @@ def test_h200(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:
         '"displayTimeUnit": "ms"',  # a tool has dropped both; the operators tell
     ],
 )
-def test_a_kineto_trace_is_named_as_one(tmp_path: Path, members: str) -> None:
-    """Two events as torch.profiler exports them; nothing of it says that only the host was profiled."""
+def test_a_kineto_trace_is_known_by_its_content(tmp_path: Path, tables_in: Any, members: str) -> None:
+    """Two events as torch.profiler exports them, under the name of a Chrome trace."""
     path = tmp_path / "rank0.trace.json"
     path.write_text(
         f"{{{members},"
@@ -236,9 +236,10 @@ def test_a_kineto_trace_is_named_as_one(tmp_path: Path, members: str) -> None:
         ], "traceName": "rank0.trace.json"}"""
     )
     result = ingest_one(path, tmp_path / "warehouse")
-    assert "foreign_profiler" in result.entry.flags
-    assert "no_device_events" not in result.entry.flags
-    assert any("PyTorch (Kineto)" in note and "collectives" in note for note in result.notes)
+    assert result.entry.flags == ["unlinked_ops"]
+    tables = tables_in(tmp_path / "warehouse")
+    assert tables("SELECT format, backend, device_count FROM runs") == [("kineto", "gpu", 1)]
+    assert tables("SELECT line, start_ps, duration_ps FROM ops") == [("Stream #7", 2_000_000, 2_000_000)]
 
 
 def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from tracewarehouse.ingest.columns.batches import integers
 from tracewarehouse.ingest.columns.profiler_names import LAUNCH_EXECUTION, LAUNCH_STEP
 from tracewarehouse.ingest.columns.records import OUTSIDE, PHASES, EventBatch, Int32, Int64, Plane
-from tracewarehouse.ingest.readers.launches import step_mark
+from tracewarehouse.ingest.readers.launches import StepMark, step_mark
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Step:
     start_ps: int
     end_ps: int
     source: str
+    batch: StepMark | None = None
+    """What its mark says of its batch, if it does."""
 
     @property
     def is_marked(self) -> bool:
@@ -220,8 +222,9 @@ def steps_launched(names: Sequence[str], start: Int64, end: Int64, numbers: Sequ
     """Return the steps of which a reader knows the launches: windows on the device, under the names of their marks."""
     steps = []
     for name, low, high, number in zip(names, start.tolist(), end.tolist(), numbers, strict=True):
-        phase = named_phase(name)
-        steps.append(Step(number or 0, phase, phase or name, low, high, "launches"))
+        phase, mark = named_phase(name), step_mark(name)
+        batch = mark if mark and mark.has_batch else None
+        steps.append(Step(number or 0, phase, phase or name, low, high, "launches", batch))
     return steps
 
 

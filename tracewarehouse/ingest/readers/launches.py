@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.profiler_names import KERNEL_CLASSES, STEP_MARKS
 from tracewarehouse.ingest.columns.keys import Integers
 from tracewarehouse.ingest.columns.nesting import Flags
+from tracewarehouse.ingest.columns.profiler_names import KERNEL_CLASSES, STEP_MARKS
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, StatColumn, StatKind
 
 _MARKS = [re.compile(pattern) for pattern in STEP_MARKS]
@@ -50,6 +50,13 @@ class StepMark:
     def has_batch(self) -> bool:
         """Whether the mark tells the batch of its step."""
         return self.requests is not None
+
+    @property
+    def scheduled_tokens(self) -> int | None:
+        """All tokens of the batch."""
+        if self.prefill_tokens is None or self.decode_tokens is None:
+            return None
+        return self.prefill_tokens + self.decode_tokens
 
 
 @lru_cache(maxsize=1 << 12)

@@ -57,15 +57,9 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Members(msgspec.Struct, gc=False, rename="camel"):
-    """The members of a trace that are read, as JSON; a million others must not become objects.
-
-    Only Kineto writes the last two, and a tool may have dropped one.
-    """
+    """The members of a trace that are read, as JSON; a million others must not become objects."""
 
     trace_events: msgspec.Raw = NOTHING
-    base_time_nanoseconds: msgspec.Raw = NOTHING
-    schema_version: msgspec.Raw = NOTHING
-    device_properties: msgspec.Raw = NOTHING
 
 
 class _Metadata(msgspec.Struct, gc=False, frozen=True, rename="camel"):

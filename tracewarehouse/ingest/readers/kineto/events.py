@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK
 from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
@@ -59,6 +60,8 @@ FAMILIES = {
     "cuda_sync": Family.ON_STREAM,
 }
 """The family of each category; early versions have other names."""
+_LACKING = "BECbe"
+"""Phases of events with a duration or a value, which Kineto does not write."""
 SPAN = "Trace"
 """Category of the event that is the profiler's own window."""
 
@@ -150,8 +153,8 @@ class Table:
         start: picoseconds since `origin_us`.
         duration: picoseconds.
         link: correlation of a launch and of a device's event, sequence number of an operator; 0 if unknown.
-        detail: of an operator the number of its inputs in `inputs`, of a device's event that of its launch in
-            `shapes`; 0 for none.
+        detail: of an operator and a collective's mark the number of its inputs in `inputs`, of a device's event that of
+            its launch in `shapes`; 0 for none.
         message: number in `messages` of what a collective moves, by row; rows without one are absent.
         instance: sequence number of a collective, by row.
         bytes: bytes of copies and sets, by row.
@@ -185,8 +188,8 @@ class Table:
                 kept.append(e)
             elif e.ph == "M":
                 self._name(e)
-            elif e.ph not in "sft":
-                self.counted["instant events and counters, left out"] += e.ph != ""
+            elif e.ph in _LACKING:
+                self.counted[f"events of phase {e.ph}, left out"] += 1
         if not kept:
             return
         if self.origin_us is None:
@@ -221,6 +224,8 @@ class Table:
                     detail[i] = self.inputs.setdefault(key, len(self.inputs))
                 if args.forward_thread and args.sequence is not None:
                     self.backward.append(first_row + i)
+            elif f == Family.ANNOTATION and args.dims and COLLECTIVE_MARK.match(e.name):
+                detail[i] = self.inputs.setdefault((bytes(args.dims), bytes(args.types)), len(self.inputs))
         if len(lines) > MOST_LINES:
             raise MalformedError(
                 f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"

@@ -21,8 +21,10 @@ from tracewarehouse.ingest.columns.profiler_names import (
     CPU_PLANE,
     PROFILE_START,
     PROFILE_STOP,
+    RANK,
     STREAM_PREFIX,
     TASK_PLANE,
+    WORLD_SIZE,
 )
 from tracewarehouse.ingest.columns.records import (
     EventBatch,
@@ -41,6 +43,7 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.kineto.devices import Gpu, GpuPlanes, device_facts
 from tracewarehouse.ingest.readers.kineto.events import Family, Table, decode_events
 from tracewarehouse.ingest.readers.kineto.links import link
+from tracewarehouse.ingest.readers.kineto.ranks import only_process_group, rank_in_name
 from tracewarehouse.ingest.readers.launches import integer_stat
 
 _FROM_1970_US = 10**15
@@ -99,6 +102,8 @@ class KinetoTrace(Trace):
         stated = _read(members.distributed_info)
         self.distributed: dict[str, Any] = stated if isinstance(stated, dict) else {}
         self.rank, self.world_size = _count(self.distributed.get("rank")), _count(self.distributed.get("world_size"))
+        if self.rank is None:
+            self.rank = rank_in_name(file.path.name)
         self._is_rocm = bool(members.hip_runtime_version or members.roctracer_version)
         properties = _read(members.device_properties)
         self._properties = [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
@@ -107,9 +112,10 @@ class KinetoTrace(Trace):
         self._order = np.argsort(table.line, kind="stable")
         self._edges = table.line[self._order].searchsorted(np.arange(len(self._keys) + 1))
         self._links = link(table)
-        self._gpus = GpuPlanes(table, self._links, self._names)
+        self._gpus = GpuPlanes(table, self._links, self._names, only_process_group(self.distributed))
         self._of_plane: dict[str, Gpu] = {}
         self.planes = [*self._make_planes(), *self._task_plane(bytes(members.base_time_nanoseconds), zero_ps)]
+        self.findings = list(self._unlinked())
         self.warnings = [f"{count} {what}" for what, count in sorted(table.counted.items()) if count]
         if not document.is_ended:
             self.warnings.append("the array of events has no end; the trace may be truncated")
@@ -133,6 +139,16 @@ class KinetoTrace(Trace):
                 metadata = self._host_metadata[self._table.name[rows]]
                 yield EventBatch(metadata, self._table.start[rows], self._table.duration[rows], self._host_stats(rows))
 
+    def _unlinked(self) -> Iterator[tuple[str, str]]:
+        """Yield a flag if some work of the devices has no launch in the file."""
+        lacking = self._links.rows[self._links.launch < 0]
+        if not len(lacking):
+            return
+        time = self._table.duration
+        share = int(time[lacking].sum()) / max(int(time[self._links.rows].sum()), 1)
+        what = f"{len(lacking)} of {len(self._links.rows)} kernels, copies and sets have no launch in the file"
+        yield "unlinked_ops", f"{what}, {share:.0%} of their time"
+
     def _make_planes(self) -> list[Plane]:
         table = self._table
         devices: dict[Any, list[int]] = {}
@@ -153,6 +169,8 @@ class KinetoTrace(Trace):
         for place, device in enumerate(sorted(devices, key=lambda d: (isinstance(d, str), d or 0))):
             ordinal = device if isinstance(device, int) and 0 <= device < 1 << 16 and not self._is_rocm else place
             facts = list(device_facts(device, self._properties, is_rocm=self._is_rocm))
+            job = (RANK, self.rank), (WORLD_SIZE, self.world_size)
+            facts += [Stat(name, StatKind.INT64, value) for name, value in job if value is not None]
             lines = [self._line(code, STREAM_PREFIX) for code in devices[device]]
             lines += [self._line(code, "Annotations #") for code in notes.get(device, ())]
             streams, others = np.array(devices[device]), np.array(notes.get(device, ()), np.int64)
