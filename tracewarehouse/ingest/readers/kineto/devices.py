@@ -165,7 +165,7 @@ class GpuPlanes:
         message[having] = [table.message[row] for row in rows[having].tolist()]
         operator = links.operator[at]
         inputs = np.where(operator >= 0, table.detail[operator], 0)
-        columns = [table.name[rows], links.op_name[at], inputs, message, links.annotation[at]]
+        columns: list[Integers] = [table.name[rows], links.op_name[at], inputs, message, links.annotation[at]]
         _, first, which = np.unique(packed(columns), return_index=True, return_inverse=True)
         self.metadata[at] = which
         of_inputs, messages = list(table.inputs), list(table.messages)

@@ -238,17 +238,18 @@ class Table:
 
     def finish(self) -> None:
         """Join the pieces; nothing can be added afterwards."""
-        empty = [np.zeros(0, t) for t in (np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32)]
-        columns = [np.concatenate(c) for c in zip(*self._parts, strict=True)] if self._parts else empty
-        self._parts.clear()
-        self.family: Int8
-        self.name: Int32
-        self.line: Int32
-        self.start: Int64
-        self.duration: Int64
-        self.link: Int64
-        self.detail: Int32
-        self.family, self.name, self.line, self.start, self.duration, self.link, self.detail = columns
+        parts, self._parts = self._parts, []
+        types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32
+        columns: list[npt.NDArray[Any]] = [
+            np.concatenate([np.zeros(0, dtype), *(p[i] for p in parts)]) for i, dtype in enumerate(types)
+        ]
+        self.family: Int8 = columns[0]
+        self.name: Int32 = columns[1]
+        self.line: Int32 = columns[2]
+        self.start: Int64 = columns[3]
+        self.duration: Int64 = columns[4]
+        self.link: Int64 = columns[5]
+        self.detail: Int32 = columns[6]
         self.end: Int64 = self.start + self.duration
 
     def shift_to_start(self) -> int:
