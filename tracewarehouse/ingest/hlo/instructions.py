@@ -22,6 +22,8 @@ from tracewarehouse.ingest.readers.launches import kernel_class
 MOST_MEMBERS = 1 << 20
 """Most members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
 _INT64_MAX = (1 << 63) - 1
+_PARTS = {"attention": "attn", "moe": "moe", "norm": "norm"}
+"""Parts of a model by what a kernel computes."""
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
 
@@ -120,7 +122,9 @@ class Instructions:
         stats = {s.name: s for s in metadata.stats}
         row = InstructionRow(metadata.name, kernel=metadata.name, op_name=_string(stats.get("tf_op")))
         row.stats = [s for s in metadata.stats if s.name != "tf_op"]
-        row.category = _category_of_kernel(row) or kernel_class(metadata.name)
+        computes = kernel_class(metadata.name)
+        row.category = _category_of_kernel(row) or computes
+        row.kernel_part = _PARTS.get(computes or "")
         return self._keep(metadata, ("kernel", metadata.name, metadata.stats), row)
 
     def _add_event_metadata(self, metadata: EventMetadata, modules: HloModules) -> int:
