@@ -189,6 +189,12 @@ class TestMessage:
         found = stated_collective("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", payload)
         assert found is not None and (found.message_bytes, found.group_size) == (32768, 2)
 
+    def test_a_payload_of_a_gather_counts_the_part_of_one_rank(self) -> None:
+        found = stated_collective("ncclDevKernel_AllGather_RING_LL", {"message_bytes": 100, "Group size": 8})
+        assert found is not None and found.message_bytes == 800
+        found = stated_collective("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", {"message_bytes": 100})
+        assert found is not None and found.message_bytes is None
+
     def test_absurd_sizes_are_unknown(self) -> None:
         assert of(Collective_name="allreduce", In_msg_nelems=1 << 60, dtype="Double").message_bytes is None
         assert of(Collective_name="allreduce", In_msg_nelems="-5", dtype="Double").message_bytes is None

@@ -73,6 +73,11 @@ PREDICTED_STATS = {
 }
 """Stats of predicted device events, and the columns of main.ops that hold them."""
 
+RANK, WORLD_SIZE = "rank", "world_size"
+"""Stats of a GPU's plane: the rank of the process that used it, and how many ranks its job has."""
+SEQUENCE = "Seq"
+"""Stat of a GPU's collective: its number in its process group, the same on all ranks."""
+
 EXECUTE = "PjRtCpuExecutable::Execute"
 """An execution of a program on virtual CPU devices; below it are those of its threads."""
 EXECUTE_SHARDED = "PjRtCpuExecutable::ExecuteSharded"

@@ -13,6 +13,8 @@ from tracewarehouse.ingest.columns.profiler_names import (
     LAUNCH_LINE,
     MODULE_LINE,
     OP_LINE,
+    RANK,
+    SEQUENCE,
     STEP_LINE,
     STREAM_PREFIX,
     device_plane,
@@ -76,12 +78,23 @@ class HostSurvey:
         planes = self.host.trace.planes
         return [(planes[i], p) for i, p in self.planes.items() if p.device.backend == "tpu" and not p.is_sparse_core]
 
+    @property
+    def ranks(self) -> list[tuple[Plane, DevicePlane]]:
+        """The planes of GPUs that a rank of a job used; the metadata of their events tell their collectives."""
+        planes = self.host.trace.planes
+        return [(planes[i], p) for i, p in self.planes.items() if any(s.name == RANK for s in planes[i].stats)]
+
     def op_lines(self, plane: Plane) -> Iterator[Iterator[EventBatch]]:
-        """Yield the events of each op line of a TPU, on the run's clock and without stats."""
+        """Yield the events of each op line of a TPU or GPU, on the run's clock, with the numbers of collectives."""
         for line in plane.lines:
-            if line.name == OP_LINE:
+            if line.name == OP_LINE or line.name.startswith(STREAM_PREFIX):
                 yield (
-                    EventBatch(b.metadata, b.start_ps + self.host.clock_offset_ps, b.duration_ps)
+                    EventBatch(
+                        b.metadata,
+                        b.start_ps + self.host.clock_offset_ps,
+                        b.duration_ps,
+                        [s for s in b.stats if s.name == SEQUENCE],
+                    )
                     for b in self.host.trace.batches(plane, line)
                 )
 

@@ -208,8 +208,15 @@ class RunSurvey:
     def clocks(self) -> dict[int, int]:
         """A number for each device, equal for those whose times can be compared: of one host, or of aligned hosts."""
         uncertain = {f.host for f in self.flags if f.name == "clock_uncertain"}
-        checked = {s.host.index for s in self.hosts if s.host.is_aligned and s.host.name not in uncertain}
-        return {d.device_id: -1 if s.host.index in checked else s.host.index for s in self.hosts for d in s.devices}
+        checked = [s.host for s in self.hosts if s.host.is_aligned and s.host.name not in uncertain]
+        of_host = {h.index: -1 - (h.clock_reference or 0) for h in checked}
+        return {d.device_id: of_host.get(s.host.index, s.host.index) for s in self.hosts for d in s.devices}
+
+    @property
+    def doubted_clocks(self) -> frozenset[int]:
+        """The devices of hosts whose clocks shared collectives contradict."""
+        uncertain = {f.host for f in self.flags if f.name == "clock_uncertain"}
+        return frozenset(d.device_id for s in self.hosts if s.host.name in uncertain for d in s.devices)
 
     def groups(self) -> CollectiveGroups:
         """The groups of the instructions that have been numbered so far."""

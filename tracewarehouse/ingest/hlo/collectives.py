@@ -15,6 +15,9 @@ KINDS = frozenset({
 })  # fmt: skip
 """HLO opcodes that move data between devices, without -start and -done. HLO `broadcast` is local."""
 
+SYNCHRONISING = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
+"""Kinds in which every rank needs data of every other; a permute's source may end long before its target."""
+
 DCN = "dcn"
 """The data center network, which connects slices."""
 DCN_KINDS = {

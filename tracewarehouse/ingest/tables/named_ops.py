@@ -26,7 +26,7 @@ from tracewarehouse.ingest.devices.cpu_threads import CpuExecutions, CpuLine
 from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run, Timeline
-from tracewarehouse.ingest.hlo.instructions import Instructions
+from tracewarehouse.ingest.hlo.instructions import UNNAMED, Instructions
 from tracewarehouse.ingest.hlo.modules import HloModules
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
@@ -37,7 +37,6 @@ from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines, leaf_time
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpColumns
 from tracewarehouse.ingest.tables.stats import unheld
 
-_UNNAMED = EventMetadata("(unnamed)")
 _COMPUTE = OP_CLASSES.index("compute")
 
 
@@ -212,10 +211,10 @@ class NamedOpWriter:
         _, first, inverse = np.unique(packed(columns), return_index=True, return_inverse=True)
         ids = []
         for m, o, h, p, has in zip(*(c[first].tolist() for c in columns), strict=True):
-            metadata = plane.event_metadata[m] if m >= 0 else _UNNAMED
+            metadata = plane.event_metadata[m] if m >= 0 else UNNAMED
             event, hlo_text = _named(metadata)
             if o < 0:
-                ids.append(self._instructions.add_kernel(metadata))
+                ids.append(self._instructions.add_kernel(metadata, plane))
             else:
                 name = modules[h] if h >= 0 else None
                 number = p % (1 << 64) if has else None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps
+from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps, sequences
 from tracewarehouse.ingest.columns.batches import chunks, codes, integers
 from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.profiler_names import (
@@ -264,7 +264,8 @@ class OpWriter:
     ) -> None:
         instruction, start = events.instruction_id[at], events.start_ps[at]
         if line.is_op_line:
-            where = events.execution[at], events.phase[at], events.step[at], iteration[at]
+            sequence = sequences(events.stats, len(end))[at]
+            where = events.execution[at], events.phase[at], events.step[at], iteration[at], sequence
             self._executions.add_ops(
                 device_id, line.host, CollectiveOps(event_id[at], instruction, start, end[at], *where)
             )

@@ -16,6 +16,7 @@ from tracewarehouse.ingest.columns.profiler_names import (
     LAUNCH_LINE,
     LAUNCH_STEP,
     STEP_LINE,
+    collective_kind,
 )
 from tracewarehouse.ingest.columns.records import (
     EventBatch,
@@ -70,10 +71,15 @@ class GpuPlanes:
         table: the events.
         links: what launched those of devices.
         names: names by number.
+        process_group: the job's only process group, under the names of a collective's arguments; empty if it has
+            several.
     """
 
-    def __init__(self, table: Table, links: Links, names: Sequence[str]) -> None:
+    def __init__(
+        self, table: Table, links: Links, names: Sequence[str], process_group: Mapping[str, str] | None = None
+    ) -> None:
         self._table, self._links, self._names = table, links, names
+        self._process_group = dict(process_group or {})
         rows = table.rows(Family.ANNOTATION)
         is_mark = np.array([step_mark(n) is not None for n in names] or [False], bool)
         rows = rows[is_mark[table.name[rows]]]
@@ -165,14 +171,21 @@ class GpuPlanes:
         message[having] = [table.message[row] for row in rows[having].tolist()]
         operator = links.operator[at]
         inputs = np.where(operator >= 0, table.detail[operator], 0)
-        columns: list[Integers] = [table.name[rows], links.op_name[at], inputs, message, links.annotation[at]]
+        mark = links.annotation[at]
+        marked = np.where((mark >= 0) & (message == 0), table.detail[mark], 0)  # arguments say more than shapes
+        mark_name = np.where(mark >= 0, table.name[mark], -1)
+        columns: list[Integers] = [table.name[rows], links.op_name[at], inputs, message, mark_name, marked]
         _, first, which = np.unique(packed(columns), return_index=True, return_inverse=True)
         self.metadata[at] = which
         of_inputs, messages = list(table.inputs), list(table.messages)
         made = []
-        for name, path, given, told, mark in zip(*(c[first].tolist() for c in columns), strict=True):
-            said = {"tf_op": links.op_names[path], "annotation": self._names[mark] if mark >= 0 else ""}
+        for name, path, given, told, noted, shown in zip(*(c[first].tolist() for c in columns), strict=True):
+            said = {"tf_op": links.op_names[path], "annotation": self._names[noted] if noted >= 0 else ""}
             said |= {n: text_of(v) for n, v in zip((DIMS, TYPES), of_inputs[given], strict=True) if v}
+            marks = "annotation dims", "annotation types"
+            said |= {n: text_of(v) for n, v in zip(marks, of_inputs[shown], strict=True) if v}
+            if self._process_group and not told and collective_kind(self._names[name], "", frozenset()):
+                said |= self._process_group
             said |= {n: text_of(v) for n, v in zip(MESSAGE_NAMES, messages[told], strict=True) if v}
             stats = tuple(Stat(n, StatKind.STRING, value) for n, value in said.items() if value)
             made.append(EventMetadata(self._names[name], "", stats))

@@ -29,7 +29,7 @@ class Links:
         launch: row of the call that launched it, -1 if the file has none.
         operator: row of the innermost operator around the launch, -1 for none.
         op_name: number in `op_names` of the path of modules and the operator around the launch; 0 for none.
-        annotation: number in the table's names of the annotation of a collective around the launch, -1 for none.
+        annotation: row of the annotation of a collective around the launch, -1 for none.
         is_graph: whether the launch replays a graph.
         op_names: the paths by number.
     """
@@ -127,7 +127,7 @@ class _Around:
         self._of_sequence = table.link[self._forward]
 
     def of(self, calls: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return the operator's row, the number of the path and the name of a collective's annotation of each call."""
+        """Return the operator's row, the number of the path and the row of a collective's annotation of each call."""
         line, at = self._table.line[calls], self._table.start[calls]
         operator = self._operators.innermost(line, at)
         annotation = self._collectives.innermost(line, at)
@@ -143,7 +143,7 @@ class _Around:
             forward = self._forward[first]
             scope = self._scopes.innermost(self._table.line[forward], self._table.start[forward])
             path[lacking] = np.where(has, self._backward_path(self._path(scope), backward), 0)
-        return operator, path, np.where(annotation >= 0, self._table.name[annotation], -1)
+        return operator, path, annotation
 
     def _path(self, scope: Int64) -> Int64:
         place = np.searchsorted(self._scopes.rows, scope)

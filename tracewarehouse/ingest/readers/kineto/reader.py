@@ -21,8 +21,10 @@ from tracewarehouse.ingest.columns.profiler_names import (
     CPU_PLANE,
     PROFILE_START,
     PROFILE_STOP,
+    RANK,
     STREAM_PREFIX,
     TASK_PLANE,
+    WORLD_SIZE,
 )
 from tracewarehouse.ingest.columns.records import (
     EventBatch,
@@ -39,8 +41,9 @@ from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NO_JSON, NOTHING, Document
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.kineto.devices import Gpu, GpuPlanes, device_facts
-from tracewarehouse.ingest.readers.kineto.events import Family, Table, decode_events
+from tracewarehouse.ingest.readers.kineto.events import Family, LineKey, Table, decode_events
 from tracewarehouse.ingest.readers.kineto.links import link
+from tracewarehouse.ingest.readers.kineto.ranks import only_process_group, rank_in_name
 from tracewarehouse.ingest.readers.launches import integer_stat
 
 _FROM_1970_US = 10**15
@@ -99,15 +102,17 @@ class KinetoTrace(Trace):
         stated = _read(members.distributed_info)
         self.distributed: dict[str, Any] = stated if isinstance(stated, dict) else {}
         self.rank, self.world_size = _count(self.distributed.get("rank")), _count(self.distributed.get("world_size"))
+        if self.rank is None:
+            self.rank = rank_in_name(file.path.name)
         self._is_rocm = bool(members.hip_runtime_version or members.roctracer_version)
         properties = _read(members.device_properties)
         self._properties = [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
         zero_ps = table.shift_to_start()
-        self._keys, self._names = list(table.lines), list(table.names)
+        self._keys, self._names = [LineKey(*key) for key in table.lines], list(table.names)
         self._order = np.argsort(table.line, kind="stable")
         self._edges = table.line[self._order].searchsorted(np.arange(len(self._keys) + 1))
         self._links = link(table)
-        self._gpus = GpuPlanes(table, self._links, self._names)
+        self._gpus = GpuPlanes(table, self._links, self._names, only_process_group(self.distributed))
         self._of_plane: dict[str, Gpu] = {}
         self.planes = [*self._make_planes(), *self._task_plane(bytes(members.base_time_nanoseconds), zero_ps)]
         self.findings = list(self._unlinked())
@@ -164,6 +169,8 @@ class KinetoTrace(Trace):
         for place, device in enumerate(sorted(devices, key=lambda d: (isinstance(d, str), d or 0))):
             ordinal = device if isinstance(device, int) and 0 <= device < 1 << 16 and not self._is_rocm else place
             facts = list(device_facts(device, self._properties, is_rocm=self._is_rocm))
+            job = (RANK, self.rank), (WORLD_SIZE, self.world_size)
+            facts += [Stat(name, StatKind.INT64, value) for name, value in job if value is not None]
             lines = [self._line(code, STREAM_PREFIX) for code in devices[device]]
             lines += [self._line(code, "Annotations #") for code in notes.get(device, ())]
             streams, others = np.array(devices[device]), np.array(notes.get(device, ()), np.int64)
