@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.profiler_names import RANK, WORLD_SIZE, is_memcpy
+from tracewarehouse.ingest.columns.profiler_names import RANK, WORLD_SIZE, is_memcpy, is_memset
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import op_names, text
@@ -368,6 +368,8 @@ def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule |
 def _category_of_kernel(row: InstructionRow) -> str | None:
     if row.kernel and is_memcpy(row.kernel):
         return "memcpy"
+    if row.kernel and is_memset(row.kernel):
+        return "memset"
     return row.collective.kind if row.collective else None
 
 
