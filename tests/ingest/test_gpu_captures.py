@@ -14,7 +14,7 @@ from xplane_reference import read_xplane
 
 import tracewarehouse
 from tracewarehouse.ingest.capture.hardware import chips
-from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
+from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy, is_memset
 from tracewarehouse.ingest.devices.host_survey import launches
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.pipeline import ingest_one
@@ -144,6 +144,8 @@ def test_copies_by_name() -> None:
         "copy_fusion",
     ]
     assert [is_memcpy(n) for n in names] == [True, True, True, True, False, False, False]
+    sets = ["Memset", "Memset (Device)", "memset", "__amd_rocclr_fillBufferAligned.kd", "MemcpyH2D", "gemm_memset"]
+    assert [is_memset(n) for n in sets] == [True, True, True, True, False, False]
 
 
 def test_mi300(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:

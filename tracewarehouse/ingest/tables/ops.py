@@ -80,6 +80,7 @@ class OpWriter:
         self._has_collective: Flags = np.zeros(0, bool)
         self._lacks_program: Flags = np.zeros(0, bool)
         self._is_custom_call: Flags = np.zeros(0, bool)
+        self._is_memset: Flags = np.zeros(0, bool)
         self._loop_facts = loop_facts(())
         self._executions = executions
         self._copies = CopyWriter(writers["copies"])
@@ -212,7 +213,7 @@ class OpWriter:
             iteration = np.empty(n, np.int32)
             iteration[order] = loops.iteration
             self._keep_collectives(line, line.device_id, events, event_id, end, iteration, collectives)
-        copies = np.flatnonzero(op_class[instruction] == _COPY) if leaf_times else ()
+        copies = np.flatnonzero((op_class[instruction] == _COPY) & ~self._is_memset[instruction]) if leaf_times else ()
         if leaf_times and len(copies):
             ops = CopyOps(
                 event_id[order][copies],
@@ -284,6 +285,7 @@ class OpWriter:
             self._has_collective = np.array([f.has_collective for f in self._facts], bool)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
             self._is_custom_call = np.array([f.is_custom_call for f in self._facts], bool)
+            self._is_memset = np.array([f.is_memset for f in self._facts], bool)
             self._loop_facts = loop_facts(self._facts)
         return self._op_class
 
