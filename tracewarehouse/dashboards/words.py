@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import isfinite
@@ -93,17 +94,14 @@ def findings(summary: RunSummary) -> list[tuple[str, str]]:
     Returns at most three sentences, each with the name of the chart that is its evidence. A sentence goes over all
     phases, the one with most time first.
     """
-    whole: dict[str, float] = {}
-    takes = []
-    for phase, of_phase in groupby(summary.steps, key=lambda s: s.phase):
-        shares = list(of_phase)
-        whole[phase] = sum(s.mean_ms for s in shares)
-        takes.append(_takes(shares, whole[phase]))
-    found = [(_sentence(takes), _EVIDENCE.get(summary.steps[0].part, "top-ops"))] if takes else []
+    whole: dict[str, float] = defaultdict(float)
+    for share in summary.steps:
+        whole[share.phase] += share.mean_ms
+    found = [(takes(summary.steps), _EVIDENCE.get(summary.steps[0].part, "top-ops"))] if summary.steps else []
     for is_of_links in (False, True):
         best: dict[str, Saving] = {}
         for saving in summary.savings:  # those of a phase begin with the most helpful
-            if saving.saved >= _WORTH and ("links" in saving.change) is is_of_links:
+            if saving.saved >= _WORTH and (saving.metric == "faster_links") is is_of_links:
                 best.setdefault(saving.phase, saving)
         ordered = [best[phase] for phase in dict.fromkeys((*whole, *best)) if phase in best]
         if ordered:
@@ -115,20 +113,24 @@ def findings(summary: RunSummary) -> list[tuple[str, str]]:
     return found
 
 
-def _takes(shares: Sequence[StepShare], whole: float) -> str:
-    """What takes most of a phase's step, and what comes next."""
-    first, *rest = shares
-    subject = _TAKES.get(first.part, f"{first.part} takes")
-    time = f"{quantity(first.mean_ms, 'ms')} of {quantity(whole, 'ms', 4)}"
-    said = f"{subject} {quantity(first.share, 'ratio')} of {_a_step(first.phase)} ({time})"
-    then = [f"{s.part} {quantity(s.share, 'ratio')}" for s in rest[:1] if (s.share or 0) >= _WORTH]
-    return ", then ".join([said, *then])
+def takes(steps: Sequence[StepShare]) -> str:
+    """Say what takes most of a step of each phase, and what comes next."""
+    clauses = []
+    for phase, of_phase in groupby(steps, key=lambda s: s.phase):
+        first, *rest = of_phase
+        subject = _TAKES.get(first.part, f"{first.part} takes")
+        whole = quantity(first.mean_ms + sum(s.mean_ms for s in rest), "ms", 4)
+        time = f"{quantity(first.mean_ms, 'ms')} of {whole}"
+        said = f"{subject} {quantity(first.share, 'ratio')} of {_a_step(phase)} ({time})"
+        then = [f"{s.part} {quantity(s.share, 'ratio')}" for s in rest[:1] if (s.share or 0) >= _WORTH]
+        clauses.append(", then ".join([said, *then]))
+    return _sentence(clauses)
 
 
 def _shorter(saving: Saving, whole: float | None) -> str:
     time = "" if whole is None else f" ({quantity(saving.saved * whole, 'ms')})"
     share = f"{quantity(saving.saved, 'ratio')}{time}"
-    return f"{_a_step(saving.phase)} by at most {share}"
+    return f"{_a_step(saving.phase)} by {'at most' if saving.is_upper_bound else 'about'} {share}"
 
 
 def _sentence(clauses: Sequence[str]) -> str:
