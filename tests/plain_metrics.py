@@ -347,10 +347,15 @@ def _intervals(run: Run) -> dict[Any, list[int]]:
 
 
 def communication_time(run: Run) -> Values:
-    found: dict[Any, int] = defaultdict(int)
-    for (phase, device, _), rows in grouped(run.counted_collectives(), "phase", "device_id", "step").items():
-        found[phase, device] += length((c["start_ps"], c["end_ps"]) for c in rows)
+    found = _united_windows(run.counted_collectives())
     return {(p, d): ps / (len(run.timed_steps(d, p)) or 1) / MS for (p, d), ps in found.items()}
+
+
+def _united_windows(collectives: list[Row]) -> dict[Any, int]:
+    found: dict[Any, int] = defaultdict(int)
+    for (phase, device, _), rows in grouped(collectives, "phase", "device_id", "step").items():
+        found[phase, device] += length((c["start_ps"], c["end_ps"]) for c in rows)
+    return found
 
 
 def exposed_communication(run: Run) -> Values:
@@ -390,8 +395,8 @@ def speedup_limit(run: Run) -> dict[Any, float | None]:
 
 
 def comm_to_compute(run: Run) -> Values:
-    windows = communication_time(run)
-    time = _by_phase(run, lambda p, d: round((windows.get((p, d)) or 0) * len(run.steps_of(d, p)) * MS))
+    windows = _united_windows(run.collectives)
+    time = _by_phase(run, lambda p, d: windows[p, d])
     compute = _by_phase(run, lambda p, d: run.busy(p, d, compute=True))
     return {(p,): sum(time[p]) / sum(compute[p]) for p in time if run.collectives and sum(compute[p])}
 
