@@ -22,6 +22,7 @@ from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
+from tracewarehouse.ingest.readers.launches import integer_stat
 
 _WIDEST = 1 << 62
 MOST_LINES = 1 << 17
@@ -313,9 +314,8 @@ class Table:
             stats.append(_column(name, code, values))
         for name, known in (("bytes", self.bytes), ("Seq", self.instance)):
             at = np.flatnonzero(np.isin(rows, np.fromiter(known, np.int64, len(known)))) if known else rows[:0]
-            values = [_integer(text_of(v) if isinstance(v, bytes) else v) for v in map(known.get, rows[at].tolist())]
-            kinds = np.full(len(at), int(StatKind.INT64), np.uint8)
-            stats.append(StatColumn(name, at, kinds, np.array(values, np.int64).view(np.uint64)))
+            numbers = [_integer(text_of(v) if isinstance(v, bytes) else v) for v in map(known.get, rows[at].tolist())]
+            stats.append(integer_stat(name, at, np.array(numbers, np.int64)))
         return stats
 
     def rows(self, *families: Family) -> Int64:
@@ -341,7 +341,7 @@ def _integer(value: _Number) -> int:
         return value if -_WIDEST < value < _WIDEST else 0
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _WIDEST else 0
-    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 19 else 0
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else 0
 
 
 def _column(name: str, code: Int32, values: Mapping[int, Any]) -> StatColumn:
