@@ -49,7 +49,7 @@ class KinetoTarget(Target):
             "two members are called",
             "Expected `",
             "nested too deeply",
-        ):  # the second: a field of another type
+        ):
             if reason in refusal:
                 return reason
         return ""

@@ -115,7 +115,7 @@ def test_a_step_is_the_time_of_its_kernels_and_keeps_its_mark() -> None:
 
 
 def test_a_replay_is_an_execution_and_so_is_what_a_step_launches_around_it() -> None:
-    """A step: an eager kernel, a graph of three, an eager one; a second step of the graph; a kernel without a launch."""
+    """A step: an eager kernel, a graph of three, an eager one; a second step; a kernel without a launch."""
     marks, _ = Marks.of(ints(0, 100), ints(50, 150), ["decode", "decode"])
     launch, launched_at = ints(1, 2, 2, 2, 3, 4, 4, 4, -1), ints(5, 10, 10, 10, 20, 110, 110, 110, 0)
     is_graph = np.isin(launch, [2, 4])
