@@ -5,7 +5,7 @@ description: >
 notes: >
   They come from every line, on devices and on the host, so programs, steps and containers count in addition to the
   ops in them. Asynchronous ops and counter samples are other kinds of events there. Their order in the file is that
-  of event_id.
+  of event_id. Kineto traces and exports of Nsight Systems are not read here: see ccl_kernels.
 ---*/
 WITH instruction_stats AS (
   SELECT
@@ -27,27 +27,32 @@ exported AS (
     COALESCE(o.bytes_accessed, i.bytes_accessed, s.raw_bytes_accessed) AS copied_bytes,
     COALESCE(o.bytes_accessed, i.bytes_accessed) AS bytes_accessed,
     COALESCE(o.model_flops, i.model_flops) AS model_flops
-  FROM main.ops AS o
+  FROM main.runs AS r
+  INNER JOIN main.ops AS o USING (run_id)
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   LEFT JOIN instruction_stats AS s USING (run_id, instruction_id)
   WHERE
-    o.line <> 'Async XLA Ops'
+    r.format NOT IN ('kineto', 'nsys')
+    AND o.line <> 'Async XLA Ops'
     AND (o.duration_ps <> 0 OR (o.line <> '_counters_' AND o.line NOT LIKE 'counters_%'))
   UNION ALL
   SELECT
-    run_id, event_id, host, plane,
+    run_id, e.event_id, e.host, e.plane,
     NULL AS device_id,
     FALSE AS has_facts,
-    name,
+    e.name,
     NULL AS category,
-    start_ps, duration_ps,
+    e.start_ps, e.duration_ps,
     NULL AS device_offset_ps,
     NULL AS device_duration_ps,
     NULL AS copied_bytes,
     NULL AS bytes_accessed,
     NULL AS model_flops
-  FROM main.host_events
-  WHERE duration_ps <> 0 OR (thread <> '_counters_' AND thread NOT LIKE 'counters_%')
+  FROM main.runs AS r
+  INNER JOIN main.host_events AS e USING (run_id)
+  WHERE
+    r.format NOT IN ('kineto', 'nsys')
+    AND (e.duration_ps <> 0 OR (e.thread <> '_counters_' AND e.thread NOT LIKE 'counters_%'))
 ),
 
 processes AS (
