@@ -22,8 +22,8 @@ from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 pytestmark = pytest.mark.usefixtures("asked_once")
 
-WITHOUT = {"memory", "roofline", "what-if"}
-"""Charts that the captures of data/ do not have: they state no memory, not what ops cost, and few sizes of messages."""
+WITHOUT = {"memory", "roofline"}
+"""Charts that the captures of data/ do not have: they state neither memory nor what ops cost."""
 
 TINY = "tiny-tp2"
 
@@ -176,11 +176,11 @@ def test_faster_links_save_a_part_of_the_bandwidth_term(fitted: Warehouse) -> No
     """Of 100 us a step 70 are bytes over bandwidth, of which links twice as fast save a half."""
     figure = RUN_CHARTS["what-if"](fitted, "fitted")
     assert figure.rows == fitted.query(figure.sql).dicts()
-    found = {(r["phase"], r["links"]): round(r["saved"], 6) for r in figure.rows}
+    found = {(r["phase"], r["faster"], r["factor"], r["what"]): round(r["saved"], 6) for r in figure.rows}
     assert found == {
-        (phase, links): saved
+        (phase, "ICI links of tp", factor, "by the fit"): saved
         for phase in ("prefill", "decode")
-        for links, saved in (("2 times", 0.35), ("4 times", 0.525), ("infinite", 0.7))
+        for factor, saved in (("2 times", 0.35), ("4 times", 0.525), ("infinite", 0.7))
     }
 
 

@@ -48,9 +48,9 @@ def test_words_have_the_numbers(warehouse: Warehouse) -> None:
 
 
 def test_only_the_charts_that_are_asked_for_are_drawn(warehouse: Warehouse, recorded: Warehouse) -> None:
-    [section] = run_report(warehouse, ["tiny-tp2"], ["traffic", "steps", "what-if"]).sections
+    [section] = run_report(warehouse, ["tiny-tp2"], ["traffic", "steps", "roofline"]).sections
     assert [f.name for f in section.figures] == ["steps", "traffic"]
-    assert [name for name, _ in section.absent] == ["what-if"]
+    assert [name for name, _ in section.absent] == ["roofline"]
     [study] = study_report(recorded, "SELECT run_id FROM main.runs", ["pareto"]).sections
     assert [f.name for f in study.figures] == ["pareto"]
     with pytest.raises(WarehouseError, match="no chart pareto here; there are timeline, steps, "):
@@ -152,8 +152,8 @@ def test_study_of_a_query(recorded: Warehouse) -> None:
     report = study_report(recorded, "SELECT run_id FROM main.runs WHERE model_family = 'llama'")
     [section] = report.sections
     assert section.title == "Study of 2 runs"
-    assert {f.name for f in section.figures} == {"pareto", "study-parts", "sweep", "tpot-over-time"}
-    assert dict(section.absent).keys() == {"scaling", "what-if-curves", "overlap-ratio-against-step-time"}
+    assert {f.name for f in section.figures} == {"pareto", "study-parts", "sweep", "tpot-over-time", "faster-links"}
+    assert dict(section.absent).keys() == {"scaling", "overlap-ratio-against-step-time"}
     assert [row[0] for row in section.values[0].rows] == ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
 
 

@@ -18,10 +18,10 @@ from tracewarehouse.dashboards.theme import (
     bar_height,
     by_phase,
     class_color,
+    named_color,
     number,
     part_bars,
     percent,
-    phase_bars,
     powers,
     series_color,
     tooltips,
@@ -126,32 +126,42 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
 
 
 def what_if(warehouse: Warehouse, run: str) -> Figure:
-    """The share of each phase's time that faster links would save."""
+    """The share of each phase's time that faster links, memory or matrix units would save, by factor and mesh axis."""
     drawn = ask(
         warehouse,
         "what-if",
-        """SELECT coalesce(phase, 'no phase') AS phase,
-                  CASE factor WHEN 'infinite' THEN factor ELSE factor || ' times' END AS links,
-                  coalesce(link, 'not known') AS link, saved_percent / 100 AS saved, fitted_executions, executions
-           FROM metrics.ici_bandwidth_utility
-           WHERE run_id = $run
-           ORDER BY phase DESC, factor""",
+        """SELECT coalesce(phase, 'no phase') AS phase, concat_ws(' of ', resource, axis) AS faster,
+                  CASE factor WHEN 'infinite' THEN factor ELSE factor || ' times' END AS factor, saved,
+                  CASE WHEN is_upper_bound THEN 'at most' ELSE 'by the fit' END AS what
+           FROM macros.speedups([$run])
+           ORDER BY phase DESC, metric DESC, faster, factor""",
         run=run,
     )
-    chart = phase_bars(
-        drawn.data,
+    chart = by_phase(
+        alt.Chart(drawn.data)
+        .mark_bar()
+        .encode(
+            x=alt.X("saved:Q", title="share of the time that is saved", axis=axis("ratio")),
+            y=alt.Y("faster:N", title=None, sort=drawn.values("faster")),
+            yOffset=alt.YOffset("factor:N", sort=list(_FACTORS)),
+            color=named_color("factor", _FACTORS, "faster by"),
+            opacity=alt.Opacity("what:N", title=None, legend=alt.Legend(orient="top"),
+                                scale=alt.Scale(domain=["by the fit", "at most"], range=[1, 0.55])),
+            tooltip=tooltips("phase:N", "faster:N", "factor:N", "what:N", percent("saved")),
+        ),
         drawn.values("phase"),
-        x=alt.X("saved:Q", title="share of the time that is saved", axis=axis("ratio")),
-        y=alt.Y("links:N", title="bandwidth of the links", sort=["2 times", "4 times", "infinite"]),
-        height=bar_height(3 * len(drawn.values("phase"))),
-        tooltip=tooltips("phase:N", "link:N", "links:N", percent("saved"), "fitted_executions:Q", "executions:Q"),
-    )
+        bar_height(2 * len(drawn.values("faster"))),
+    )  # fmt: skip
+    said = {"at most": "; pale bars are at most that, as all exposed time or the whole op shrinks"}
     return drawn.figure(
         chart,
-        "Exposed transfers without a part of their bandwidth term. Collectives whose sizes do not allow a fit stay as "
-        "they are, so faster links save at least this.",
-        largest(drawn.rows, "saved", "ratio", "phase", "links"),
+        f"Links shrink exposed transfers, memory and matrix units the ops that they bound"
+        f"{''.join(said.get(what, '') for what in drawn.values('what'))}.",
+        largest(drawn.rows, "saved", "ratio", "phase", "faster", "factor"),
     )
+
+
+_FACTORS = {"2 times": PRIMARY, "4 times": "#0f8b9d", "infinite": QUIET}
 
 
 def traffic_volume(warehouse: Warehouse, run: str) -> Figure:

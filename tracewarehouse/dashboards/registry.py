@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 NO_COLLECTIVES = "The capture holds no collective on a device."
 
-_NO_FIT = "No kind of collective was run in enough sizes for a fit of latency and bandwidth, so none can be predicted."
 _NO_OPS = "The capture holds no op of a device: only the host was profiled, or its op events were lost."
 _NO_STEPS = "The capture marks no steps on a device, and none could be inferred; `tw ingest --step` names the program."
 _NOT_WHOLE = "No execution of a collective has all of its ranks in the capture, so its transfer time is not known."
@@ -91,8 +90,9 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart("overlap", "run", "communication.overlap", "Overlap", ("overlap_ratio",), NO_COLLECTIVES),
         Chart(
-            "what-if", "run", "communication.what_if", "What faster links would save", ("ici_bandwidth_utility",),
-            _NO_FIT,
+            "what-if", "run", "communication.what_if", "What faster hardware would save",
+            ("faster_links", "faster_chips"),
+            "No collective runs in a step, and no op has a known cost and known peaks.",
         ),
         Chart(
             "traffic", "run", "communication.traffic_volume", "Traffic by parallelism",
@@ -159,8 +159,8 @@ CHARTS: dict[str, Chart] = {
             "No run has tpot and the time of its capture.",
         ),
         Chart(
-            "what-if-curves", "runs", "runs.what_if_curves", "What faster links would save",
-            ("ici_bandwidth_utility",), _NO_FIT,
+            "faster-links", "runs", "runs.faster_links", "What links twice as fast would save", ("faster_links",),
+            "No run has exposed collectives in its steps.",
         ),
         Chart(
             "differences", "comparison", "runs.step_differences", "What changed a step", ("step_time",),

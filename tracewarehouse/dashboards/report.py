@@ -255,6 +255,12 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, run_id))
     section.bars = _step_bars(summary.steps)
     section.words = [*words.dominating(summary), *words.savings(summary)]
+    if not section.words:
+        section.words = [
+            "Compiled, not run: it has no times."
+            if summary.facts["origin"] == "compiled"
+            else "No step of a device is known, so nothing tells what a step consists of."
+        ]
     section.unknown = words.unknown(summary)
     if summary.facts["backend"] == "cpu":
         section.notes.append(_VIRTUAL)

@@ -166,11 +166,14 @@ def unfitting(points: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def savings(summary: RunSummary) -> list[str]:
-    """Say what would make a step shorter, and by how much at most: a sentence per phase, the most helpful first."""
+    """Say what would make a step shorter, and by how much: a sentence per phase, the most helpful first."""
     worthy = [s for s in summary.savings if s.saved >= _WORTH]
     sentences = []
     for phase, of_phase in groupby(worthy, key=lambda s: s.phase):
-        named = "; ".join(f"{s.change}, by at most {quantity(s.saved, 'ratio')}" for s in of_phase)
+        named = "; ".join(
+            f"{s.change}, by {'at most' if s.is_upper_bound else 'about'} {quantity(s.saved, 'ratio')}"
+            for s in of_phase
+        )
         sentences.append(f"What would shorten a {f'{phase} ' if phase else ''}step: {named}.")
     return sentences
 

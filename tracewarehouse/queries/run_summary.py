@@ -16,7 +16,7 @@ from tracewarehouse.queries.result import QueryResult
 Query = Callable[[str], QueryResult]
 
 _SAVINGS = """
-SELECT phase, metric, change, saved FROM macros.step_savings([{run}]) ORDER BY phase, saved DESC, change
+SELECT phase, metric, change, saved, is_upper_bound FROM macros.step_savings([{run}]) ORDER BY phase, saved DESC, change
 """
 
 
@@ -64,12 +64,13 @@ class StepShare:
 
 @dataclass(frozen=True)
 class Saving:
-    """What would make a phase's steps shorter, and by which share at most; see the macro step_savings."""
+    """What would make a phase's steps shorter, and by which share, or at most which; see the macro step_savings."""
 
     phase: str
     metric: str
     change: str
     saved: float
+    is_upper_bound: bool
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,8 @@ class InstructionRow:
     """The part of `hlo` that has been read so far, if the instruction is neither a collective nor a done."""
     kernel: str | None = None
     """Name of its event on a GPU's stream."""
+    kernel_part: str | None = None
+    """The part of the model that the kernel's name tells."""
     hbm_bytes: int | None = None
     """The part of bytes_accessed in HBM, if the profiler splits it by memory."""
     on_chip_bytes: int | None = None
@@ -273,6 +275,8 @@ class InstructionRow:
             part, part_source = self.inferred.part, "inferred"
         if self.in_loop and self.in_loop.part and part is None:
             part, part_source = self.in_loop.part, "inferred"
+        if part is None and self.kernel_part:
+            part, part_source = self.kernel_part, "inferred"
         return {
             "program_id": self.program_id,
             "module": self.module,

@@ -25,6 +25,8 @@ MOST_MEMBERS = 1 << 20
 """Most members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
 UNNAMED = EventMetadata("(unnamed)")
 _INT64_MAX = (1 << 63) - 1
+_PARTS = {"attention": "attn", "moe": "moe", "norm": "norm"}
+"""Parts of a model by what a kernel computes."""
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
 
@@ -132,7 +134,9 @@ class Instructions:
         row.stated = stated_collective(metadata.name, {s.name: s.value for s in metadata.stats}, rank)
         if row.stated and rank is not None and world is not None and rank < world <= MAX_MEMBERS:
             row.assignments = (tuple(range(world)),)  # process groups name ranks, which are the devices' global ids
-        row.category = _category_of_kernel(row) or kernel_class(metadata.name)
+        computes = kernel_class(metadata.name)
+        row.category = _category_of_kernel(row) or computes
+        row.kernel_part = _PARTS.get(computes or "")
         pairs = row.stated.pairs if row.stated else None
         return self._keep(metadata, ("kernel", metadata.name, metadata.stats, pairs), row)
 

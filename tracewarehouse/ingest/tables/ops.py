@@ -114,7 +114,6 @@ class OpWriter:
         self._order = LeafOrder()
         if line.is_op_line and line.device_id is not None and line.device_id not in self.sampled:
             self.sampled[line.device_id] = SampledExecutions(line.device_id, timeline.runs)
-        is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = self._homeless(row_instruction) if line.is_op_line else []
         self._has_windows = line.is_op_line and self._begins_collectives(row_instruction)
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
@@ -122,8 +121,6 @@ class OpWriter:
             execution = self.write_chunk(line, first, batch, instruction, list(batch.stats), timeline, leaf_times)
             if homeless:
                 self._assign_programs(homeless, instruction, execution, timeline)
-            if is_counters:
-                self._write_counters(line, first, batch, instruction)
         self._has_windows = False
 
     def write_chunk(
@@ -146,6 +143,8 @@ class OpWriter:
         columns.leaf_times = leaf_times[first:end] if leaf_times else None
         columns.loops = loops[first:end] if loops else None
         self.write(line, columns)
+        if line_kind(line.plane, line.line) == "counters":
+            self._write_counters(line, first, batch, instruction)
         return execution
 
     def write(self, line: DeviceLine, events: OpColumns) -> None:
