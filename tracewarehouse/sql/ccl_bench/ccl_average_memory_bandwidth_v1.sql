@@ -12,8 +12,8 @@ description: >
 notes: >
   It divides the bytes of copies by the time from the start of the start half to the start of the done half, on the
   device's own clock. It pairs halves by the number in their names alone, in file order and whatever the device.
-  Halves without a number are left out. In Kineto traces it divides the bytes of all copies and sets by their duration,
-  whatever memories they are between, and so in exports of Nsight Systems, without the sets.
+  Halves without a number are left out. In Kineto traces it divides the bytes of all copies and sets, and of
+  calls on the host that state bytes, by their duration, whatever memories they are between, and so in exports of Nsight Systems, without the sets.
 changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/
@@ -22,6 +22,21 @@ WITH moved AS (
   FROM main.event_stats
   WHERE name = 'bytes'
   GROUP BY run_id, event_id
+),
+
+on_gpus AS (
+  SELECT run_id, o.event_id, o.duration_ps
+  FROM main.runs AS r
+  INNER JOIN main.ops AS o USING (run_id)
+  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  WHERE
+    r.format IN ('kineto', 'nsys') AND o.line LIKE 'Stream #%'
+    AND (i.name LIKE 'Memcpy%' OR (i.name LIKE 'Memset%' AND r.format = 'kineto'))
+  UNION ALL
+  SELECT run_id, e.event_id, e.duration_ps
+  FROM main.runs AS r
+  INNER JOIN main.host_events AS e USING (run_id)
+  WHERE r.format = 'kineto' AND REGEXP_MATCHES(LOWER(e.name), 'memcpy|memset')
 )
 
 SELECT
@@ -35,14 +50,10 @@ GROUP BY run_id
 UNION ALL
 SELECT
   run_id,
-  SUM(m.bytes) * 1000 / SUM(o.duration_ps) AS bandwidth_gbps,
+  SUM(m.bytes) * 1000 / SUM(e.duration_ps) AS bandwidth_gbps,
   COUNT(*) AS copies,
   CAST(SUM(m.bytes) AS BIGINT) AS bytes
-FROM main.runs AS r
-INNER JOIN main.ops AS o USING (run_id)
-INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+FROM on_gpus AS e
 INNER JOIN moved AS m USING (run_id, event_id)
-WHERE
-  r.format IN ('kineto', 'nsys') AND o.line LIKE 'Stream #%' AND m.bytes > 0 AND o.duration_ps > 0
-  AND (i.name LIKE 'Memcpy%' OR (i.name LIKE 'Memset%' AND r.format = 'kineto'))
+WHERE m.bytes > 0 AND e.duration_ps > 0
 GROUP BY run_id

@@ -48,9 +48,9 @@ events AS (
 
 spans AS (
   SELECT run_id, MAX(e.end_ps) - MIN(e.start_ps) AS span_ps
-  FROM main.runs AS r
-  INNER JOIN events AS e USING (run_id)
-  WHERE r.format NOT IN ('kineto', 'nsys')
+  FROM events AS e
+  LEFT JOIN main.runs AS r USING (run_id)
+  WHERE r.format IS NULL OR r.format NOT IN ('kineto', 'nsys')
   GROUP BY run_id
 )
 

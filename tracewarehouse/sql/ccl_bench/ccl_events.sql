@@ -17,6 +17,12 @@ WITH instruction_stats AS (
   GROUP BY run_id, instruction_id
 ),
 
+read_elsewhere AS (
+  SELECT run_id, format
+  FROM main.runs
+  WHERE format IN ('kineto', 'nsys')
+),
+
 exported AS (
   SELECT
     run_id, o.event_id, o.host, o.plane,
@@ -27,12 +33,12 @@ exported AS (
     COALESCE(o.bytes_accessed, i.bytes_accessed, s.raw_bytes_accessed) AS copied_bytes,
     COALESCE(o.bytes_accessed, i.bytes_accessed) AS bytes_accessed,
     COALESCE(o.model_flops, i.model_flops) AS model_flops
-  FROM main.runs AS r
-  INNER JOIN main.ops AS o USING (run_id)
+  FROM main.ops AS o
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   LEFT JOIN instruction_stats AS s USING (run_id, instruction_id)
+  LEFT JOIN read_elsewhere AS x USING (run_id)
   WHERE
-    r.format NOT IN ('kineto', 'nsys')
+    x.format IS NULL
     AND o.line <> 'Async XLA Ops'
     AND (o.duration_ps <> 0 OR (o.line <> '_counters_' AND o.line NOT LIKE 'counters_%'))
   UNION ALL
@@ -48,10 +54,10 @@ exported AS (
     NULL AS copied_bytes,
     NULL AS bytes_accessed,
     NULL AS model_flops
-  FROM main.runs AS r
-  INNER JOIN main.host_events AS e USING (run_id)
+  FROM main.host_events AS e
+  LEFT JOIN read_elsewhere AS x USING (run_id)
   WHERE
-    r.format NOT IN ('kineto', 'nsys')
+    x.format IS NULL
     AND (e.duration_ps <> 0 OR (e.thread <> '_counters_' AND e.thread NOT LIKE 'counters_%'))
 ),
 
