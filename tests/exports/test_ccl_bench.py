@@ -22,6 +22,7 @@ from conftest import ROOT
 from served_capture import write_served_capture
 from xplane_builder import Space, Unsigned
 
+from tracewarehouse.cli import run
 from tracewarehouse.exports.ccl_bench.row import TABLES, Row, row_name, write_row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
 from tracewarehouse.exports.ccl_bench.website import TRACE_ROOT, merge, write_website
@@ -119,11 +120,68 @@ def test_the_folder_holds_what_the_tools_look_for(warehouse: Warehouse, tmp_path
     for table in TABLES:
         file = row.folder / "tables" / f"{table}.parquet"
         runs = duckdb.sql(f"SELECT DISTINCT run_id FROM read_parquet('{file}', hive_partitioning = false)").fetchall()
-        assert runs == [(warehouse.run("llama-tp4-b4-i16-o17").run_id,)]
+        assert runs == [(warehouse.run("llama-tp4-b4-i16-o17").run_id,)] * (table != "quality_flags")  # it has no flag
     values = row.folder / "metric_values.parquet"
     assert values.stat().st_size < 100_000
     names = {n for (n,) in duckdb.sql(f"SELECT DISTINCT metric FROM '{values}'").fetchall()}
     assert {"tpot", "sync_wait", "ccl_collective_vol"} <= names
+
+
+def test_every_published_value_leads_to_its_definition_and_evidence(
+    row_of: Callable[[str], Row], warehouse: Warehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the folder alone: the README's table, the file of values, and tables that are there. And `tw metrics show`."""
+    row = row_of("llama-tp4-b4-i16-o17")
+    lines = (row.folder / "README.md").read_text().split("## From a published value", 1)[1].split("\n\n")[1]
+    table = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines.splitlines()[2:]]
+    assert {name: float(value) for name, value, *_ in table} == row.values
+    values = row.folder / "metric_values.parquet"
+    columns = "published_as, metric, value, unit, polarity, version, description, sql"
+    found = {
+        name: rest
+        for name, *rest in duckdb.sql(f"SELECT {columns} FROM '{values}' WHERE published_as <> ''").fetchall()
+    }
+    assert set(found) == set(row.values)
+    for name, value, definition, evidence in table:
+        metric, exact, *facts = found[name]
+        assert float(f"{exact:.6g}") == float(value)
+        assert definition in (metric, "ccl_row")
+        assert all(facts), (name, facts)
+        files = [file.strip(" `") for file in evidence.split(",")]
+        assert files and all((row.folder / file).is_file() for file in files)
+        assert run(["metrics", "show", name]) == 0
+        assert name in METRIC_INFO or "CCL-Bench" in capsys.readouterr().out
+    every = "SELECT count(*), count(unit), count(polarity), count(description), count(status) FROM '{}'"
+    [counts] = duckdb.sql(every.format(values)).fetchall()
+    assert len({*counts}) == 1
+
+
+def test_caveats_are_in_the_readme_the_card_and_the_tables(row_of: Callable[[str], Row]) -> None:
+    row = row_of("served")
+    care = (row.folder / "README.md").read_text().split("## Read with care", 1)[1].split("##")[0]
+    comment = [line for line in (row.folder / f"{row.name}.yaml").read_text().splitlines() if line.startswith("#")]
+    assert comment[0] == "# Read with care:"
+    assert [f"- {line.removeprefix('# ')}" for line in comment[1:]] == care.strip().splitlines()
+    flags = duckdb.sql(f"SELECT flag FROM '{row.folder}/tables/quality_flags.parquet' ORDER BY flag").fetchall()
+    assert flags == [("inferred_steps",), ("unsized_time",)]
+    assert [line.split(":")[0] for line in comment[1:]] == ["# inferred_steps", "# unsized_time"]
+    assert "Nothing: no flag" in (row_of("llama-tp4-b4-i16-o17").folder / "README.md").read_text()
+
+
+def test_what_was_inferred_stands_in_the_card_and_says_so(tmp_path: Path) -> None:
+    """A capture of four devices without card and manifest: its axis is inferred from the groups of the collectives."""
+    warehouse = open_warehouse(tmp_path / "warehouse", create=True)
+    [taken] = warehouse.ingest(
+        shutil.copy(next(CAPTURE.glob("plugins/profile/*/*.xplane.pb")), tmp_path / "alone.xplane.pb")
+    )
+    [(size, confidence)] = warehouse.query("SELECT size, confidence FROM main.mesh_axes WHERE axis = 'tp'").rows()
+    row = write_row(warehouse, warehouse.run(taken.run_id), tmp_path / "row-tpu")
+    assert row.card["Model-executor"]["model_plan_parallelization"]["tp"] == size == 4
+    assert row.card["description"].endswith(f"[inferred from the trace: tp=4 ({confidence:.0%} sure)]")
+    assert f"- tp=4 is inferred, {confidence:.0%} sure: " in (row.folder / "README.md").read_text()
+    columns = "axis, source, confidence"
+    axes = duckdb.sql(f"SELECT {columns} FROM '{row.folder}/tables/mesh_axes.parquet'").fetchall()
+    assert axes == [("tp", "inferred", confidence)]
 
 
 def test_the_readme_names_every_file_and_its_queries_run(row_of: Callable[[str], Row]) -> None:
@@ -133,7 +191,7 @@ def test_the_readme_names_every_file_and_its_queries_run(row_of: Callable[[str],
         if path.is_file() and path.name != "README.md":
             assert f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(row.folder)}" in text
     queries = [line.split('"')[1] for line in text.splitlines() if "duckdb -c" in line]
-    assert len(queries) == 3
+    assert len(queries) == 4
     for query in queries:
         here = query.replace("FROM '", f"FROM '{row.folder}/").replace("JOIN '", f"JOIN '{row.folder}/")
         assert len(duckdb.sql(here).columns) >= 2
