@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +117,9 @@ def test_the_folder_holds_what_the_tools_look_for(warehouse: Warehouse, tmp_path
     arch = card["workload"]["model"]["model_arch"]
     assert arch["num_params_active"] == arch["num_active_params"] == 459392
     assert (arch["hidden_size"], arch["vocab_size"], arch["num_kv_heads"]) == (128, 512, 8)
-    assert "tw collect --mesh tp=4 --model llama" in (row.folder / "run.sh").read_text()
+    script = (row.folder / "run.sh").read_text()
+    assert "tw collect --mesh tp=4 --model llama" in script
+    assert "--backend torch_xla" in script
     assert {p.stem for p in (row.folder / "tables").iterdir()} == {*TABLES}
     for table in TABLES:
         file = row.folder / "tables" / f"{table}.parquet"
@@ -225,6 +229,63 @@ def test_names_and_files_that_its_tools_do_not_take_are_refused(warehouse: Wareh
     (tmp_path / "a-tpu" / "other.json").write_text("{}")
     with pytest.raises(TracewarehouseError, match=r"other\.json would be another"):
         write_row(warehouse, run, tmp_path / "a-tpu")
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder that a web server gives, and its address."""
+    folder = tmp_path / "public"
+    folder.mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_script_in_a_checkout_fetches_the_trace_and_gives_the_values(
+    warehouse: Warehouse, tmp_path: Path, published: tuple[Path, str]
+) -> None:
+    """A stranger has what git has of the row, and neither our warehouse nor the trace."""
+    folder, address = published
+    row = exported(warehouse, "served", folder, trace_url=f"{address}/served-tpu.tar.gz", archive=True)
+    there = tmp_path / "checkout" / "trace_collection" / row.name
+    there.mkdir(parents=True)
+    for name in (f"{row.name}.yaml", "README.md", "run.sh", "metric_values.parquet"):
+        shutil.copy(row.folder / name, there)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRACEWAREHOUSE")} | {"PATH": path}
+
+    def repeated() -> subprocess.CompletedProcess[str]:
+        command = ["sh", str(there / "run.sh")]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done = repeated()
+    assert done.returncode == 0, done.stderr
+    assert "device_idle" in done.stdout
+    assert not (tmp_path / "warehouse").exists()
+    trace = row.folder / next(row.folder.glob("*.trace.json")).name
+    trace.write_bytes(trace.read_bytes() + b" ")
+    with tarfile.open(folder / f"{row.name}.tar.gz", "w:gz") as archive:
+        archive.add(row.folder, row.name)
+    changed = repeated()
+    assert changed.returncode != 0
+    assert "FAILED" in changed.stderr
+    assert changed.stdout == ""
+
+
+def test_a_refused_merge_leaves_the_rows_unwritten(warehouse: Warehouse, checkout: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", checkout], check=True)
+    (checkout / ".gitignore").write_text("served*\n")
+    out = tmp_path / "rows"
+    for into in (checkout, tmp_path):  # a row that git would drop, and no checkout at all
+        arguments = ["export", "ccl-bench", "llama-tp4-b4-i16-o17", "served", "--out", str(out), "--into", str(into)]
+        assert run(["-w", str(warehouse.lake.warehouse), *arguments]) == 1
+        assert not out.exists()
 
 
 def test_the_script_of_several_hosts_prints_the_values(tmp_path: Path) -> None:

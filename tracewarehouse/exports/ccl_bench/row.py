@@ -45,7 +45,8 @@ _LEADERBOARD_INPUT = 1024
 _FLAGS = {
     "model": "model", "sequence_parallelism": "sequence-parallelism", "microbatches": "microbatches", "batch": "batch",
     "input_length": "input-length", "output_length": "output-length", "layers": "layers", "hosts": "hosts",
-    "dtype": "dtype", "capacity_factor": "capacity-factor", "seed": "seed", "prompt": "prompt", "device": "device",
+    "dtype": "dtype", "capacity_factor": "capacity-factor", "routing_skew": "routing-skew",
+    "seed": "seed", "prompt": "prompt", "device": "device", "backend": "backend",
 }  # fmt: skip
 _PLANNED = (
     "sequence_parallelism", "microbatches", "input_length", "output_length", "layers", "dtype", "capacity_factor",
@@ -121,7 +122,7 @@ def write_row(
             file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
         write_values(warehouse, run.run_id, numbers, folder / VALUES)
         _write_tables(warehouse, run, folder / "tables")
-        (folder / "run.sh").write_text(_script(warehouse, run, name, trace), encoding="utf-8")
+        (folder / "run.sh").write_text(_script(warehouse, run, folder / trace, trace_url), encoding="utf-8")
         (folder / "run.sh").chmod(0o755)
         values = row_values(warehouse, run.run_id, numbers)
         warnings = _warnings(warehouse, run, folder, card, values, numbers["decode_steps"])
@@ -169,8 +170,9 @@ def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
                         writer.write_batch(batch)
 
 
-def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str:
-    """A shell script that repeats the run; if no manifest says how, it ingests the trace or prints the values."""
+def _script(warehouse: Warehouse, run: RunVersion, trace: Path, trace_url: str) -> str:
+    """A shell script that repeats the run; if no manifest says how, it reads the trace again or prints the values."""
+    name = trace.parent.name
     [[manifest]] = warehouse.query(f"SELECT manifest FROM main.runs WHERE run_id = {literal(run.run_id)}").rows()
     spec = (json.loads(manifest) if manifest else {}).get("spec") or {}
     lines = ["#!/bin/sh", f"# Records {name} again and prints its metrics.", "set -eu"]
@@ -190,8 +192,35 @@ def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str
                 f"""duckdb -csv -c "SELECT metric, dimensions, value, unit FROM '{VALUES}'\"""",
             ]
             return "\n".join([*lines, ""])
-        lines += [f'tw ingest "$(dirname "$0")/{trace}"']
+        lines += _reading(trace, trace_url)
+        return "\n".join([*lines, 'tw -w "$work/warehouse" metrics values', ""])
     return "\n".join([*lines, "tw metrics values", ""])
+
+
+def _reading(trace: Path, url: str) -> list[str]:
+    """Lines of a script that read the trace of a row, and fetch it where it does not lie beside the script."""
+    name, file = trace.parent.name, trace.name
+    packed, address = f"{name}/{file}", url or "the row's trace_url"
+    return [
+        'here=$(cd "$(dirname "$0")" && pwd)',
+        "work=$(mktemp -d)",
+        f'mkdir "$work/{name}"',
+        f'cp "$here/{name}.yaml" "$work/{name}"',
+        f'if [ -f "$here/{file}" ]; then',
+        f'  cp "$here/{file}" "$work/{name}"',
+        "else",
+        *(
+            [f'  curl -fsSL {shlex.quote(url)} | tar xzf - -C "$work" {shlex.quote(packed)}']
+            if url.endswith((".tar.gz", ".tgz"))
+            else [
+                f"  echo {shlex.quote(f'put {file} of {address} beside this script, and run it again')} >&2",
+                "  exit 1",
+            ]
+        ),
+        "fi",
+        f'echo "{file_digest(trace)}  $work/{packed}" | sha256sum -c - >&2',
+        f'tw -w "$work/warehouse" import ccl-bench "$work/{name}" >&2',
+    ]
 
 
 def _planned(warehouse: Warehouse, run: RunVersion, name: str, spec: Mapping[str, Any], axes: str) -> str:
