@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from tracewarehouse.dashboards.registry import RUN_CHARTS, STUDY_CHARTS, Chart
+from tracewarehouse.dashboards.registry import FIRST, RUN_CHARTS, STUDY_CHARTS, Chart
 from tracewarehouse.dashboards.report import run_in_short
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.exports.perfetto.export import export_perfetto
@@ -169,6 +169,8 @@ def run_page(request: Request, warehouse: Warehouse) -> Response:
         s=section,
         run=run,
         charts=[(name, c.title, f"/runs/{run.run_id}/charts/{name}") for name, c in RUN_CHARTS.items()],
+        titles=[(name, c.title) for name, c in RUN_CHARTS.items()],
+        first=FIRST,
         tables=[table("Steps", _STEPS), table("Slowest collectives", _COLLECTIVES)],
         questions=[(label, question(sql.format(run=literal(run.run_id)))) for label, sql in _QUESTIONS.items()],
         viewer=viewer_address(run.run_id),
