@@ -152,8 +152,14 @@ def test_study_of_a_query(recorded: Warehouse) -> None:
     report = study_report(recorded, "SELECT run_id FROM main.runs WHERE model_family = 'llama'")
     [section] = report.sections
     assert section.title == "Study of 2 runs"
-    assert {f.name for f in section.figures} == {"pareto", "study-parts", "sweep", "tpot-over-time", "faster-links"}
-    assert dict(section.absent).keys() == {"scaling", "overlap-ratio-against-step-time"}
+    assert {f.name for f in section.figures} == {
+        "pareto",
+        "study-parts",
+        "parallelisms",
+        "tpot-over-time",
+        "faster-links",
+    }
+    assert dict(section.absent).keys() == {"scaling", "sweep", "overlap-ratio-against-step-time"}
     assert [row[0] for row in section.values[0].rows] == ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
 
 
@@ -209,8 +215,17 @@ def test_words_of_what_does_not_fit() -> None:
 def test_a_page_folds_the_charts_beyond_its_size() -> None:
     """The first two fill the page; a small one behind them waits as well."""
     charts = {name: {"rows": "x" * size} for name, size in (("a", 400), ("b", 400), ("c", 400), ("d", 1))}
-    assert folded(charts, 1_000) == ["c", "d"]
-    assert folded(charts, 2_000) == []
+    assert folded(charts, 1_000, 100) == ["c", "d"]
+    assert folded(charts, 2_000, 100) == []
+
+
+def test_a_page_folds_the_charts_beyond_its_marks() -> None:
+    """30 rows in one layer, 20 rows in each of two layers of a facet: 30 marks, then 70."""
+    rows = {"rows": [{}] * 30}
+    charts = {"a": {"datasets": rows}, "b": {"datasets": {"rows": [{}] * 20}, "spec": {"layer": [{}, {}]}}}
+    assert folded(charts, 2_000, 70) == []
+    assert folded(charts, 2_000, 69) == ["b"]
+    assert folded(charts, 2_000, 29) == ["a", "b"]
 
 
 def test_a_folded_chart_is_said_and_not_drawn(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,11 @@ CHARTS: dict[str, Chart] = {
             ("step_time", "exposed_communication", "device_idle"), "No run has a step whose time is known.",
         ),
         Chart(
+            "parallelisms", "runs", "runs.parallelisms", "TP, DP, EP, SP and PP beside each other",
+            ("tpot", "throughput", "communication_fraction", "traffic_volume"),
+            "No run has a known mesh and a rate, exposed communication or traffic.",
+        ),
+        Chart(
             "sweep", "runs", "runs.sweep_heat_map", "Sweep by batch, prompt length and mesh", ("tpot",),
             "No run has the value, a batch size and a prompt length (manifest or card).",
         ),

@@ -31,14 +31,26 @@ _CHANGES = ("worse", "better", "unknown", "not in run", "not in baseline", "diff
 """The verdicts of a comparison that the digest lists, in order."""
 
 
-MOST_BYTES = 2_000_000
-"""What a page draws at once, in bytes of charts; later ones wait until they are opened."""
+MOST_BYTES, MOST_NODES = 2_000_000, 20_000
+"""What a page draws at once, in bytes of charts and in their marks; later charts wait until they are opened."""
 
 
-def folded(charts: Mapping[str, Any], most: int) -> list[str]:
-    """The names of the charts that a page does not draw until they are opened, as those before them fill it."""
+def folded(charts: Mapping[str, Any], most_bytes: int, most_nodes: int) -> list[str]:
+    """The names of the charts that a page does not draw until they are opened, as those before them fill it.
+
+    Args:
+        charts: specifications by the names of the charts, in the order of the page.
+        most_bytes: bytes of the charts that are drawn at once.
+        most_nodes: marks that they draw, a row in each layer being one.
+    """
     sizes = accumulate(len(script_json(chart)) for chart in charts.values())
-    return [name for name, size in zip(charts, sizes, strict=True) if size > most]
+    marks = accumulate(map(_marks, charts.values()))
+    return [n for n, size, count in zip(charts, sizes, marks, strict=True) if size > most_bytes or count > most_nodes]
+
+
+def _marks(chart: Mapping[str, Any]) -> int:
+    layers = chart.get("spec", chart).get("layer", ())
+    return sum(len(rows) for rows in chart.get("datasets", {}).values()) * max(1, len(layers))
 
 
 def report_text(report: Report, form: Literal["html", "md", "json"]) -> str:
@@ -103,7 +115,7 @@ def _page(report: Report) -> str:
         report=report,
         figures=report.figures(),
         content=script_json(content),
-        folded=folded(charts, MOST_BYTES),
+        folded=folded(charts, MOST_BYTES, MOST_NODES),
         script=vega_script().replace("</script", "<\\/script"),
     )
 
