@@ -17,7 +17,7 @@ from tracewarehouse.dashboards.theme import (
     axis,
     bar_height,
     by_phase,
-    class_color,
+    kind_color,
     named_color,
     number,
     part_bars,
@@ -55,7 +55,7 @@ def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
         .encode(
             x=alt.X("exposed_ms:Q", title="time per step", axis=axis("ms")),
             y=alt.Y("device:N", sort=devices, title=None),
-            color=class_color("kind", drawn.values("kind")),
+            color=kind_color("kind", drawn.values("kind")),
             detail="axis:N",
             tooltip=tooltips("phase:N", "device:N", "kind:N", "axis:N", number("exposed_ms", "ms per step")),
         )
@@ -182,7 +182,7 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
         .encode(
             x=alt.X("message_bytes_per_step:Q", title="message bytes per device and step", axis=axis("bytes")),
             y=alt.Y("axis:N", title="mesh axis", sort=sorted(drawn.values("axis"))),
-            color=class_color("kind", drawn.values("kind")),
+            color=kind_color("kind", drawn.values("kind")),
             tooltip=tooltips("phase:N", "kind:N", "axis:N", bytes_, "devices:Q"),
         )
     )
@@ -306,46 +306,6 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
         "time. Dashed is the fit of latency and bandwidth, dotted the peak of the links where it is known.",
         largest(measured, "gbps", "GB/s", "collective")
         + (f" The peak of the links is {quantity(peak, 'GB/s')}." if peak else " The peak of the links is not known."),
-    )
-
-
-def in_flight(warehouse: Warehouse, run: str) -> Figure:
-    """Collectives and bytes under way on all devices: the maximum in each of 300 stretches of time."""
-    drawn = ask(
-        warehouse,
-        "in-flight",
-        """SELECT start_ps / 1e9 AS start_ms, unnest(['collectives', 'message bytes']) AS what,
-                  unnest([CAST(ranks AS DOUBLE), CAST(message_bytes AS DOUBLE)]) AS most
-           FROM models.ranks_in_flight
-           WHERE run_id = $run
-           ORDER BY what, start_ms""",
-        run=run,
-    )
-    # one definition serves the axes of both panels; `parent` is Vega's name for the panel's own value
-    whole = "datum.value % 1 ? '' : format(datum.value, '~s')"
-    labels = f"parent.what === 'message bytes' ? {axis('bytes').labelExpr} : {whole}"
-    chart = (
-        alt.Chart(drawn.data)
-        .mark_rule(color=PRIMARY, strokeWidth=2)
-        .encode(
-            x=alt.X(
-                "start_ms:Q", title="time since the first collective", axis=axis("ms"), scale=alt.Scale(nice=False)
-            ),
-            y=alt.Y("most:Q", title=None, axis=alt.Axis(labelExpr=labels, tickCount=4)),
-            y2=alt.datum(0),
-            tooltip=tooltips("what:N", number("start_ms", "at, ms"), number("most", "most", ",.0f")),
-        )
-        .properties(width=WIDTH, height=110)
-        .facet(facet=alt.Facet("what:N", title=None, sort=["collectives", "message bytes"]), columns=1)
-        .resolve_scale(y="independent")
-    )
-    most = {w: max(r["most"] for r in drawn.rows if r["what"] == w) for w in drawn.values("what")}
-    return drawn.figure(
-        chart,
-        "How many ranks of collectives are under way on all devices together, and their message bytes; the most in "
-        "each three-hundredth of the time.",
-        f"At most {most['collectives']:.0f} ranks of collectives and {quantity(most['message bytes'], 'bytes')} are "
-        "under way at once.",
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from tracewarehouse.comparison.compare import referenced_run_ids
+from tracewarehouse.comparison.compare import SPLITS, referenced_run_ids
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
 from tracewarehouse.dashboards.theme import (
     ALARM,
@@ -18,6 +18,7 @@ from tracewarehouse.dashboards.theme import (
     PART_COLORS,
     WIDTH,
     axis,
+    in_units,
     mesh_shape,
     named_color,
     number,
@@ -474,13 +475,15 @@ def step_differences(
         most=most,
     )
     colors = {"longer": ALARM, "shorter": "#4d9440"}
+    said = f"datum.name + '  ' + (datum.difference_us > 0 ? '+' : '') + {in_units('datum.difference_us', 'us')}"
     chart = (
         alt.Chart()
+        .transform_calculate(said=said)
         .mark_bar()
         .encode(
             x=alt.X("difference_us:Q", title="change of a step", axis=axis("us")),
-            y=alt.Y("name:N", sort=None, title=None),
-            color=named_color("what", colors),
+            y=alt.Y("said:N", sort=None, title=None, axis=alt.Axis(labelLimit=420)),
+            color=named_color("what", {what: colors[what] for what in colors if what in drawn.values("what")}),
             tooltip=tooltips(
                 "name:N",
                 number("difference_us", "change, µs"),
@@ -499,4 +502,5 @@ def step_differences(
         " ".join(changes(drawn.rows)),
         name=f"differences-{split}",
         title=f"What changed a step, by {split}",
+        is_folded=split != SPLITS[0],
     )

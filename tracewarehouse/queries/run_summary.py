@@ -53,10 +53,14 @@ class Number:
 
 @dataclass(frozen=True)
 class StepShare:
-    """The share of one part in the time of a phase's steps; see the macro step_shares."""
+    """The share of one part in the time of a phase's steps; see the macro step_shares.
+
+    Parts in the order of `position` are a step as it is drawn.
+    """
 
     phase: str
     part: str
+    position: int
     share: float | None
     mean_ms: float
     steps: int
@@ -159,7 +163,7 @@ def main_numbers(query: Query, run_id: str) -> list[Number]:
 def step_shares(query: Query, run_id: str) -> list[StepShare]:
     """The parts of the time of the run's steps, the phase with the longest total first and its largest part first."""
     rows = query(
-        f"SELECT phase, part, share, mean_ms, steps FROM macros.step_shares([{literal(run_id)}]) "
+        f"SELECT phase, part, position, share, mean_ms, steps FROM macros.step_shares([{literal(run_id)}]) "
         "ORDER BY SUM(mean_ms * steps) OVER (PARTITION BY phase) DESC, phase, share DESC, part"
     )
     return [StepShare(**row) for row in rows.dicts()]

@@ -7,7 +7,7 @@ description: >
   How much shorter a step of each phase would be if one thing cost nothing, or if links, memory or matrix units were twice
   as fast, and all else stayed.
 notes: >
-  The shares come from stored metric values and, for waiting, from models.collective_ranks. They overlap, so they do not
+  The shares are those of macros.step_shares and, for waiting, of models.collective_ranks. They overlap, so they do not
   add up. What is not known of a run has no row.
 columns:
   run_id: The run.
@@ -38,26 +38,23 @@ waits AS (
   GROUP BY run_id, r.phase
 ),
 
-stored AS (
-  SELECT
-    run_id, metric,
-    CASE metric
-      WHEN 'communication_fraction' THEN 'communication that is hidden altogether'
-      WHEN 'device_idle' THEN 'devices that never idle'
-      ELSE 'copies that are hidden altogether'
-    END AS change,
-    dimensions ->> '$.phase' AS phase,
-    value AS saved
-  FROM main.metric_values
-  WHERE
-    LIST_CONTAINS(runs, run_id)
-    AND metric IN ('communication_fraction', 'device_idle', 'copy_overhead')
-),
-
 shares AS (
-  SELECT run_id, phase, metric, change, SUM(saved ORDER BY saved) / COUNT(*) AS saved, TRUE AS is_upper_bound
-  FROM stored
-  GROUP BY run_id, phase, metric, change
+  SELECT
+    run_id, phase,
+    CASE part
+      WHEN 'exposed communication' THEN 'communication_fraction'
+      WHEN 'waiting for copies' THEN 'copy_overhead'
+      ELSE 'device_idle'
+    END AS metric,
+    CASE part
+      WHEN 'exposed communication' THEN 'communication that is hidden altogether'
+      WHEN 'waiting for copies' THEN 'copies that are hidden altogether'
+      ELSE 'devices that never idle'
+    END AS change,
+    share AS saved,
+    TRUE AS is_upper_bound
+  FROM macros.step_shares(runs)
+  WHERE part IN ('exposed communication', 'waiting for copies', 'idle')
   UNION ALL
   SELECT
     s.run_id, s.phase,
