@@ -14,7 +14,8 @@ from tracewarehouse.cli import run
 from tracewarehouse.dashboards import words, writing
 from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
-from tracewarehouse.dashboards.writing import folded, report_text, vega_script, with_code, write_pictures, write_text
+from tracewarehouse.dashboards.vega import vega_script
+from tracewarehouse.dashboards.writing import folded, report_text, with_code, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 

@@ -193,27 +193,10 @@ class Figure:
         return vl_convert.vegalite_to_html(specification, bundle=True).encode()
 
     def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, str]:
-        """The chart for a notebook: a page in a frame, with its script, so that it draws without a network."""
-        from html import escape
-
-        from tracewarehouse.dashboards.writing import script_json, vega_script
+        from tracewarehouse.dashboards.vega import notebook_cell
 
         drawn = self.specification() | {"title": self._heading, "config": config() | {"background": "#ffffff"}}
-        page = _NOTEBOOK.format(script=vega_script().replace("</script", "<\\/script"), chart=script_json(drawn))
-        frame = (
-            f'<iframe srcdoc="{escape(page)}" title="{escape(self.title)}" width="100%" height="420" frameborder="0">'
-        )
-        return {"text/html": f"{frame}</iframe>", "text/plain": f"{self.title}. {self.description}"}
-
-
-_NOTEBOOK = """<!DOCTYPE html><meta charset="utf-8"><body style="margin: 0"><div id="chart"></div>
-<script type="module">{script}
-await window.vegaEmbed("#chart", {chart}, {{renderer: "svg", actions: {{export: true, source: false, editor: false}}}});
-new ResizeObserver(() => {{
-  window.frameElement.style.height = document.documentElement.scrollHeight + 20 + "px";
-}}).observe(document.getElementById("chart"));
-</script>"""
-"""A page with one chart, as high as the chart is."""
+        return {"text/html": notebook_cell(drawn, self.title), "text/plain": f"{self.title}. {self.description}"}
 
 
 def refuse_other_endings(output: Path) -> None:

@@ -5,23 +5,19 @@ The page is one file that needs no network and is readable without colours, poin
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
-from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracewarehouse.dashboards.report import Report, Section
 from tracewarehouse.dashboards.theme import WIDTH, config
-from tracewarehouse.ingest.capture.locations import cache_folder
+from tracewarehouse.dashboards.vega import script_json, vega_script
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.durable_files import placed_whole
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -125,39 +121,6 @@ def with_code(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped before
-
-
-def script_json(value: Any) -> str:
-    """JSON for a script element: no text in it can end the element."""
-    text = json.dumps(value, separators=(",", ":"), default=str)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-@cache
-def vega_script() -> str:
-    """JavaScript that draws a specification, the same for every page.
-
-    It is kept in the user's cache folder, since vl-convert takes two seconds to bundle it.
-    """
-    name = f"vega-{version('vl-convert-python')}.js"
-    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
-        digest, _, kept = (cache_folder() / name).read_bytes().partition(b"\n")
-        if digest == _script_digest(kept):
-            return kept.decode()
-
-    import vl_convert
-
-    bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # its snippet is optional
-    script = bundle()
-    with suppress(OSError, RuntimeError):
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with placed_whole(cache_folder() / name) as part:
-            part.write_bytes(b"\n".join((_script_digest(script.encode()), script.encode())))
-    return script
-
-
-def _script_digest(script: bytes) -> bytes:
-    return hashlib.sha256(script).hexdigest().encode()
 
 
 def _digest(report: Report) -> str:
