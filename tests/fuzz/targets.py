@@ -12,6 +12,7 @@ from fuzz.hlo_text import HloTextTarget
 from fuzz.ingest import ChromeIngestTarget, DividedIngestTarget, IngestTarget
 from fuzz.judging import Target
 from fuzz.manifest import ManifestTarget
+from fuzz.nsys import NsysTarget
 from fuzz.query import QueryTarget
 from fuzz.xplane import PlacesTarget, XPlaneTarget
 
@@ -21,6 +22,7 @@ _ALL = (
     HloTextTarget,
     HloProtoTarget,
     ChromeTarget,
+    NsysTarget,
     CardTarget,
     ManifestTarget,
     QueryTarget,
@@ -35,9 +37,10 @@ TARGETS: dict[str, type[Target] | Callable[[Path | None], Target]] = {target.nam
 SHARES = {
     "xplane": 0.1,
     "xplane-places": 0.0485,
-    "hlo-text": 0.43,
+    "hlo-text": 0.42,
     "hlo-proto": 0.2,
     "chrome": 0.09,
+    "nsys": 0.01,
     "card": 0.01,
     "manifest": 0.1,
     "query": 0.02,

@@ -31,7 +31,7 @@ NONE = -(1 << 63)
 _STEPS = 1_000_000
 _STEPS_PER_BYTE = 20
 _FREE_STEPS = 10 * _STEPS
-_NAME = re.compile(r"[A-Za-z]\w*")
+_COLUMN = re.compile(r"\b[a-z]\w*")
 _LONGEST = 16 << 20
 """Most bytes of one value or row."""
 
@@ -84,7 +84,7 @@ class Database:
     def select(self, table: str, columns: Sequence[str]) -> str:
         """Return the query of columns of a table, or of what follows from several; NULL is NONE, and so is a lack."""
         known = self._columns[table]
-        taken = [f"COALESCE({c}, {NONE})" if known.issuperset(_NAME.findall(c)) else str(NONE) for c in columns]
+        taken = [f"COALESCE({c}, {NONE})" if known.issuperset(_COLUMN.findall(c)) else str(NONE) for c in columns]
         return f"SELECT {', '.join(taken)} FROM {_quoted(table)}"  # noqa: S608  names of this package
 
     def integers(self, query: str, width: int) -> Iterator[Int64]:

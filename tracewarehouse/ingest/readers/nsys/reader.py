@@ -225,12 +225,11 @@ def _hostnames(database: Database) -> list[str]:
 
 def _zero(path: Path, activities: Activities, calls: Calls, threads: Sequence[ThreadEvents]) -> int:
     """Return the time of the export from which times count: 0, or the first event if its times are Unix times."""
-    events = [(a, z) for a, z in ((activities.start, activities.end), (calls.start, calls.end)) if len(a)]
-    events += [(t.start, t.start + t.duration) for t in threads]
-    first = min(int(a.min()) for a, _ in events)
-    last = max(int(z.max()) for _, z in events)
+    times = [x for x in (activities.start, activities.end, calls.start, calls.end) if len(x)]
+    times += [x for t in threads for x in (t.start, t.start + t.duration)]
+    first, last = min(int(x.min()) for x in times), max(int(x.max()) for x in times)
     zero = first if first > _UNIX_NS else 0
-    if first == NONE or max(last - zero, zero - first) > _LONGEST_NS:
+    if max(last - zero, zero - first) > _LONGEST_NS:
         raise MalformedError(f"{path}: damaged: looked for times in nanoseconds of a session, found {first} to {last}")
     return zero
 
