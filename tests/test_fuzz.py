@@ -29,6 +29,7 @@ INPUTS = {
     "hlo-proto": 3000,
     "chrome": 150,
     "nsys": 60,
+    "kineto": 300,
     "card": 100,
     "manifest": 1000,
     "ingest": 8,

@@ -11,6 +11,7 @@ from fuzz.hlo_proto import HloProtoTarget
 from fuzz.hlo_text import HloTextTarget
 from fuzz.ingest import ChromeIngestTarget, DividedIngestTarget, IngestTarget
 from fuzz.judging import Target
+from fuzz.kineto import KinetoTarget
 from fuzz.manifest import ManifestTarget
 from fuzz.nsys import NsysTarget
 from fuzz.query import QueryTarget
@@ -23,6 +24,7 @@ _ALL = (
     HloProtoTarget,
     ChromeTarget,
     NsysTarget,
+    KinetoTarget,
     CardTarget,
     ManifestTarget,
     QueryTarget,
@@ -39,8 +41,9 @@ SHARES = {
     "xplane-places": 0.0485,
     "hlo-text": 0.42,
     "hlo-proto": 0.2,
-    "chrome": 0.09,
     "nsys": 0.01,
+    "chrome": 0.08,
+    "kineto": 0.01,
     "card": 0.01,
     "manifest": 0.1,
     "query": 0.02,

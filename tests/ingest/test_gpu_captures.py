@@ -258,7 +258,8 @@ def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:
     ingest_one(space.write(tmp_path / "a.xplane.pb"), tmp_path / "warehouse")
     with tracewarehouse.open(tmp_path / "warehouse") as warehouse:
         assert warehouse.query("SELECT count(*) FROM main.collectives WHERE NOT is_partial").rows() == [(4,)]
-        assert warehouse.query("SELECT count(*) FROM metrics.ici_bandwidth_utility").rows() == [(0,)]
+        links = warehouse.query("SELECT DISTINCT link, basis FROM metrics.faster_links").rows()
+        assert links == [("nvlink", "exposed")]
         assert warehouse.query("SELECT count(*) FROM metrics.ici_utilization").rows() == [(0,)]
 
 

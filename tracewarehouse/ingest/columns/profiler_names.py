@@ -101,7 +101,7 @@ ENQUEUED = "DoEnqueueProgram"
 """The runtime's dispatch of an execution to a TPU."""
 
 _COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
-_NO_COMPILES = re.compile(r"\A\$|before_compile|\.py\(\d+\): ")
+_NO_COMPILES = re.compile(r"\A[$<]|before_compile|\.py\(\d+\): ")
 
 _Kinds = tuple[tuple[str, str], ...]
 

@@ -524,9 +524,9 @@ PHASES = _table(
     index      INTEGER  Number of a step; other intervals are counted from 0.
     start_ps!  BIGINT   Start since the run's profile start. [ps]
     end_ps!    BIGINT   End, exclusive. [ps]
-    source!    VARCHAR  Where it comes from. Executions: module run, op line (inferred). Steps: step line, launches
-        (what the host launched under a mark), marker, module name, server call, program (begins a step), told program
-        (named by the user), manifest; or that of another device.
+    source!    VARCHAR  Where it comes from. Executions: module run, launches (of a GPU's kernels), op line (inferred).
+        Steps: step line, launches (what the host launched under a mark), marker, module name, server call, program
+        (begins a step), told program (named by the user), manifest; or that of another device.
     """,
 )
 

@@ -22,6 +22,7 @@ from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
+from tracewarehouse.ingest.readers.launches import integer_stat
 
 _WIDEST = 1 << 62
 MOST_LINES = 1 << 17
@@ -196,6 +197,8 @@ class Table:
         self.origin_us: int | None = None
         self.span: tuple[int, int] | None = None
         """Start and end of the profiler's own window."""
+        self._held: list[Event] = []
+        """The first events, as long as all have a time of 0."""
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
         self._count = 0
 
@@ -209,14 +212,20 @@ class Table:
                 self._name(e)
             elif e.ph in _LACKING:
                 self.counted[f"events of phase {e.ph}, left out"] += 1
-        if not kept:
-            return
+        self._held += kept
         if self.origin_us is None:
-            first = next((t for e in kept if (t := exact_picoseconds(bytes(e.ts)))), 0)
-            self.origin_us = first // PS_PER_US
-        start, is_timed = picoseconds([e.ts for e in kept], self.origin_us)
+            first = next((t for e in self._held if (t := exact_picoseconds(bytes(e.ts)))), None)
+            self.origin_us = None if first is None else first // PS_PER_US
+        if self._held and self.origin_us is not None:
+            kept, self._held = self._held, []
+            self._add_timed(kept, self.origin_us)
+
+    def _add_timed(self, kept: Sequence[Event], origin_us: int) -> None:
+        """Add events; a time of 0 is none where others are far from it."""
+        start, is_timed = picoseconds([e.ts for e in kept], origin_us)
         duration, _ = picoseconds([e.dur for e in kept])
-        is_timed &= start != -self.origin_us * PS_PER_US if self.origin_us > 1 else True  # a zero is no time
+        if origin_us > 1:
+            is_timed &= start != -origin_us * PS_PER_US
         if not is_timed.all():
             self.counted["events without a time, left out"] += int((~is_timed).sum())
             at = np.flatnonzero(is_timed).tolist()
@@ -278,6 +287,8 @@ class Table:
 
     def finish(self) -> None:
         """Join the pieces; nothing can be added afterwards."""
+        if self._held:  # all times are 0
+            self._add_timed(self._held, 0)
         parts, self._parts = self._parts, []
         types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32
         columns: list[npt.NDArray[Any]] = [
@@ -313,9 +324,8 @@ class Table:
             stats.append(_column(name, code, values))
         for name, known in (("bytes", self.bytes), ("Seq", self.instance)):
             at = np.flatnonzero(np.isin(rows, np.fromiter(known, np.int64, len(known)))) if known else rows[:0]
-            values = [_integer(text_of(v) if isinstance(v, bytes) else v) for v in map(known.get, rows[at].tolist())]
-            kinds = np.full(len(at), int(StatKind.INT64), np.uint8)
-            stats.append(StatColumn(name, at, kinds, np.array(values, np.int64).view(np.uint64)))
+            numbers = [_integer(text_of(v) if isinstance(v, bytes) else v) for v in map(known.get, rows[at].tolist())]
+            stats.append(integer_stat(name, at, np.array(numbers, np.int64)))
         return stats
 
     def rows(self, *families: Family) -> Int64:
@@ -341,7 +351,7 @@ def _integer(value: _Number) -> int:
         return value if -_WIDEST < value < _WIDEST else 0
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _WIDEST else 0
-    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 19 else 0
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else 0
 
 
 def _column(name: str, code: Int32, values: Mapping[int, Any]) -> StatColumn:
