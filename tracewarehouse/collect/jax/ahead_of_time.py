@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import sys
@@ -34,6 +35,8 @@ from tracewarehouse.ingest.capture.manifest import ModelFacts
 
 _PROGRAM, _REFUSED = "program", "refused.txt"
 """Names of the files of a kept program, and of the compiler's reason why there is none."""
+_LINES = re.compile(r'("[^"\s]*\.py"):\d+:\d+( to \d*:\d+)?')
+"""Places in source files, which any edit above them moves."""
 MOST_MEMORY = 2_500_000_000
 """Bytes from which the process ends after a run; the compiler keeps memory, and another process can take the rest."""
 
@@ -112,10 +115,11 @@ def _take(kept: Path, folder: Path, name: str) -> None:
 
 
 def _digest(program: Any, topology: str) -> str:
-    """Return the digest of all that a compiled program depends on."""
+    """Return the digest of all that a compiled program depends on, but for the lines of our source."""
     flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
     versions = [version(package) for package in ("jax", "jaxlib", "libtpu")]
-    given = [without_folders(program.as_text(debug_info=True)), topology, Topology.parse(topology).options]
+    text = _LINES.sub(r"\1", without_folders(program.as_text(debug_info=True)))
+    given = [text, topology, Topology.parse(topology).options]
     return hashlib.sha256(json.dumps([*given, *flags, *versions]).encode()).hexdigest()
 
 
