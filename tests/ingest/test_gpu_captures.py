@@ -118,13 +118,13 @@ class TestExecutions:
         ("ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)", "x", "all-reduce"),
         ("ncclSymkDevKernel_ReduceScatter_LDMC_sum_f16", "x", "reduce-scatter"),
         ("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", "all-reduce-start.4", "all-reduce"),
-        ("mscclKernel_Sum_hip_bfloat16_Simple_false", "x", None),
+        ("mscclKernel_Sum_hip_bfloat16_Simple_false", "x", "unknown"),
         ("void stream_executor::gpu::AllReduceKernelImpl<__nv_bfloat16, (xla::ReductionKind)0>(x)", "x", "all-reduce"),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "all-to-all.3", "all-to-all"),
         ("ncclDevKernel_SendRecv", "collective-permute-start.12", "collective-permute"),
         ("ncclDevKernel_SendRecv", "ncclDevKernel_SendRecv", "send"),
         ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "all-gather-start", "all-gather"),
-        ("ncclDevKernel_Generic_4", "ncclDevKernel_Generic_4", None),
+        ("ncclDevKernel_Generic_4", "ncclDevKernel_Generic_4", "unknown"),
         ("my_ncclDevKernel_AllReduce", "all-reduce.1", None),
         ("loop_all_reduce_fusion", "fusion.1", None),
     ],
@@ -225,8 +225,8 @@ def test_h200(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:
         '"displayTimeUnit": "ms"',  # a tool has dropped both; the operators tell
     ],
 )
-def test_a_kineto_trace_is_named_as_one(tmp_path: Path, members: str) -> None:
-    """Two events as torch.profiler exports them; nothing of it says that only the host was profiled."""
+def test_a_kineto_trace_is_known_by_its_content(tmp_path: Path, tables_in: Any, members: str) -> None:
+    """Two events as torch.profiler exports them, under the name of a Chrome trace."""
     path = tmp_path / "rank0.trace.json"
     path.write_text(
         f"{{{members},"
@@ -236,9 +236,10 @@ def test_a_kineto_trace_is_named_as_one(tmp_path: Path, members: str) -> None:
         ], "traceName": "rank0.trace.json"}"""
     )
     result = ingest_one(path, tmp_path / "warehouse")
-    assert "foreign_profiler" in result.entry.flags
-    assert "no_device_events" not in result.entry.flags
-    assert any("PyTorch (Kineto)" in note and "collectives" in note for note in result.notes)
+    assert result.entry.flags == ["unlinked_ops"]
+    tables = tables_in(tmp_path / "warehouse")
+    assert tables("SELECT format, backend, device_count FROM runs") == [("kineto", "gpu", 1)]
+    assert tables("SELECT line, start_ps, duration_ps FROM ops") == [("Stream #7", 2_000_000, 2_000_000)]
 
 
 def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def test_a_name_is_told_by_its_suffix() -> None:
     assert {s: f.name for s in SUFFIXES if (f := format_by_file_name(f"host{s}"))} == {
         ".xplane.pb": "xplane",
         ".xplane.pb.gz": "xplane",
+        ".pt.trace.json": "kineto",
+        ".pt.trace.json.gz": "kineto",
         ".trace.json": "chrome",
         ".trace.json.gz": "chrome",
     }

@@ -13,7 +13,7 @@ FLAGS = {
     "no_device_events": "No device has events: only the host was profiled, or what the devices recorded is lost.",
     "batches_unmatched": "The server's batches and the steps differ in number, or ids repeat: they are not joined.",
     "empty_file": "A host's .xplane.pb is empty: its export was read instead, which lacks asynchronous ops and costs.",
-    "foreign_profiler": "A profiler other than XLA's wrote the capture: its events are read as thread events.",
+    "unlinked_ops": "Ops of a GPU were launched before the capture began: they belong to no step and no operator.",
     "silent_device": "A device has a plane but no event, while other devices have events.",
     "missing_hosts": "Hosts that the manifest names are not in the capture.",
     "missing_devices": "Devices that the mesh, replica groups or device numbers name are not in the capture.",

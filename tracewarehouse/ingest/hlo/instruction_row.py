@@ -141,6 +141,8 @@ class InstructionRow:
     """It is a fusion that computes, and a collective is part of it."""
     started: Collective | None = None
     """The collective of its start, if it is a done that does not state its collective."""
+    stated: Collective | None = None
+    """The collective that the framework says a kernel executes."""
 
     @cached_property
     def collective(self) -> Collective | None:
@@ -148,7 +150,7 @@ class InstructionRow:
         if self.outline:
             return None
         if self.hlo is None:
-            return self._by_kernel
+            return self.stated or self._by_kernel
         stated = find_collective(self.hlo)
         if stated is None and self.started:
             return replace(

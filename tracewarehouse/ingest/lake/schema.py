@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.profiler_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """Version of the tables; raise it whenever a table changes. The error about another version names the command that
 ingests again."""
 
@@ -135,8 +135,8 @@ RUNS = _table(
     origin!               VARCHAR  Where the times come from: recorded (a profiler measured them), predicted (computed
         from the compiled programs; nothing ran), or compiled (a program alone, which has none).
     backend!              VARCHAR  Kind of the devices: tpu, gpu, cpu (virtual devices), or unknown.
-    format!               VARCHAR  Format of the capture: xplane or chrome; of a compiled program, hlo_proto or
-        hlo_text.
+    format!               VARCHAR  Format of the capture: xplane, kineto or chrome; of a compiled program, hlo_proto
+        or hlo_text.
     host_count!           INTEGER  Hosts that have events in the capture. [hosts]
     device_count!         INTEGER  Devices that have events in the capture. [devices]
     profile_start_ns      BIGINT   Start of the profile, Unix time; all times of the run count from here. [ns]
@@ -415,10 +415,12 @@ COLLECTIVES = _table(
     device_id!        INTEGER  The device.
     instruction_id!   INTEGER  The HLO instruction.
     instance          BIGINT   Number of the execution; all its ranks share it.
-    kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...
+    kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...; on
+        GPUs also reduce, gather and scatter of NCCL, and unknown if nothing tells what a kernel of several kinds does.
     axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'dcn' between slices, 'unknown' if
         no mesh fits.
-    axis_source       VARCHAR  How the axis is known: mesh, or inferred (see main.mesh_axes); NULL if it is unknown.
+    axis_source       VARCHAR  How the axis is known: mesh, described (by its process group, on GPUs), or inferred (see
+        main.mesh_axes); NULL if it is unknown.
     link              VARCHAR  Class of the slowest links that carry it: die (all members share a chip), ici, nvlink,
         fabric, or dcn between slices. NULL where not known, as between hosts of GPUs.
     channel_id        BIGINT   HLO channel.
@@ -522,9 +524,9 @@ PHASES = _table(
     index      INTEGER  Number of a step; other intervals are counted from 0.
     start_ps!  BIGINT   Start since the run's profile start. [ps]
     end_ps!    BIGINT   End, exclusive. [ps]
-    source!    VARCHAR  Where it comes from. Executions: module run, op line (inferred). Steps: step line, marker,
-        module name, server call, program (begins a step), told program (named by the user), manifest; or that of
-        another device.
+    source!    VARCHAR  Where it comes from. Executions: module run, op line (inferred). Steps: step line, launches
+        (what the host launched under a mark), marker, module name, server call, program (begins a step), told program
+        (named by the user), manifest; or that of another device.
     """,
 )
 

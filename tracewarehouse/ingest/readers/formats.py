@@ -91,6 +91,10 @@ def _begins_as_json(head: bytes) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
+def _begins_as_kineto(head: bytes) -> bool:
+    return _begins_as_json(head) and _KINETO.search(head) is not None and b'"added_arguments"' not in head
+
+
 def _begins_as_hlo_text(head: bytes) -> bool:
     return head.startswith(b"HloModule ")
 
@@ -103,10 +107,11 @@ def _begins_as_hlo_proto(head: bytes) -> bool:
 
 _READERS = "tracewarehouse.ingest.readers"
 XPLANE = Format("xplane", XPLANE_SUFFIX, f"{_READERS}.xplane.reader", None, has_window=True, is_divisible=True)
+KINETO = Format("kineto", ".pt.trace.json", f"{_READERS}.kineto.reader", _begins_as_kineto)
 CHROME = Format("chrome", CHROME_SUFFIX, f"{_READERS}.chrome.reader", _begins_as_json, is_export=True)
 HLO_PROTO = Format("hlo_proto", ".hlo.pb", f"{_READERS}.hlo_program", _begins_as_hlo_proto, is_program=True)
 HLO_TEXT = Format("hlo_text", ".hlo.txt", f"{_READERS}.hlo_program", _begins_as_hlo_text, is_program=True)
-FORMATS = (XPLANE, CHROME, HLO_PROTO, HLO_TEXT)
+FORMATS = (XPLANE, KINETO, CHROME, HLO_PROTO, HLO_TEXT)
 """All formats."""
 
 _SEARCHED = tuple(f for f in FORMATS if not f.is_program)
@@ -116,6 +121,12 @@ LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in _SEARCHED)
 """The names of captures for which folders are searched, for a sentence."""
 
 
+_KINETO = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|cupti_version)"\s*:'
+    rb'|"cat"\s*:\s*"(?:cpu_op|kernel|gpu_memcpy|gpu_memset|cuda_runtime|cuda_driver|python_function|user_annotation'
+    rb'|Operator|Kernel|Runtime)"'
+)
+"""Members that Kineto writes, and categories of its events in traces that lack them."""
 _FOREIGN = {
     ".sqlite": "an SQLite database, as Nsight Systems exports",
     ".nsys-rep": "a report of Nsight Systems",

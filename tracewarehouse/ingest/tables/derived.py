@@ -64,6 +64,7 @@ def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[Li
             lambda group: link_between([by_id.get(d) if d is not None else None for d in group]),
             survey.clocks,
             launch_offsets(survey.timelines, survey.clocks),
+            doubted=survey.doubted_clocks,
             is_timed=not survey.is_program,
         )
         collectives.write(writers["collectives"], groups)

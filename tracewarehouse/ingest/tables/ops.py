@@ -10,10 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps
+from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps, sequences
 from tracewarehouse.ingest.columns.batches import chunks, codes, integers
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, OWN_STATS, PREDICTED_STATS, line_kind
+from tracewarehouse.ingest.columns.profiler_names import (
+    ASYNC_LINE,
+    LAUNCH_EXECUTION,
+    LAUNCH_STEP,
+    OWN_STATS,
+    PREDICTED_STATS,
+    line_kind,
+)
 from tracewarehouse.ingest.columns.records import PHASES, EventBatch, Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
@@ -131,8 +138,7 @@ class OpWriter:
     ) -> Int32:
         """Write the events of a line from number `first` on, with those stats; return the execution of each."""
         start = batch.start_ps + line.clock_offset_ps
-        execution = timeline.executions_at(start)
-        step, phase = timeline.steps_at(start)
+        execution, step, phase = timeline.launched(batch, start)
         end = first + len(batch)
         rows = np.arange(first, end)
         columns = OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats)
@@ -258,7 +264,8 @@ class OpWriter:
     ) -> None:
         instruction, start = events.instruction_id[at], events.start_ps[at]
         if line.is_op_line:
-            where = events.execution[at], events.phase[at], events.step[at], iteration[at]
+            sequence = sequences(events.stats, len(end))[at]
+            where = events.execution[at], events.phase[at], events.step[at], iteration[at], sequence
             self._executions.add_ops(
                 device_id, line.host, CollectiveOps(event_id[at], instruction, start, end[at], *where)
             )
@@ -376,7 +383,7 @@ def _truth(values: Nullable) -> list[bool | None]:
 
 def _leftover(column: StatColumn) -> StatColumn:
     """The values of a stat that no column holds: all, or, if the stat has a column, those that do not fit it."""
-    if column.name not in OWN_STATS and column.name not in PREDICTED_STATS:
+    if column.name not in (*OWN_STATS, LAUNCH_STEP, LAUNCH_EXECUTION, *PREDICTED_STATS):
         return column
     if PREDICTED_STATS.get(column.name) == "basis":
         return unheld(column, (column.kinds == StatKind.STRING) | (column.kinds == StatKind.REF))

@@ -62,6 +62,7 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
         host, trace = s.host, s.host.trace
         flags += messages(trace.errors, trace.warnings, host.name)
         flags += dropped(trace.planes, host.name)
+        flags += [Flag(name, sentence, host.name) for name, sentence in trace.findings]
         if format_named(trace.format).is_export:
             flags += event_cap(host.file_name, event_count, host.name)
     manifest, devices = survey.manifest, survey.devices
@@ -76,9 +77,7 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
             manifest = for_program(manifest, {k.phase for k in written.collective_counts})
         broken = broken_promises(manifest, written.collective_counts, {d.device_id: d.pp_index for d in devices})
         flags += [Flag("promise_broken", sentence) for sentence in broken]
-    foreign = sorted({n for s in survey.hosts if (n := s.host.trace.foreign)})
-    flags += [Flag("foreign_profiler", sentence) for sentence in foreign]
-    if not devices and not foreign:
+    if not devices:
         flags.append(Flag("no_device_events", "the capture has no device events: only the host was profiled"))
     return summarised(flags)
 
