@@ -1,9 +1,9 @@
 """Compiles the steps of runs for TPU slices that need not exist: `... KEPT`, with jax and libtpu.
 
 One process compiles many runs. Each line of its standard input is JSON with a run, the run of the whole model, of which
-it may be the first layers, a topology and a folder. For each it prints a line: null, or the compiler's reason why it
-refuses the run. KEPT is a folder that keeps the programs, by the digest of what the compiler is given; "" keeps none.
-No weight is read or made: the programs need only shapes.
+it may be the first layers, a topology, phases and a folder. For each it prints a line: null, or the compiler's reason
+why it refuses the run. KEPT is a folder that keeps the programs, by the digest of what the compiler is given; "" keeps
+none. No weight is read or made: the programs need only shapes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,10 @@ class ShapesOnly(JaxMesh):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.placed(partition))
 
 
-def compile_steps(spec: RunSpec, whole: RunSpec, topology: str, folder: Path, kept: Path | None = None) -> None:
-    """Compile prefill and decode of a run on device tpu, or all microbenchmarks.
+def compile_steps(
+    spec: RunSpec, whole: RunSpec, topology: str, phases: Sequence[str], folder: Path, kept: Path | None = None
+) -> None:
+    """Compile the steps of these phases of a run on device tpu, or all microbenchmarks.
 
     The manifest has the promises of the `whole` run, of which `spec` may be the first layers.
 
@@ -70,7 +72,7 @@ def compile_steps(spec: RunSpec, whole: RunSpec, topology: str, folder: Path, ke
         raise CheckError(f"{topology} has {len(devices)} devices, and {spec.mesh} is a mesh of {spec.mesh.size}")
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     folder.mkdir(parents=True, exist_ok=True)
-    facts, programs = _programs(spec, devices, folder)
+    facts, programs = _programs(spec, devices, phases)
     for name, program in programs:
         if kept is None:
             _compile(program, devices[0].device_kind, folder, name)
@@ -81,14 +83,17 @@ def compile_steps(spec: RunSpec, whole: RunSpec, topology: str, folder: Path, ke
     write_promises(whole, facts, folder)
 
 
-def _programs(spec: RunSpec, devices: Any, folder: Path) -> tuple[ModelFacts | None, Iterator[tuple[str, Any]]]:
+def _programs(
+    spec: RunSpec, devices: Any, phases: Sequence[str]
+) -> tuple[ModelFacts | None, Iterator[tuple[str, Any]]]:
     """Return the facts of the run's model, and its programs by name, each lowered when it is asked for."""
     if not spec.has_model:
         mesh = JaxMesh(spec, devices)
         return None, ((small.name, small.lowered(mesh)) for small in microbenchmarks(spec))
     subject = traced_subject(spec)
     model = JaxModel(subject, ShapesOnly(spec, devices))
-    return subject.facts, ((phase, model.lowered(phase, length)) for phase, length in spec.step_lengths)
+    lengths = [(phase, length) for phase, length in spec.step_lengths if phase in phases]
+    return subject.facts, ((phase, model.lowered(phase, length)) for phase, length in lengths)
 
 
 def _kept(program: Any, kind: str, folder: Path) -> Path:
@@ -142,7 +147,7 @@ def compile_all(kept: Path | None) -> None:
         refused = None
         try:
             spec, whole = (RunSpec.model_validate(task[name]) for name in ("spec", "whole"))
-            compile_steps(spec, whole, task["topology"], Path(task["folder"]), kept)
+            compile_steps(spec, whole, task["topology"], task["phases"], Path(task["folder"]), kept)
         except CollectError as error:
             refused = str(error)
         print(json.dumps(refused), flush=True)
