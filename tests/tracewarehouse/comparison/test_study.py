@@ -212,8 +212,8 @@ def test_a_decode_step_alone_says_nothing_of_a_prefill(planned: Callable[..., An
     assert None not in {both[name] for name in unknown}
     # what the mesh promises of a prefill is not missed in a run that has none
     with open_warehouse(tmp_path / "w") as warehouse:
-        told = warehouse.query("SELECT name, flag FROM main.quality_flags WHERE flag = 'promise_broken'").rows()
-    assert all("-decode-" not in name for name, _ in told)
+        told = warehouse.query("SELECT run_id FROM main.quality_flags WHERE flag = 'promise_broken'").rows()
+    assert told == [(both["run_id"],)]
 
 
 def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp_path: Path) -> None:
@@ -257,12 +257,20 @@ def test_what_cannot_fit_is_not_compiled(planned: Callable[..., Any], compiler: 
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8,x"], "--batches: expected numbers"),
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged"], "--kernel: expected NAME=US"),
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged=-1"], "--kernel: expected NAME=US"),
+        (["--slices", "v6e:2x4", "--meshes", "tp=8", "--layers", "999"], "layers: meta-llama/Llama-3.1-70B has 80"),
         (["--meshes", "tp=8"], "expected a model or experiment and --slices, or --calibrate RUN"),
     ],
 )
 def test_wrong_usage(planned: Callable[..., Any], arguments: list[str], said: str) -> None:
     assert CliRunner().invoke(app, ["plan", MODEL, *arguments]).exit_code == 2
     assert said in CliRunner().invoke(app, ["plan", MODEL, *arguments]).output
+
+
+def test_an_unknown_model_is_one_mistake_however_many_configurations_are_asked() -> None:
+    asked = ["plan", "nobody/Nothing", "--slices", "v6e:2x4", "--meshes", "tp=8 dp=2,tp=4", "--batches", "1,8"]
+    result = CliRunner().invoke(app, asked)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("nobody/Nothing") == 1
 
 
 def test_meshes_and_slices_pair_by_their_devices() -> None:
