@@ -11,6 +11,7 @@ from fuzz.hlo_proto import HloProtoTarget
 from fuzz.hlo_text import HloTextTarget
 from fuzz.ingest import ChromeIngestTarget, DividedIngestTarget, IngestTarget
 from fuzz.judging import Target
+from fuzz.kineto import KinetoTarget
 from fuzz.manifest import ManifestTarget
 from fuzz.query import QueryTarget
 from fuzz.xplane import PlacesTarget, XPlaneTarget
@@ -21,6 +22,7 @@ _ALL = (
     HloTextTarget,
     HloProtoTarget,
     ChromeTarget,
+    KinetoTarget,
     CardTarget,
     ManifestTarget,
     QueryTarget,
@@ -37,7 +39,8 @@ SHARES = {
     "xplane-places": 0.0485,
     "hlo-text": 0.43,
     "hlo-proto": 0.2,
-    "chrome": 0.09,
+    "chrome": 0.08,
+    "kineto": 0.01,
     "card": 0.01,
     "manifest": 0.1,
     "query": 0.02,

@@ -14,7 +14,7 @@ from xplane_reference import read_xplane
 
 import tracewarehouse
 from tracewarehouse.ingest.capture.hardware import chips
-from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
+from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy, is_memset
 from tracewarehouse.ingest.devices.host_survey import launches
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.pipeline import ingest_one
@@ -144,6 +144,8 @@ def test_copies_by_name() -> None:
         "copy_fusion",
     ]
     assert [is_memcpy(n) for n in names] == [True, True, True, True, False, False, False]
+    sets = ["Memset", "Memset (Device)", "memset", "__amd_rocclr_fillBufferAligned.kd", "MemcpyH2D", "gemm_memset"]
+    assert [is_memset(n) for n in sets] == [True, True, True, True, False, False]
 
 
 def test_mi300(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:
@@ -256,7 +258,8 @@ def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:
     ingest_one(space.write(tmp_path / "a.xplane.pb"), tmp_path / "warehouse")
     with tracewarehouse.open(tmp_path / "warehouse") as warehouse:
         assert warehouse.query("SELECT count(*) FROM main.collectives WHERE NOT is_partial").rows() == [(4,)]
-        assert warehouse.query("SELECT count(*) FROM metrics.ici_bandwidth_utility").rows() == [(0,)]
+        links = warehouse.query("SELECT DISTINCT link, basis FROM metrics.faster_links").rows()
+        assert links == [("nvlink", "exposed")]
         assert warehouse.query("SELECT count(*) FROM metrics.ici_utilization").rows() == [(0,)]
 
 

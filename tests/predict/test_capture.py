@@ -224,7 +224,7 @@ def test_range_and_price_by_hand(warehouse: Warehouse) -> None:
 
 def test_what_only_a_recording_shows_is_refused(warehouse: Warehouse) -> None:
     refused = {
-        "collective_attribution", "collective_skew", "device_idle", "hockney", "host_gap", "ici_bandwidth_utility",
+        "collective_attribution", "collective_skew", "device_idle", "hockney", "host_gap",
         "launch_overhead", "load_imbalance", "prediction_error", "straggler_ranking", "sync_wait",
     }  # fmt: skip
     rows = warehouse.query("SELECT metric, reason FROM metrics.missing WHERE unmet = 'recorded'").rows()

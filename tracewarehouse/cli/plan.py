@@ -20,6 +20,7 @@ from tracewarehouse.cli.collect import (
     LayersOption,
     MicrobatchesOption,
     OutputLengthOption,
+    RoutingSkewOption,
     SequenceParallelismOption,
 )
 from tracewarehouse.cli.options import complete_runs
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _UNKNOWN = "-"
+EQUAL_LOADS = (
+    "experts are predicted with equal loads, whatever the routing skew: it is in the compiled program, and the "
+    "device with the preferred experts takes longer than is said here"
+)
 
 
 def plan(
@@ -63,6 +68,7 @@ def plan(
     layers: LayersOption = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
     capacity_factor: CapacityFactorOption = None,
+    routing_skew: RoutingSkewOption = None,
     backend: BackendOption = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="Compile all layers, not only as many as tell the others.")
@@ -128,6 +134,7 @@ def plan(
         layers=layers,
         dtype=dtype,
         capacity_factor=capacity_factor,
+        routing_skew=routing_skew,
         backend=backend or "jax",
     )
     what_if = WhatIf(ici_factor, hbm_factor, host_ms, dict(map(_kernel, kernel or ())), chip_price)
@@ -159,6 +166,8 @@ def plan(
                 "comm%, MFU% and bound are of prefill/decode; MB/tok is what all chips send for a token; h/M and $/M "
                 "are chip-hours and dollars for a million output tokens, by decode alone"
             )
+            if any(place.spec and place.spec.routing_skew for place in study):
+                say_note(EQUAL_LOADS)
             say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
     if all("refused" in row for row in answer):
         raise typer.Exit(1)

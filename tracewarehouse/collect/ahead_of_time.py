@@ -20,7 +20,6 @@ from functools import cached_property
 from pathlib import Path
 
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
-from tracewarehouse.collect.harness.backend import BACKENDS
 from tracewarehouse.collect.memory import chip_memory, require_host_memory
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
@@ -29,6 +28,8 @@ from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.errors import shown
 
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
+COMPILING = ("jax", "torch_xla")
+"""Backends whose programs can be compiled without a TPU."""
 INSTALL = "pip install 'tracewarehouse[jax]', or name an interpreter that has jax and libtpu with --python"
 _PROCESS = "tracewarehouse.collect.{}.ahead_of_time"
 """Module of a backend that traces or compiles a run in a process of its own."""
@@ -162,8 +163,8 @@ class _Task:
     def misfit(self) -> str | None:
         """Why the run cannot be compiled, as far as can be told before a model is traced."""
         backend = self.spec.backend
-        if backend not in BACKENDS:
-            return f"{backend} cannot compile ahead of time; backends that can are {', '.join(BACKENDS)}"
+        if backend not in COMPILING:
+            return f"{backend} cannot compile ahead of time; backends that can are {', '.join(COMPILING)}"
         try:
             topology = Topology.parse(self.topology)
         except ValueError as error:

@@ -212,8 +212,9 @@ def test_a_decode_step_alone_says_nothing_of_a_prefill(planned: Callable[..., An
     assert None not in {both[name] for name in unknown}
     # what the mesh promises of a prefill is not missed in a run that has none
     with open_warehouse(tmp_path / "w") as warehouse:
-        told = warehouse.query("SELECT run_id FROM main.quality_flags WHERE flag = 'promise_broken'").rows()
-    assert told == [(both["run_id"],)]
+        found = warehouse.query("SELECT run_id, detail FROM main.quality_flags WHERE flag = 'promise_broken'").rows()
+    told = dict(found)
+    assert ("prefill" in told[both["run_id"]], "prefill" in told[alone["run_id"]]) == (True, False)
 
 
 def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp_path: Path) -> None:
@@ -361,6 +362,29 @@ def test_a_model_near_the_memory_of_a_chip_is_compiled_whole() -> None:
     whole = configuration(place.spec, "v6e:2x4", is_whole=True)
     assert (refusal(31 * GB, whole), refusal(33 * GB, whole)) == (None, "does not fit: needs 33 GB a device of 32")
     assert room_refusal(place.spec, "v6e:2x4") is None
+
+
+def test_a_routing_skew_is_compiled_and_what_it_does_to_loads_is_said_to_be_left_out(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    arguments = [
+        "-w",
+        str(tmp_path / "w"),
+        "plan",
+        "deepseek-ai/DeepSeek-V2-Lite",
+        "--layers",
+        "4",
+        "--slices",
+        "v6e:2x4",
+    ]
+    arguments += ["--meshes", "ep=8", "--batches", "8", "--routing-skew", "1"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert [each.spec.routing_skew for each in compiler.asked] == [1.0]
+    assert "note: experts are predicted with equal loads, whatever the routing skew" in " ".join(result.stderr.split())
+    assert (
+        "routing_skew: needs a model with experts" in CliRunner().invoke(app, ["plan", *STUDY, *arguments[-2:]]).output
+    )
 
 
 def test_an_experiment_is_planned_on_the_slices_that_have_its_devices(

@@ -17,6 +17,7 @@ from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
+    from tracewarehouse.definitions.definition import View
     from tracewarehouse.definitions.reading import Definitions
     from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.warehouse import Warehouse
@@ -45,6 +46,10 @@ _REDUCED: dict[str, tuple[str, Callable[[list[float]], float]]] = {
     "traffic_volume": ("sum", sum),
 }
 """How to reduce rows to one value where CCL-Bench adds devices up or takes the largest; elsewhere, take the mean."""
+_COLUMNS_OF_VALUES = (
+    "run_id", "name", "metric", "version", "dimensions", "value", "unit", "polarity", "status", "published_as",
+    "description", "sql",
+)  # fmt: skip
 _IS_BETTER = {"higher_is_better": True, "lower_is_better": False}
 
 
@@ -110,6 +115,79 @@ def row_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any]) ->
         by_name[_ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
     by_name |= {name: numbers[name] for name in METRIC_INFO if numbers[name] is not None}
     return {name: float(f"{value:.6g}") for name, value in by_name.items()}
+
+
+@dataclass(frozen=True)
+class PublishedDefinition:
+    """A value of a row, and where it comes from.
+
+    Attributes:
+        name: the published name.
+        value: the published value.
+        definition: the metric or macro that gives it.
+        tables: the tables of the row that the definition reads.
+    """
+
+    name: str
+    value: float
+    definition: str
+    tables: tuple[str, ...]
+
+
+def published_definitions(
+    warehouse: Warehouse, values: Mapping[str, float], tables: Sequence[str]
+) -> list[PublishedDefinition]:
+    """Say of each published value which definition it has, and which of the tables it reads."""
+    found, definitions = [], warehouse.definitions
+    aliases = definitions.aliases()
+    for name, value in sorted(values.items()):
+        view = definition_of(definitions, name)
+        assert view is not None  # noqa: S101  it was just computed
+        named = (n.removeprefix("metrics.") for n in view.depends_on if n.startswith("metrics."))
+        views = [view, *(definitions.metric(n).view for n in named if n in aliases)]
+        read = {table for v in views for each in (v, *definitions.upstream(v)) for table in each.depends_on}
+        own = tuple(table for table in tables if f"main.{table}" in read)
+        found.append(PublishedDefinition(name, value, view.name.removesuffix("_v1"), own))
+    return found
+
+
+def definition_of(definitions: Definitions, published: str) -> View | None:
+    """Return the metric or macro that gives a published value its meaning; None if we publish none of that name."""
+    metric, _ = _metric_and_kind(published)
+    if metric is not None:
+        return definitions.metric(f"ccl_{metric}", 1).view
+    return definitions["macros.ccl_row"] if published in METRIC_INFO else None
+
+
+def write_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], path: Path) -> None:
+    """Write all values of a run: its stored ones, and those that are published, under both names and with their SQL.
+
+    Each has its version, dimensions, unit, polarity and description. `published_as` is CCL-Bench's name of the value.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {"version": pa.int32(), "value": pa.float64()}
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in _COLUMNS_OF_VALUES])
+    definitions = warehouse.definitions
+    rows = warehouse.values(run_id).dicts()
+    for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
+        kind = json.loads(row["dimensions"]).get("kind", "")
+        rows.append(row | {"published_as": _ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)})
+    own = {"run_id": run_id, "name": warehouse.run(run_id).name, "version": 1, "dimensions": "{}"}
+    for name, info in METRIC_INFO.items():
+        if numbers[name] is not None:
+            meaning = {"unit": info["unit"], "description": info["description"], "status": "published"}
+            meaning["polarity"] = "higher_is_better" if info["higher_is_better"] else "lower_is_better"
+            rows.append(own | meaning | {"metric": name, "value": numbers[name], "published_as": name})
+    for row in rows:
+        if "description" not in row:
+            about = definitions.metric(row["metric"], row["version"]).header
+            row |= {"polarity": about.polarity, "description": " ".join(about.description.split())}
+        view = definition_of(definitions, row["published_as"]) if "published_as" in row else None
+        row["sql"] = view and view.sql
+    table = pa.Table.from_pylist(rows, schema)
+    pq.write_table(table, path, compression="zstd")
 
 
 def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:

@@ -101,7 +101,7 @@ ENQUEUED = "DoEnqueueProgram"
 """The runtime's dispatch of an execution to a TPU."""
 
 _COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
-_NO_COMPILES = re.compile(r"\A\$|before_compile")
+_NO_COMPILES = re.compile(r"\A[$<]|before_compile|\.py\(\d+\): ")
 
 _Kinds = tuple[tuple[str, str], ...]
 
@@ -116,12 +116,14 @@ class BackendNames:
         collectives: patterns of the beginnings of kernels' names, each with the kind of collective; None if such a
             kernel serves several kinds.
         copies: pattern of the whole names of copies by the driver.
+        sets: the same of what fills memory with one value.
     """
 
     planes: _Kinds = ()
     lines: _Kinds = ()
     collectives: tuple[tuple[str, str | None], ...] = ()
     copies: str = ""
+    sets: str = ""
 
 
 def _nccl(words: str) -> str:
@@ -182,6 +184,7 @@ GPU = BackendNames(
         (r"(?:void )?(?:nvshmemi?|rocshmemi?)(?:x?_|::)\w", None),
     ),
     copies=r"(?i:memcpy)[A-Za-z0-9]*|Memcpy \w+ \([^()]*\)|__amd_rocclr_copyBuffer\w*(?:\.kd)?",
+    sets=r"(?i:memset)[A-Za-z0-9]*|Memset \([^()]*\)|__amd_rocclr_fillBuffer\w*(?:\.kd)?",
 )
 CPU = BackendNames(
     planes=(
@@ -200,6 +203,7 @@ _PLANES = [(re.compile(pattern), kind) for b in BACKENDS for pattern, kind in b.
 _LINES = [(re.compile(pattern), kind) for b in BACKENDS for pattern, kind in b.lines]
 _COLLECTIVES = [(re.compile(pattern, re.ASCII), kind) for b in BACKENDS for pattern, kind in b.collectives]
 _COPIES = [re.compile(b.copies) for b in BACKENDS if b.copies]
+_SETS = [re.compile(b.sets) for b in BACKENDS if b.sets]
 _DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
 _NUMBER = re.compile(r"(?:-start)?(?:\.\d+|\.clone)*")
 UNKNOWN_COLLECTIVE = "unknown"
@@ -252,6 +256,12 @@ def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
 def is_memcpy(kernel: str) -> bool:
     """Return whether an event of a stream is a copy by the driver, such as MemcpyD2H."""
     return any(pattern.fullmatch(kernel) for pattern in _COPIES)
+
+
+@lru_cache(maxsize=1 << 12)
+def is_memset(kernel: str) -> bool:
+    """Return whether an event of a stream fills memory with one value, such as Memset."""
+    return any(pattern.fullmatch(kernel) for pattern in _SETS)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -14,6 +14,7 @@ FLAGS = {
     "batches_unmatched": "The server's batches and the steps differ in number, or ids repeat: they are not joined.",
     "empty_file": "A host's .xplane.pb is empty: its export was read instead, which lacks asynchronous ops and costs.",
     "unlinked_ops": "Ops of a GPU were launched before the capture began: they belong to no step and no operator.",
+    "opaque_graphs": "CUDA graphs were recorded as a whole: what their kernels compute and send is unknown.",
     "silent_device": "A device has a plane but no event, while other devices have events.",
     "missing_hosts": "Hosts that the manifest names are not in the capture.",
     "missing_devices": "Devices that the mesh, replica groups or device numbers name are not in the capture.",

@@ -122,10 +122,11 @@ def survey_host(host: Host, first_device_id: int, hlo_notes: list[str]) -> HostS
 
 def _timeline(host: Host, plane: Plane) -> Timeline:
     runs: list[Run] = []
-    for names, start, end, run_id in (*_events(host, plane, MODULE_LINE), *_events(host, plane, LAUNCH_LINE)):
-        programs = [module_and_program(n) for n in names]
-        columns = programs, start.tolist(), end.tolist(), run_id
-        runs += [Run(*p, s, e, r) for p, s, e, r in zip(*columns, strict=True)]
+    for line, source in ((MODULE_LINE, "module run"), (LAUNCH_LINE, "launches")):
+        for names, start, end, run_id in _events(host, plane, line):
+            programs = [module_and_program(n) for n in names]
+            columns = programs, start.tolist(), end.tolist(), run_id
+            runs += [Run(*p, s, e, r, source) for p, s, e, r in zip(*columns, strict=True)]
     if not runs and plane.name.startswith(GPU_PREFIX):
         runs = launches(_shifted(host, plane, line) for line in plane.lines if line.name.startswith(STREAM_PREFIX))
     steps: list[Step] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.profiler_names import RANK, WORLD_SIZE, is_memcpy
+from tracewarehouse.ingest.columns.profiler_names import RANK, WORLD_SIZE, is_memcpy, is_memset
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import op_names, text
@@ -25,6 +25,8 @@ MOST_MEMBERS = 1 << 20
 """Most members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
 UNNAMED = EventMetadata("(unnamed)")
 _INT64_MAX = (1 << 63) - 1
+_PARTS = {"attention": "attn", "moe": "moe", "norm": "norm"}
+"""Parts of a model by what a kernel computes."""
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
 
@@ -132,7 +134,9 @@ class Instructions:
         row.stated = stated_collective(metadata.name, {s.name: s.value for s in metadata.stats}, rank)
         if row.stated and rank is not None and world is not None and rank < world <= MAX_MEMBERS:
             row.assignments = (tuple(range(world)),)  # process groups name ranks, which are the devices' global ids
-        row.category = _category_of_kernel(row) or kernel_class(metadata.name)
+        computes = kernel_class(metadata.name)
+        row.category = _category_of_kernel(row) or computes
+        row.kernel_part = _PARTS.get(computes or "")
         pairs = row.stated.pairs if row.stated else None
         return self._keep(metadata, ("kernel", metadata.name, metadata.stats, pairs), row)
 
@@ -364,6 +368,8 @@ def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule |
 def _category_of_kernel(row: InstructionRow) -> str | None:
     if row.kernel and is_memcpy(row.kernel):
         return "memcpy"
+    if row.kernel and is_memset(row.kernel):
+        return "memset"
     return row.collective.kind if row.collective else None
 
 

@@ -115,9 +115,10 @@ def ranks_of_group(stated: Stated) -> tuple[tuple[int, ...], ...] | None:
     if ranks and size in (len(ranks), None) and len(set(ranks)) == len(ranks) and min(ranks) >= 0:
         return (tuple(ranks),)
     start, stride = number(stated, "Global rank start"), number(stated, "Global rank stride")
-    if ranks is None and None not in (start, stride, size) and stride > 0 <= start and 0 < size <= MAX_MEMBERS:
-        return (tuple(range(start, start + stride * size, stride)),)
-    return None
+    if ranks is not None or start is None or stride is None or size is None:
+        return None
+    is_possible = stride > 0 <= start and 0 < size <= MAX_MEMBERS
+    return (tuple(range(start, start + stride * size, stride)),) if is_possible else None
 
 
 def _pair(kind: str, stated: Stated, rank: int | None) -> tuple[tuple[int, int], ...] | None:
@@ -155,11 +156,10 @@ def _message(kind: str, stated: Stated, *, of_mark: bool, group_size: int | None
         elements = max(counts) if kind in _WHOLE or sent is None else sent
         return _bytes(elements, dtype), dtype
     if of_mark and not counts:  # shapes of a call of this kind, not of one that holds it
-        elements, of_inputs = _inputs(text(stated, "annotation dims"), text(stated, "annotation types"))
-        if elements is not None and kind == "all-gather":
-            elements = None if group_size is None else elements * group_size
-        if elements:
-            return _bytes(elements, of_inputs), of_inputs
+        shapes, of_inputs = _inputs(text(stated, "annotation dims"), text(stated, "annotation types"))
+        parts = group_size or 0 if kind == "all-gather" else 1
+        if shapes and parts:
+            return _bytes(shapes * parts, of_inputs), of_inputs
     return None, dtype
 
 

@@ -338,7 +338,7 @@ INSTRUCTIONS = _table(
     layer_source          VARCHAR  How layer, loop_layer or stage_layer is known: marked (in op_name), loop (a loop runs
         the layers), or inferred (from what repeats in the program).
     part_source           VARCHAR  How part is known: marked (in op_name), or inferred (from its neighbours in an
-        inferred layer or in the body of a loop).
+        inferred layer or in the body of a loop, or from the name of a GPU's kernel).
     layer_confidence      DOUBLE   How sure the inferred layer is, from 0.8 to 1; below 0.8 no layer is given. NULL if
         none is inferred.
     source                VARCHAR  Source line, as file:line.
@@ -524,9 +524,9 @@ PHASES = _table(
     index      INTEGER  Number of a step; other intervals are counted from 0.
     start_ps!  BIGINT   Start since the run's profile start. [ps]
     end_ps!    BIGINT   End, exclusive. [ps]
-    source!    VARCHAR  Where it comes from. Executions: module run, op line (inferred). Steps: step line, launches
-        (what the host launched under a mark), marker, module name, server call, program (begins a step), told program
-        (named by the user), manifest; or that of another device.
+    source!    VARCHAR  Where it comes from. Executions: module run, launches (of a GPU's kernels), op line (inferred).
+        Steps: step line, launches (what the host launched under a mark), marker, module name, server call, program
+        (begins a step), told program (named by the user), manifest; or that of another device.
     """,
 )
 

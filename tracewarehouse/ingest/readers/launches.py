@@ -7,6 +7,7 @@ launched it, whatever the time at which it ran, and a step's time on the device 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,8 @@ _SERVED = {"EXTEND": "prefill", "PREFILL": "prefill", "DECODE": "decode", "TARGE
 """The phases of SGLang's batches; an IDLE one has none."""
 _EAGER = "eager"
 """Name of what is launched outside of all marks."""
+_LARGEST_PIECE, _FEWEST_PIECES = 64, 3
+"""Most kernels of a graph that is a piece of a layer, and least replays of one in a step that is run in pieces."""
 _WORD = re.compile(r"[A-Za-z_]*[A-Za-z]")
 
 
@@ -299,7 +302,8 @@ def executions(
 ) -> Executions:
     """Find the executions on a device: each replay of a graph, and what a step launches between two of them.
 
-    Replays of the same kernels in the same order are executions of one program.
+    Replays of the same kernels in the same order are executions of one program. A step that replays one small graph
+    several times runs a model in pieces, one or more a layer, as vLLM does: then the whole step is one execution.
 
     Args:
         marks: the marks.
@@ -314,27 +318,40 @@ def executions(
     at = np.flatnonzero(launch >= 0)
     at = at[np.lexsort((start[at], launch[at], launched_at[at]))]
     key = np.where(is_graph[at], launch[at], -2 - owner[at])
-    is_new = np.diff(key, prepend=-(1 << 62)) != 0
-    begins, group = np.flatnonzero(is_new), np.cumsum(is_new) - 1
+    graphs: dict[bytes, str] = {}
+    replays: Counter[tuple[int, str]] = Counter()
+    graph_of: dict[int, str] = {}
+    for own in np.split(at, _begins(key)[1:]):
+        if len(own) and is_graph[own[0]]:
+            content = kernel[own[np.argsort(start[own], kind="stable")]].tobytes()
+            name = graph_of[int(own[0])] = graphs.setdefault(content, f"graph {len(graphs)}")
+            if len(own) <= _LARGEST_PIECE and owner[own[0]] >= 0:
+                replays[int(owner[own[0]]), name] += 1
+    in_pieces = sorted({mark for (mark, _), count in replays.items() if count >= _FEWEST_PIECES})
+    key = np.where(np.isin(owner[at], in_pieces), -2 - owner[at], key)
+    begins = _begins(key)
+    group = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(at))))
     first, last, _ = windows(group, start[at], end[at], len(begins))
     order = np.argsort(first, kind="stable")
     number = np.empty(len(begins), np.int64)
     number[order] = np.arange(len(begins))
     of_event = np.full(len(launch), -1, np.int64)
     of_event[at] = number[group]
-    graphs: dict[bytes, str] = {}
-    names = []
-    for low, high in zip(begins.tolist(), np.append(begins, len(at))[1:].tolist(), strict=True):
-        own = at[low:high]
-        if is_graph[own[0]]:
-            content = kernel[own[np.argsort(start[own], kind="stable")]].tobytes()
-            names.append(graphs.setdefault(content, f"graph {len(graphs)}"))
-        else:
-            names.append(marks.module(int(owner[own[0]])))
+    names = [
+        graph_of[i] if is_replay and of not in in_pieces else marks.module(of)
+        for i, is_replay, of in zip(
+            at[begins].tolist(), is_graph[at[begins]].tolist(), owner[at[begins]].tolist(), strict=True
+        )
+    ]
     calls = launch[at[begins]][order]
     stats = [integer_stat("run_id", np.arange(len(order)), calls)]
     line = _made([names[i] for i in order.tolist()], first[order], (last - first)[order], stats)
     return Executions(line, of_event, calls)
+
+
+def _begins(key: Int64) -> Int64:
+    """Return the places at which a key differs from the one before, and the first."""
+    return np.flatnonzero(np.diff(key, prepend=-(1 << 62)))
 
 
 def _made(names: Sequence[str], start: Int64, duration: Int64, stats: Sequence[StatColumn]) -> MadeLine:

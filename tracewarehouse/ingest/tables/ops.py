@@ -80,6 +80,7 @@ class OpWriter:
         self._has_collective: Flags = np.zeros(0, bool)
         self._lacks_program: Flags = np.zeros(0, bool)
         self._is_custom_call: Flags = np.zeros(0, bool)
+        self._is_memset: Flags = np.zeros(0, bool)
         self._loop_facts = loop_facts(())
         self._executions = executions
         self._copies = CopyWriter(writers["copies"])
@@ -113,7 +114,6 @@ class OpWriter:
         self._order = LeafOrder()
         if line.is_op_line and line.device_id is not None and line.device_id not in self.sampled:
             self.sampled[line.device_id] = SampledExecutions(line.device_id, timeline.runs)
-        is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = self._homeless(row_instruction) if line.is_op_line else []
         self._has_windows = line.is_op_line and self._begins_collectives(row_instruction)
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
@@ -121,8 +121,6 @@ class OpWriter:
             execution = self.write_chunk(line, first, batch, instruction, list(batch.stats), timeline, leaf_times)
             if homeless:
                 self._assign_programs(homeless, instruction, execution, timeline)
-            if is_counters:
-                self._write_counters(line, first, batch, instruction)
         self._has_windows = False
 
     def write_chunk(
@@ -145,6 +143,8 @@ class OpWriter:
         columns.leaf_times = leaf_times[first:end] if leaf_times else None
         columns.loops = loops[first:end] if loops else None
         self.write(line, columns)
+        if line_kind(line.plane, line.line) == "counters":
+            self._write_counters(line, first, batch, instruction)
         return execution
 
     def write(self, line: DeviceLine, events: OpColumns) -> None:
@@ -213,7 +213,7 @@ class OpWriter:
             iteration = np.empty(n, np.int32)
             iteration[order] = loops.iteration
             self._keep_collectives(line, line.device_id, events, event_id, end, iteration, collectives)
-        copies = np.flatnonzero(op_class[instruction] == _COPY) if leaf_times else ()
+        copies = np.flatnonzero((op_class[instruction] == _COPY) & ~self._is_memset[instruction]) if leaf_times else ()
         if leaf_times and len(copies):
             ops = CopyOps(
                 event_id[order][copies],
@@ -285,6 +285,7 @@ class OpWriter:
             self._has_collective = np.array([f.has_collective for f in self._facts], bool)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
             self._is_custom_call = np.array([f.is_custom_call for f in self._facts], bool)
+            self._is_memset = np.array([f.is_memset for f in self._facts], bool)
             self._loop_facts = loop_facts(self._facts)
         return self._op_class
 

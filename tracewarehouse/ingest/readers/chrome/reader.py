@@ -93,7 +93,7 @@ class ChromeTrace(Trace):
         self._written = 0
         self._added = [(np.zeros((3, 0), np.int64), np.zeros(0, np.int64))]
         try:
-            document = Document(file, chunk)
+            document: Document[Event] = Document(file, chunk)
             self._arguments = Arguments(document.added_arguments)
             self._gather(document)
             document.members()
@@ -135,7 +135,7 @@ class ChromeTrace(Trace):
         a, z = self._places[0].searchsorted([code, code + 1])
         return self._places[1:, a:z].T
 
-    def _gather(self, document: Document) -> None:
+    def _gather(self, document: Document[Event]) -> None:
         """Put the events into a temporary file, by line."""
         try:
             self._events: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
@@ -293,7 +293,7 @@ class ChromeTrace(Trace):
         if 0 < start < 1 << 63:
             self.planes.append(Plane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
 
-    def _warnings(self, document: Document) -> list[str]:
+    def _warnings(self, document: Document[Event]) -> list[str]:
         warnings = [f"{count} {what}" for what, count in sorted(self._counted.items()) if count]
         if self._left_out:
             phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(self._left_out.items())[:20])

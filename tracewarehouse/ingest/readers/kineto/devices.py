@@ -174,7 +174,7 @@ class GpuPlanes:
         mark = links.annotation[at]
         marked = np.where((mark >= 0) & (message == 0), table.detail[mark], 0)  # arguments say more than shapes
         mark_name = np.where(mark >= 0, table.name[mark], -1)
-        columns = [table.name[rows], links.op_name[at], inputs, message, mark_name, marked]
+        columns: list[Integers] = [table.name[rows], links.op_name[at], inputs, message, mark_name, marked]
         _, first, which = np.unique(packed(columns), return_index=True, return_inverse=True)
         self.metadata[at] = which
         of_inputs, messages = list(table.inputs), list(table.messages)

@@ -6,9 +6,11 @@ that are read: msgspec skips the others. Flows are not read, because kernels and
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from itertools import count
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +22,9 @@ from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
+from tracewarehouse.ingest.readers.launches import integer_stat
 
+_WIDEST = 1 << 62
 MOST_LINES = 1 << 17
 """Most threads and streams of a trace."""
 
@@ -66,10 +70,11 @@ SPAN = "Trace"
 """Category of the event that is the profiler's own window."""
 
 _Number = int | float | str | None
+_Value = tuple[_Number, ...] | int | float | str | None
 
 
 class Args(msgspec.Struct, gc=False):
-    """The arguments that are read; lists and what is only passed on stay text."""
+    """The arguments that are read; what is only passed on stays text."""
 
     correlation: _Number = None
     device: _Number = None
@@ -80,18 +85,18 @@ class Args(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
     name: msgspec.Raw = NOTHING
-    context: msgspec.Raw = NOTHING
-    grid: msgspec.Raw = NOTHING
-    block: msgspec.Raw = NOTHING
-    registers: msgspec.Raw = msgspec.field(default=NOTHING, name="registers per thread")
-    shared_memory: msgspec.Raw = msgspec.field(default=NOTHING, name="shared memory")
-    blocks_per_sm: msgspec.Raw = msgspec.field(default=NOTHING, name="blocks per SM")
-    warps_per_sm: msgspec.Raw = msgspec.field(default=NOTHING, name="warps per SM")
+    context: _Value = None
+    grid: _Value = None
+    block: _Value = None
+    registers: _Value = msgspec.field(default=None, name="registers per thread")
+    shared_memory: _Value = msgspec.field(default=None, name="shared memory")
+    blocks_per_sm: _Value = msgspec.field(default=None, name="blocks per SM")
+    warps_per_sm: _Value = msgspec.field(default=None, name="warps per SM")
+    priority: _Value = None
+    kind: _Value = None
+    graph: _Value = msgspec.field(default=None, name="graph id")
+    node: _Value = msgspec.field(default=None, name="graph node id")
     occupancy: msgspec.Raw = msgspec.field(default=NOTHING, name="est. achieved occupancy %")
-    priority: msgspec.Raw = NOTHING
-    kind: msgspec.Raw = NOTHING
-    graph: msgspec.Raw = msgspec.field(default=NOTHING, name="graph id")
-    node: msgspec.Raw = msgspec.field(default=NOTHING, name="graph node id")
     collective: msgspec.Raw = msgspec.field(default=NOTHING, name="Collective name")
     in_elements: msgspec.Raw = msgspec.field(default=NOTHING, name="In msg nelems")
     out_elements: msgspec.Raw = msgspec.field(default=NOTHING, name="Out msg nelems")
@@ -122,15 +127,30 @@ class Event(msgspec.Struct, gc=False):
 
 decode_events = msgspec.json.Decoder(list[Event]).decode
 _WIRE = {f.name: f.encode_name for f in msgspec.structs.fields(Args)}
-SHAPE = ("context", "grid", "block", "registers", "shared_memory", "blocks_per_sm", "warps_per_sm", "occupancy",
-         "priority", "kind", "graph", "node")  # fmt: skip
-"""Arguments that say how a kernel was launched."""
-MESSAGE = ("collective", "in_elements", "out_elements", "dtype", "group_size", "group", "group_description",
-           "group_ranks", "in_splits", "out_splits", "source_rank", "target_rank")  # fmt: skip
+_SHAPE = ("context", "grid", "block", "registers", "shared_memory", "blocks_per_sm", "warps_per_sm", "priority", "kind",
+          "graph", "node", "occupancy")  # fmt: skip
+"""Arguments that say how a kernel was launched; the last one is kept as text."""
+_MESSAGE = ("collective", "in_elements", "out_elements", "dtype", "group_size", "group", "group_description",
+            "group_ranks", "in_splits", "out_splits", "source_rank", "target_rank")  # fmt: skip
 """Arguments that say what a collective moves, and among whom."""
-SHAPE_NAMES = tuple(_WIRE[n] for n in SHAPE)
-MESSAGE_NAMES = tuple(_WIRE[n] for n in MESSAGE)
+SHAPE_NAMES = tuple(_WIRE[n] for n in _SHAPE)
+MESSAGE_NAMES = tuple(_WIRE[n] for n in _MESSAGE)
 DIMS, TYPES = _WIRE["dims"], _WIRE["types"]
+_shape_of = attrgetter(*_SHAPE[:-1])
+_message_of = attrgetter(*_MESSAGE)
+_NO_ARGS = Args()
+_CODES = {category: int(family) for category, family in FAMILIES.items()}
+_SET, _LAUNCH, _OPERATOR, _ANNOTATION, _OTHER = map(
+    int, (Family.SET, Family.LAUNCH, Family.OPERATOR, Family.ANNOTATION, Family.OTHER)
+)
+
+
+def _numbered(*first: Any) -> defaultdict[Any, int]:
+    """Return a mapping that numbers its keys in the order in which they are asked for."""
+    numbers: defaultdict[Any, int] = defaultdict(count().__next__)
+    for key in first:
+        numbers[key]
+    return numbers
 
 
 class LineKey(NamedTuple):
@@ -162,11 +182,11 @@ class Table:
     """
 
     def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-        self.lines: dict[LineKey, int] = {}
-        self.inputs: dict[tuple[bytes, bytes], int] = {(b"", b""): 0}
-        self.shapes: dict[tuple[bytes, ...], int] = {(b"",) * len(SHAPE): 0}
-        self.messages: dict[tuple[bytes, ...], int] = {(b"",) * len(MESSAGE): 0}
+        self.names: defaultdict[str, int] = _numbered()
+        self.lines: defaultdict[tuple[bool, Any, Any], int] = _numbered()
+        self.inputs: defaultdict[tuple[bytes, bytes], int] = _numbered((b"", b""))
+        self.shapes: defaultdict[tuple[Any, ...], int] = _numbered(())
+        self.messages: defaultdict[tuple[bytes, ...], int] = _numbered((b"",) * len(_MESSAGE))
         self.message: dict[int, int] = {}
         self.instance: dict[int, bytes] = {}
         self.bytes: dict[int, int] = {}
@@ -177,6 +197,8 @@ class Table:
         self.origin_us: int | None = None
         self.span: tuple[int, int] | None = None
         """Start and end of the profiler's own window."""
+        self._held: list[Event] = []
+        """The first events, as long as all have a time of 0."""
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
         self._count = 0
 
@@ -190,68 +212,95 @@ class Table:
                 self._name(e)
             elif e.ph in _LACKING:
                 self.counted[f"events of phase {e.ph}, left out"] += 1
-        if not kept:
-            return
+        self._held += kept
         if self.origin_us is None:
-            first = next((t for e in kept if (t := exact_picoseconds(bytes(e.ts)))), 0)
-            self.origin_us = first // PS_PER_US
-        start, is_timed = picoseconds([e.ts for e in kept], self.origin_us)
+            first = next((t for e in self._held if (t := exact_picoseconds(bytes(e.ts)))), None)
+            self.origin_us = None if first is None else first // PS_PER_US
+        if self._held and self.origin_us is not None:
+            kept, self._held = self._held, []
+            self._add_timed(kept, self.origin_us)
+
+    def _add_timed(self, kept: Sequence[Event], origin_us: int) -> None:
+        """Add events; a time of 0 is none where others are far from it."""
+        start, is_timed = picoseconds([e.ts for e in kept], origin_us)
         duration, _ = picoseconds([e.dur for e in kept])
-        is_timed &= start != -self.origin_us * PS_PER_US if self.origin_us > 1 else True  # a zero is no time
+        if origin_us > 1:
+            is_timed &= start != -origin_us * PS_PER_US
         if not is_timed.all():
             self.counted["events without a time, left out"] += int((~is_timed).sum())
             at = np.flatnonzero(is_timed).tolist()
             kept, start, duration = [kept[i] for i in at], start[is_timed], duration[is_timed]
-        names, other = self.names, Family.OTHER
-        family = [FAMILIES.get(e.cat, other) for e in kept]
-        name = [names.setdefault(e.name, len(names)) for e in kept]
-        line, link, detail = [0] * len(kept), [0] * len(kept), [0] * len(kept)
-        lines, first_row = self.lines, self._count
-        for i, (e, f) in enumerate(zip(kept, family, strict=True)):
+        self._add(kept, start, duration)
+
+    def _add(self, events: Sequence[Event], start: Int64, duration: Int64) -> None:
+        family = [_CODES.get(e.cat, _OTHER) for e in events]
+        line, link, detail = [0] * len(events), [0] * len(events), [0] * len(events)
+        lines, inputs, shapes, row = self.lines, self.inputs, self.shapes, self._count
+        for i, (e, f) in enumerate(zip(events, family, strict=True)):
             args = e.args
-            if f <= Family.SET:
-                line[i] = self._device_event(first_row + i, e, args or Args(), link, detail, i)
+            if f > _SET:
+                line[i] = lines[False, e.pid, e.tid]
+                if args is None:
+                    continue
+                if f == _OPERATOR:
+                    if args.sequence is not None:
+                        link[i] = _integer(args.sequence) + 1
+                        if args.forward_thread:
+                            self.backward.append(row + i)
+                    if args.dims:
+                        detail[i] = inputs[bytes(args.dims), bytes(args.types)]
+                elif f == _LAUNCH:
+                    link[i] = _integer(args.correlation)
+                elif f == _ANNOTATION and args.dims and COLLECTIVE_MARK.match(e.name):
+                    detail[i] = inputs[bytes(args.dims), bytes(args.types)]
                 continue
-            line[i] = lines.setdefault(LineKey(False, e.pid, e.tid), len(lines))
-            if args is None:
-                continue
-            if f == Family.LAUNCH:
-                link[i] = _integer(args.correlation)
-            elif f == Family.OPERATOR:
-                link[i] = _integer(args.sequence) + 1 if args.sequence is not None else 0
-                if args.dims or args.types:
-                    key = bytes(args.dims), bytes(args.types)
-                    detail[i] = self.inputs.setdefault(key, len(self.inputs))
-                if args.forward_thread and args.sequence is not None:
-                    self.backward.append(first_row + i)
-            elif f == Family.ANNOTATION and args.dims and COLLECTIVE_MARK.match(e.name):
-                detail[i] = self.inputs.setdefault((bytes(args.dims), bytes(args.types)), len(self.inputs))
+            args = args or _NO_ARGS
+            device, stream, moved = args.device, args.stream, args.bytes
+            line[i] = lines[True, e.pid if device is None else device, e.tid if stream is None else stream]
+            link[i] = _integer(args.correlation)
+            detail[i] = shapes[*_shape_of(args), bytes(args.occupancy)]
+            if moved is not None:
+                self.bytes[row + i] = _integer(moved)
+            if args.collective:
+                self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
+                if args.instance:
+                    self.instance[row + i] = bytes(args.instance)
         if len(lines) > MOST_LINES:
             raise MalformedError(
                 f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
             )
-        for i, e in enumerate(kept):
-            if e.cat == SPAN and self.span is None:
-                self.span = int(start[i]), int(start[i] + duration[i])
+        if self.span is None:
+            self.span = next(
+                (
+                    (int(start[i]), int(start[i] + duration[i]))
+                    for i, e in enumerate(events)
+                    if family[i] == _OTHER and e.cat == SPAN
+                ),
+                None,
+            )
+        name = [self.names[e.name] for e in events]
         self._parts.append((
             np.array(family, np.int8), np.array(name, np.int32), np.array(line, np.int32), start, duration,
             np.array(link, np.int64), np.array(detail, np.int32),
         ))  # fmt: skip
-        self._count += len(kept)
+        self._count += len(events)
 
     def finish(self) -> None:
         """Join the pieces; nothing can be added afterwards."""
-        empty = [np.zeros(0, t) for t in (np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32)]
-        columns = [np.concatenate(c) for c in zip(*self._parts, strict=True)] if self._parts else empty
-        self._parts.clear()
-        self.family: Int8
-        self.name: Int32
-        self.line: Int32
-        self.start: Int64
-        self.duration: Int64
-        self.link: Int64
-        self.detail: Int32
-        self.family, self.name, self.line, self.start, self.duration, self.link, self.detail = columns
+        if self._held:  # all times are 0
+            self._add_timed(self._held, 0)
+        parts, self._parts = self._parts, []
+        types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32
+        columns: list[npt.NDArray[Any]] = [
+            np.concatenate([np.zeros(0, dtype), *(p[i] for p in parts)]) for i, dtype in enumerate(types)
+        ]
+        self.family: Int8 = columns[0]
+        self.name: Int32 = columns[1]
+        self.line: Int32 = columns[2]
+        self.start: Int64 = columns[3]
+        self.duration: Int64 = columns[4]
+        self.link: Int64 = columns[5]
+        self.detail: Int32 = columns[6]
         self.end: Int64 = self.start + self.duration
 
     def shift_to_start(self) -> int:
@@ -270,33 +319,18 @@ class Table:
         shapes = list(self.shapes)
         used = np.unique(code)
         for column, name in enumerate(SHAPE_NAMES):
-            texts = {c: text_of(shapes[c][column]).encode() for c in used.tolist() if shapes[c][column]}
-            stats.append(_texts(name, code, texts))
+            values = {c: shapes[c][column] for c in used.tolist() if c and shapes[c][column] not in (None, b"")}
+            values = {c: msgspec.json.decode(v) if isinstance(v, bytes) else v for c, v in values.items()}
+            stats.append(_column(name, code, values))
         for name, known in (("bytes", self.bytes), ("Seq", self.instance)):
             at = np.flatnonzero(np.isin(rows, np.fromiter(known, np.int64, len(known)))) if known else rows[:0]
-            values = [_integer(text_of(v) if isinstance(v, bytes) else v) for v in map(known.get, rows[at].tolist())]
-            kinds = np.full(len(at), int(StatKind.INT64), np.uint8)
-            stats.append(StatColumn(name, at, kinds, np.array(values, np.int64).view(np.uint64)))
+            numbers = [_integer(text_of(v) if isinstance(v, bytes) else v) for v in map(known.get, rows[at].tolist())]
+            stats.append(integer_stat(name, at, np.array(numbers, np.int64)))
         return stats
 
     def rows(self, *families: Family) -> Int64:
         """Return the rows of events of some families, ascending."""
         return np.flatnonzero(np.isin(self.family, [int(f) for f in families]))
-
-    def _device_event(self, row: int, e: Event, args: Args, link: list[int], detail: list[int], i: int) -> int:
-        link[i] = _integer(args.correlation)
-        shape = tuple([bytes(getattr(args, n)) for n in SHAPE])
-        detail[i] = self.shapes.setdefault(shape, len(self.shapes))
-        if args.bytes is not None:
-            self.bytes[row] = _integer(args.bytes)
-        if args.collective:
-            message = tuple([bytes(getattr(args, n)) for n in MESSAGE])
-            self.message[row] = self.messages.setdefault(message, len(self.messages))
-            if args.instance:
-                self.instance[row] = bytes(args.instance)
-        device = e.pid if args.device is None else args.device
-        stream = e.tid if args.stream is None else args.stream
-        return self.lines.setdefault(LineKey(True, device, stream), len(self.lines))
 
     def _name(self, e: Event) -> None:
         if e.args is None or not e.args.name or e.name not in ("process_name", "thread_name"):
@@ -313,24 +347,34 @@ class Table:
 
 def _integer(value: _Number) -> int:
     """Return a whole number in 64 bits; 0 for anything else."""
-    if isinstance(value, int):
-        return value if abs(value) < 1 << 62 else 0
+    if type(value) is int:
+        return value if -_WIDEST < value < _WIDEST else 0
     if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 1 << 62 else 0
-    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 19 else 0
+        return int(value) if value.is_integer() and abs(value) < _WIDEST else 0
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else 0
 
 
-def _texts(name: str, code: Int32, texts: dict[int, bytes]) -> StatColumn:
-    """Return a stat by the number of each event's text; those that are whole numbers become such."""
-    at = np.flatnonzero(np.isin(code, list(texts)))
-    is_number = all(t.isdigit() and len(t) < 19 for t in texts.values())
-    distinct = list(dict.fromkeys(texts.values()))
-    of_code = {c: int(t) if is_number else distinct.index(t) for c, t in texts.items()}
-    lookup = np.zeros(max(of_code, default=0) + 1, np.uint64)
-    lookup[list(of_code)] = list(of_code.values())
-    kind = StatKind.INT64 if is_number else StatKind.STRING
-    kinds = np.full(len(at), int(kind), np.uint8)
-    return StatColumn(name, at, kinds, lookup[code[at]], () if is_number else tuple(distinct))
+def _column(name: str, code: Int32, values: Mapping[int, Any]) -> StatColumn:
+    """Return a stat by the number of each event's value: whole numbers, numbers, or texts."""
+    at = np.flatnonzero(np.isin(code, list(values)))
+    kinds = {type(v) for v in values.values()}
+    texts: dict[bytes, int] = {}
+    lookup = np.zeros(max(values, default=0) + 1, np.uint64)
+    if kinds <= {int} and all(abs(v) < 1 << 63 for v in values.values()):
+        kind, lookup = StatKind.INT64, lookup.view(np.int64)
+        lookup[list(values)] = list(values.values())
+    elif kinds <= {int, float}:
+        kind, lookup = StatKind.DOUBLE, lookup.view(np.float64)
+        lookup[list(values)] = list(values.values())
+    else:
+        kind = StatKind.STRING
+        for c, value in values.items():
+            lookup[c] = texts.setdefault(_text(value).encode(), len(texts))
+    return StatColumn(name, at, np.full(len(at), int(kind), np.uint8), lookup.view(np.uint64)[code[at]], tuple(texts))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def text_of(value: bytes) -> str:

@@ -65,8 +65,9 @@ def only_process_group(distributed: Mapping[str, Any]) -> dict[str, str]:
     """
     groups = distributed.get("pg_config")
     group = groups[0] if isinstance(groups, list) and len(groups) == 1 else None
-    ranks = group.get("ranks") if isinstance(group, dict) else None
-    if not isinstance(ranks, list) or distributed.get("pg_count") not in (1, None):
+    if not isinstance(group, dict) or not isinstance(ranks := group.get("ranks"), list):
+        return {}
+    if distributed.get("pg_count") not in (1, None):
         return {}
     said = {"Process Group Name": "pg_name", "Process Group Description": "pg_desc", "Group size": "pg_size"}
     texts = {name: str(group[key]) for name, key in said.items() if isinstance(group.get(key), str | int)}

@@ -41,7 +41,7 @@ from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NO_JSON, NOTHING, Document
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.kineto.devices import Gpu, GpuPlanes, device_facts
-from tracewarehouse.ingest.readers.kineto.events import Family, Table, decode_events
+from tracewarehouse.ingest.readers.kineto.events import Family, LineKey, Table, decode_events
 from tracewarehouse.ingest.readers.kineto.links import link
 from tracewarehouse.ingest.readers.kineto.ranks import only_process_group, rank_in_name
 from tracewarehouse.ingest.readers.launches import integer_stat
@@ -108,7 +108,7 @@ class KinetoTrace(Trace):
         properties = _read(members.device_properties)
         self._properties = [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
         zero_ps = table.shift_to_start()
-        self._keys, self._names = list(table.lines), list(table.names)
+        self._keys, self._names = [LineKey(*key) for key in table.lines], list(table.names)
         self._order = np.argsort(table.line, kind="stable")
         self._edges = table.line[self._order].searchsorted(np.arange(len(self._keys) + 1))
         self._links = link(table)
