@@ -197,11 +197,11 @@ def _study(
     from tracewarehouse.ingest.capture.manifest import Mesh
 
     if what not in experiment.ready_made() and not what.endswith((".yaml", ".yml")):
-        found = places(meshes, slices, batches or [None], model=what, **fields)
-        reasons = {place.refused for place in found}
+        study = places(meshes, slices, batches or [None], model=what, **fields)
+        reasons = {place.refused for place in study}
         if len(reasons) == 1 and (reason := reasons.pop()):  # a mistake of the command, not an answer for each
             raise typer.BadParameter(reason)
-        return found
+        return study
     runs = experiment.plan(experiment.load_experiment(Path(what)))
     wanted = {str(Mesh.parse(mesh)) for mesh in meshes}
     backend = {"backend": fields["backend"], "device": "cpu"}

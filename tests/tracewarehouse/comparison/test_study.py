@@ -212,9 +212,9 @@ def test_a_decode_step_alone_says_nothing_of_a_prefill(planned: Callable[..., An
     assert None not in {both[name] for name in unknown}
     # what the mesh promises of a prefill is not missed in a run that has none
     with open_warehouse(tmp_path / "w") as warehouse:
-        found = warehouse.query("SELECT run_id, detail FROM main.quality_flags WHERE flag = 'promise_broken'").rows()
-    told = dict(found)
-    assert ("prefill" in told[both["run_id"]], "prefill" in told[alone["run_id"]]) == (True, False)
+        found = warehouse.query("SELECT run_id, manifest FROM main.runs").rows()
+    promised = {run_id: {each["phase"] for each in json.loads(text)["promised_collectives"]} for run_id, text in found}
+    assert promised == {both["run_id"]: {"prefill", "decode"}, alone["run_id"]: {"decode"}}
 
 
 def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp_path: Path) -> None:
