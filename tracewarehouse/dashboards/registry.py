@@ -137,6 +137,11 @@ CHARTS: dict[str, Chart] = {
             ("step_time", "exposed_communication", "device_idle"), "No run has a step whose time is known.",
         ),
         Chart(
+            "parallelisms", "runs", "runs.parallelisms", "TP, DP, EP, SP and PP beside each other",
+            ("tpot", "throughput", "communication_fraction", "traffic_volume"),
+            "No run has a known mesh and a rate, exposed communication or traffic.",
+        ),
+        Chart(
             "mean-layers", "runs", "ops.mean_layers", "One mean layer of each run", ("layer_time",),
             "Neither the names of ops nor repetition in the programs shows the layers of a run.",
         ),
