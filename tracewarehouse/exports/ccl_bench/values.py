@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COMPATIBLE = (
     "avg_step_time", "ttft", "tpot", "mfu", "dominant_kernel_concentration", "average_memory_bandwidth",
     "memory_transfer_overhead", "communication_fraction", "total_communication_time", "compute_comm_overlap",
-    "bandwidth_utilization", "collective_vol",
+    "bandwidth_utilization", "collective_vol", "mean_sm_coverage", "moe_fraction", "load_imbalance_ratio",
 )  # fmt: skip
 """Names of CCL-Bench's metrics, each a `ccl_` metric of ours."""
 _COLLECTIVES = {
@@ -323,7 +323,7 @@ def _compared(warehouse: Warehouse, run: RunVersion, row: str, published: dict[s
     compared = []
     for name, value in published.items():
         metric, kind = _metric_and_kind(name)
-        if metric is None:  # it is not computed for TPUs
+        if metric is None:  # it needs what no trace has
             continue
         header = warehouse.definitions.metric(f"ccl_{metric}", 1).header
         match, about = _REASON.search(header.about), header.about

@@ -94,9 +94,18 @@ class CollectiveWriter:
             names = ("instruction_id", "execution", "sequence")
             instruction, execution, sequence = (self._rows[device].get(device, n) for n in names)
             instances.add(device, instruction, groups.components(instruction, device), execution, sequence)
+        of_channel: dict[int, list[int]] = {}
+        for i, channel in enumerate(instances.channels.tolist()):
+            of_channel.setdefault(channel, []).append(i)
+
+        def expected(channel: int, component: int) -> int | None:
+            """Return the devices of a component; of a communicator, not every instruction may tell its ranks."""
+            sizes = (groups.participants(i).component_size for i in of_channel[channel])
+            return next((of_one[component] for of_one in sizes if component < len(of_one)), None)
+
         joined = instances.joined(
             lambda: self._of_all("start_ps"),
-            lambda i, c: groups.participants(i).component_size[c],
+            expected,
             (lambda: self._of_all("end_ps")) if self._is_timed else None,
             self._clocks,
             self._doubted,

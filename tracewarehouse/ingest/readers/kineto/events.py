@@ -177,7 +177,7 @@ class Table:
             its launch in `shapes`; 0 for none.
         message: number in `messages` of what a collective moves, by row; rows without one are absent.
         instance: sequence number of a collective, by row.
-        bytes: bytes of copies and sets, by row.
+        bytes: bytes of copies and sets, and of calls that state them, by row.
         forward: rows of operators of the backward pass, which name the forward pass by `link`.
     """
 
@@ -251,6 +251,8 @@ class Table:
                         detail[i] = inputs[bytes(args.dims), bytes(args.types)]
                 elif f == _LAUNCH:
                     link[i] = _integer(args.correlation)
+                    if args.bytes is not None:
+                        self.bytes[row + i] = _integer(args.bytes)
                 elif f == _ANNOTATION and args.dims and COLLECTIVE_MARK.match(e.name):
                     detail[i] = inputs[bytes(args.dims), bytes(args.types)]
                 continue
@@ -314,7 +316,7 @@ class Table:
 
     def shape_stats(self, rows: Int64) -> list[StatColumn]:
         """Return the stats of events of a device: how each was launched, its bytes, and a collective's number."""
-        stats = []
+        stats: list[StatColumn] = []
         code = self.detail[rows]
         shapes = list(self.shapes)
         used = np.unique(code)
@@ -322,6 +324,11 @@ class Table:
             values = {c: shapes[c][column] for c in used.tolist() if c and shapes[c][column] not in (None, b"")}
             values = {c: msgspec.json.decode(v) if isinstance(v, bytes) else v for c, v in values.items()}
             stats.append(_column(name, code, values))
+        return [*stats, *self.number_stats(rows)]
+
+    def number_stats(self, rows: Int64) -> list[StatColumn]:
+        """Return the stats that few events have: bytes of copies, sets and their calls, and a collective's number."""
+        stats: list[StatColumn] = []
         for name, known in (("bytes", self.bytes), ("Seq", self.instance)):
             at = np.flatnonzero(np.isin(rows, np.fromiter(known, np.int64, len(known)))) if known else rows[:0]
             numbers = [_integer(text_of(v) if isinstance(v, bytes) else v) for v in map(known.get, rows[at].tolist())]

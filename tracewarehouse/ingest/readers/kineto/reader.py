@@ -212,7 +212,7 @@ class KinetoTrace(Trace):
     def _host_stats(self, rows: Int64) -> list[StatColumn]:
         """Return the stats of host events: of launches and of marks of steps."""
         calls = np.flatnonzero((self._table.family[rows] == Family.LAUNCH) & (self._table.link[rows] > 0))
-        stats = [integer_stat("correlation", calls, self._table.link[rows[calls]])]
+        stats = [integer_stat("correlation", calls, self._table.link[rows[calls]]), *self._table.number_stats(rows)]
         for (known, values), name in ((self._marks, "step_num"), (self._dispatches, "device_ordinal")):
             at = np.flatnonzero(np.isin(rows, known))
             stats.append(integer_stat(name, at, values[known.searchsorted(rows[at])]))
@@ -229,6 +229,8 @@ class KinetoTrace(Trace):
         if not 0 < start < 1 << 62:
             return
         stats = [Stat(PROFILE_START, StatKind.UINT64, start)]
+        if base_ns:
+            stats.append(Stat("base_time_ns", StatKind.UINT64, base_ns))
         if self._table.span:
             stats.append(Stat(PROFILE_STOP, StatKind.UINT64, start + max(self._table.span[1] // 1000, 0)))
         yield Plane(TASK_PLANE, stats=tuple(stats))
