@@ -67,7 +67,8 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             "idle", "run", "steps.idle_parts", "Idle time, by what ends it",
-            ("device_idle", "launch_overhead", "host_gap"), _NO_STEPS, is_folded=True,
+            ("device_idle", "launch_overhead", "host_gap"),
+            f"{_NO_STEPS[:-1]}; or the run is predicted, and no host leaves a device idle in it.", is_folded=True,
         ),
         Chart(
             "step-times", "run", "steps.step_times", "Times of steps and output tokens", ("step_time", "tpot"),
