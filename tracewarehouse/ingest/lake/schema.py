@@ -658,6 +658,7 @@ PREDICTIONS = _table(
     kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
         microseconds; NULL without any.
     host_ps!           BIGINT   Time that the host was said to add to each step. [ps]
+    chip_price_usd_per_h DOUBLE  What-if: price of a chip for an hour in place of the list price; NULL for that. [USD/h]
     calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with
         tracewarehouse.
     argument_bytes     BIGINT   Memory of a device for weights, caches and inputs, of the whole model. [bytes]

@@ -51,11 +51,11 @@ def run_facts(
 ) -> RunFacts:
     """Collect what manifest, card, survey and tables state about a run; `notes` are about files that were left out."""
     empty = (Flag("empty_file", f"{p.name} is empty; its .trace.json was read instead") for p in capture.empty_files)
-    flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written))
+    flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written, card))
     return RunFacts(_run_row(name, capture, card, source_digest, survey, written, flags), flags)
 
 
-def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
+def quality_flags(survey: RunSurvey, written: Written, card: WorkloadCard | None = None) -> list[Flag]:
     """All flags of a run, except those about files that were left out."""
     flags = [*survey.flags, *written.flags]
     for s, event_count in zip(survey.hosts, written.host_events, strict=True):
@@ -77,7 +77,9 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
             manifest = for_program(manifest, {k.phase for k in written.collective_counts})
         broken = broken_promises(manifest, written.collective_counts, {d.device_id: d.pp_index for d in devices})
         flags += [Flag("promise_broken", sentence) for sentence in broken]
-    if not devices:
+    if card and "published" in (card.model_extra or {}):  # written by `tw import ccl-bench`
+        flags.append(Flag("no_trace", "the card and the published values of a row of CCL-Bench, without its trace"))
+    elif not devices:
         flags.append(Flag("no_device_events", "the capture has no device events: only the host was profiled"))
     return summarised(flags)
 

@@ -29,6 +29,7 @@ SELECT
       AND (
         REGEXP_MATCHES(name, '(flash|paged|splash|ring)_?(attention|attn|mha|mqa|fwd|mla)|fmha|attn_fwd')
         OR REGEXP_MATCHES(name, '(^|[ /_])(rpa|mha|mla)([-_. ]|$)')
+        OR category = 'attention'
       )
       THEN 'attention'
     WHEN
@@ -39,7 +40,7 @@ SELECT
     WHEN
       operand_dtype IS NOT NULL
       OR opcode IN ('dot', 'convolution', 'ragged-dot')
-      OR (is_kernel AND REGEXP_MATCHES(name, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_'))
+      OR (is_kernel AND REGEXP_MATCHES(name, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_|bmm_mx'))
       OR (is_kernel AND REGEXP_MATCHES(category, 'convolution|dot|gemm|matmul'))
       OR (category = 'custom fusion' AND REGEXP_MATCHES(scope, '/dot_general$'))
       THEN 'matrix'
