@@ -93,8 +93,9 @@ def _run_row(
     flags: Sequence[Flag],
 ) -> dict[str, Any]:
     hosts, manifest, mesh = [s.host for s in survey.hosts], survey.manifest, survey.placement.mesh
-    starts = [h.start_ns for h in hosts if h.start_ns is not None]
-    stops = [h.stop_ns for h in hosts if h.stop_ns is not None]
+    timed = [h for h in hosts if h.clock_source != "none"] or hosts
+    starts = [h.start_ns for h in timed if h.start_ns is not None]
+    stops = [h.stop_ns for h in timed if h.stop_ns is not None]
     row: dict[str, Any] = {
         "name": name,
         "origin": survey.origin,
