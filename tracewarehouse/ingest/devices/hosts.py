@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, TypeGuard
@@ -87,8 +87,7 @@ def open_hosts(traces: Sequence[Trace], paths: Sequence[PurePath]) -> list[Host]
     """
     names = _names(traces, paths)
     windows = [_window(t) for t in traces]
-    starts = sorted(w[0] for w in windows if w[0] is not None)
-    first = min((s for s in starts if abs(s - starts[len(starts) // 2]) <= DAY_NS), default=None)
+    first = min(near_each_other(w[0] for w in windows), default=None)
     hosts = []
     for i, (trace, (start, stop)) in enumerate(zip(traces, windows, strict=True)):
         if start is None or first is None or abs(start - first) > DAY_NS:
@@ -98,6 +97,12 @@ def open_hosts(traces: Sequence[Trace], paths: Sequence[PurePath]) -> list[Host]
             source = "first_host" if start == first else "profile_start"
         hosts.append(Host(i, names[i], trace, paths[i].name, server_rank(paths[i]), start, stop, offset, source))
     return hosts
+
+
+def near_each_other(times_ns: Iterable[int | None]) -> list[int]:
+    """Those of some times that are known and lie within a day of their median, sorted."""
+    known = sorted(t for t in times_ns if t is not None)
+    return [t for t in known if abs(t - known[len(known) // 2]) <= DAY_NS]
 
 
 def _names(traces: Sequence[Trace], paths: Sequence[PurePath]) -> list[str]:
