@@ -526,27 +526,55 @@ def collective_wait(run: Run) -> Values:
     return {k: sum(v) / len(v) / US for k, v in whole_first(waits).items()}
 
 
-def ici_bandwidth_utility(run: Run) -> Values:
+_FACTORS = (("2", Fraction(1, 2)), ("4", Fraction(3, 4)), ("infinite", Fraction(1)))
+"""How many times faster something is, and the share of its time that this saves."""
+
+
+def faster_links(run: Run) -> Values:
     peaks = [d["peak_ici_gbps"] for d in run.tables["devices"] if (d["peak_ici_gbps"] or 0) > 0]
     lines = {k: line for k, line in _lines(run).items() if not peaks or 1000 / line.slope <= min(peaks)}
-    counted = {c["event_id"] for c in run.timed_collectives()}
-    saved: dict[Any, dict[str, Fraction]] = defaultdict(lambda: dict.fromkeys(("2", "4", "infinite"), Fraction(0)))
-    for ranks in run.instances():
-        line = lines.get((ranks[0]["kind"], ranks[0]["axis"]))
-        sent = _bus_bytes(ranks[0]["kind"], max(c["message_bytes"] for c in ranks), ranks[0]["group_size"])
-        if line is None or not sent:
-            continue
-        transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
-        timed = [c for c in ranks if c["event_id"] in counted]
-        most = max(transfer - max(line.intercept, Fraction(0)), Fraction(0))
-        for factor, share in (("2", Fraction(1, 2)), ("4", Fraction(3, 4)), ("infinite", Fraction(1))):
-            shorter = min(share * line.slope * sent, most)
-            for c in timed:
-                saved[c["phase"]][factor] += min(Fraction(c["exposed_added_ps"]), shorter)
+    whole = {ranks[0]["instance"]: ranks for ranks in run.instances()}
+    saved: dict[Any, Fraction] = defaultdict(Fraction)
+    for c in run.timed_collectives():
+        ranks, line = whole.get(c["instance"]), lines.get((c["kind"], c["axis"]))
+        sent = ranks and _bus_bytes(c["kind"], max(r["message_bytes"] or 0 for r in ranks), c["group_size"])
+        for factor, share in _FACTORS:
+            exposed = Fraction(c["exposed_added_ps"])
+            if line is None or not ranks or not sent:
+                saved[c["phase"], c["link"], c["axis"], "exposed", factor] += share * exposed
+                continue
+            transfer = min(r["end_ps"] - r["start_ps"] for r in ranks)
+            most = max(transfer - max(line.intercept, Fraction(0)), Fraction(0))
+            shorter = min(share * line.slope * sent, most, exposed)
+            saved[c["phase"], c["link"], c["axis"], "fit", factor] += shorter
     spans = {p: sum(v) for p, v in _by_phase(run, run.span).items()}
-    return {
-        (p, f): float(100 * ps / spans[p]) for p, by in saved.items() for f, ps in by.items() if spans.get(p)
-    }  # fmt: skip
+    return {key: float(100 * ps / spans[key[0]]) for key, ps in saved.items() if spans.get(key[0])}
+
+
+def faster_chips(run: Run) -> Values:
+    needs = {number: n for (number,), n in _needs(run).items() if max(n.values(), default=0)}
+    until: dict[int, int] = defaultdict(int)
+    timed = {(d, s.number): s.phase for p, d in run.places() for s in run.timed_steps(d, p)}
+    saved: dict[Any, float] = defaultdict(float)
+    for o in run.ops:
+        added = max(0, o["end"] - max(o["start_ps"], until[o["device_id"]]))
+        until[o["device_id"]] = max(until[o["device_id"]], o["end"])
+        of_op, place = needs.get(o["instruction_id"]), (o["device_id"], o["step"])
+        if of_op is None or place not in timed or o["i"]["op_class"] == "communication":
+            continue
+        compute, memory, links = of_op["compute"], of_op["memory"], of_op.get("ici", 0)
+        for factor, share in _FACTORS:
+            left = float(1 - share)
+            for resource, now in (
+                ("hbm", max(compute, memory * left, links)),
+                ("compute", max(compute * left, memory, links)),
+            ):
+                saved[timed[place], resource, factor, o["instruction_id"]] += added * (1 - now / max(of_op.values()))
+    spans = {p: sum(v) for p, v in _by_phase(run, run.span).items()}
+    whole: dict[Any, float] = defaultdict(float)
+    for key, ps in saved.items():
+        whole[key[:3]] += round(1000 * ps) / 1000  # to the femtosecond, as the sum is of integers
+    return {key: 100 * ps / spans[key[0]] for key, ps in whole.items() if spans.get(key[0])}
 
 
 def hbm_bandwidth(run: Run) -> Values:
@@ -955,14 +983,14 @@ def hockney_r2(run: Run) -> Values:
     return {k: float(line.r2) for k, line in _lines(run).items()}
 
 
-def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | None]]:
-    """Operations per second, share of the bound, and the bound of each instruction."""
+def _needs(run: Run) -> dict[Any, dict[str, float]]:
+    """The seconds that each resource would take at its peak for all executions of an instruction; none if unknown."""
     devices = {d["device_id"]: d for d in run.tables["devices"]}
     found = {}
     for (number,), ops in grouped(run.ops, "instruction_id").items():
-        i, time = run.instructions[number], sum(o["self_ps"] for o in ops) / 1e12
+        i = run.instructions[number]
         flops, sizes = [cost(o, "flops") for o in ops], [cost(o, "bytes_accessed") for o in ops]
-        if i["async_role"] or not time or not (any(flops) or any(sizes)):
+        if i["async_role"] or not any(o["self_ps"] for o in ops) or not (any(flops) or any(sizes)):
             continue
         sent: list[int | None] = [c["wire_bytes"] for c in run.collectives if c["instruction_id"] == number]
         wire = None if None in sent or not sent else sum(size or 0 for size in sent)
@@ -973,20 +1001,31 @@ def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | No
         }
         if not wire:
             del used["ici"]
-        needs: dict[str, float | None] = {}
+        needs = {}
         for bound, (amount, name, unit) in used.items():
             of_devices = [devices[o["device_id"]] for o in ops]
             rates = [d[name] if name else peak(d, product_type(i)) for d in of_devices]
             peaks = [p for p in rates if p is not None]
-            needs[bound] = (amount or 0) / (min(peaks) * unit) if peaks and min(peaks) else None
-        known = [need for need in needs.values() if need is not None]
+            if peaks and min(peaks):
+                needs[bound] = (amount or 0) / (min(peaks) * unit)
         is_unsized = is_compute(ops[0]) and (None in flops or None in sizes)
-        is_known = len(known) == len(needs) and not (i["collective"] and wire is None) and not is_unsized
-        longest = max(known) if is_known else None
-        bound = next((b for b, need in needs.items() if need == longest), None) if longest is not None else None
-        counted = sum(o["self_ps"] for o, n in zip(ops, flops, strict=True) if n is not None) / 1e12
-        rate = sum(n or 0 for n in flops) / counted if counted else None
-        found[(number,)] = (rate, None if longest is None else longest / time, bound)
+        is_known = len(needs) == len(used) and not (i["collective"] and wire is None) and not is_unsized
+        found[(number,)] = needs if is_known else {}
+    return found
+
+
+def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | None]]:
+    """Operations per second, share of the bound, and the bound of each instruction."""
+    found = {}
+    for key, needs in _needs(run).items():
+        ops = [o for o in run.ops if o["instruction_id"] == key[0]]
+        longest = max(needs.values(), default=None)
+        bound = next((b for b, need in needs.items() if need == longest), None)
+        flops = [(o["self_ps"] / 1e12, n) for o in ops if (n := cost(o, "flops")) is not None]
+        counted = sum(time for time, _ in flops)
+        rate = sum(n for _, n in flops) / counted if counted else None
+        time = sum(o["self_ps"] for o in ops) / 1e12
+        found[key] = (rate, None if longest is None else longest / time, bound)
     return found
 
 
@@ -1238,7 +1277,7 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_transfer, traffic_interval_histogram,
         hbm_bandwidth, copy_overhead,
         moe_fraction, device_idle, load_imbalance, host_gap, op_time_share, layer_time, layer_coverage,
-        launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, roofline, mfu,
+        launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, roofline, faster_links, faster_chips, mfu,
         top_kernels, gemm_efficiency, straggler_ranking, collective_attribution, prefill_throughput, traffic_rate,
         traffic_by_link,
     )
@@ -1285,6 +1324,6 @@ OF_FITS: dict[tuple[str, str], Callable[[Run], Values]] = {
     ("hockney", "bandwidth_gbps"): hockney_bandwidth,
     ("hockney", "bandwidth_low_gbps"): hockney_bandwidth_low,
     ("hockney", "r2"): hockney_r2,
-    ("ici_bandwidth_utility", "saved_percent"): ici_bandwidth_utility,
+    ("faster_links", "saved_percent"): faster_links,
 }
 """Columns of metrics that need transfer times on a line."""

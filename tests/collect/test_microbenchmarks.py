@@ -130,16 +130,18 @@ def test_a_compiled_sample_measures_what_it_is_for() -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"])
 @pytest.mark.parametrize("name", SLICES)
-def test_all_collectives_compile_for_every_slice(name: str) -> None:
+def test_all_collectives_compile_for_every_slice(name: str, kind: str) -> None:
+    """A test for each kind, because all of them together took longer than its limit on tpu7x:2x2x1."""
     if "TRACEWAREHOUSE_TEST_LIBTPU" not in os.environ:
         pytest.skip("takes long; TRACEWAREHOUSE_TEST_LIBTPU names the interpreter to compile with")
     topology = Topology.parse(name)
     mesh = mesh_along_dimensions(topology)
-    programs = compiled(name, mesh, r"\.collective\.")
+    programs = compiled(name, mesh, rf"\.collective\.{kind}-")
 
     axes = mesh.count("=") if topology.devices > 1 else 0
-    assert len(programs) == 5 * 9 * (axes + (axes > 1))
+    assert len(programs) == 9 * (axes + (axes > 1))
 
 
 @pytest.mark.timeout(1800)

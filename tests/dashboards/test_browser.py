@@ -11,6 +11,7 @@ import pytest
 from accessibility import HAS_AXE, needs_axe, violations
 from headless_browser import CHROMIUM, Page, browser
 
+from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
 from tracewarehouse.dashboards.writing import write_text
 from tracewarehouse.warehouse import Warehouse
@@ -46,6 +47,34 @@ def reports(recorded: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> di
     return {kind: (report, write_text(report, folder / f"{kind}.html")) for kind, report in made.items()}
 
 
+OPEN_ALL = (
+    "(async () => { for (const d of document.querySelectorAll('details.folded')) d.open = true;"
+    " while ([...document.querySelectorAll('.chart')].some(c => !c.querySelector('svg')))"
+    " await new Promise(done => setTimeout(done, 20)); })()"
+)
+FIRST_SCREEN = """[...document.querySelectorAll('section .first svg.bar, section .words p, #timeline svg.marks')]
+  .map(part => part.getBoundingClientRect().bottom)"""
+
+
+def test_the_first_screen_has_bars_sentences_and_the_timeline(
+    page: Page, reports: dict[str, tuple[Report, Path]]
+) -> None:
+    """All within 900 of 1440 pixels; each of at most three sentences leads to a chart, which opens if it is folded."""
+    page.open(reports["run"][1], 1440, 900)
+    bottoms = page.evaluate(FIRST_SCREEN)
+    assert len(bottoms) == 2 + 3 + 1
+    assert max(bottoms) < 900
+    links = page.evaluate("[...document.querySelectorAll('.words a')].map(a => a.getAttribute('href'))")
+    assert "#exposed-communication" in links
+    folded = "document.getElementById('overlap').closest('details').open"
+    assert not page.evaluate(folded)
+    opened = (
+        f"(async () => {{ location.hash = 'overlap'; while (!{folded} || !document.querySelector('#overlap svg'))"
+        " await new Promise(done => setTimeout(done, 20)); return true; })()"
+    )
+    assert page.evaluate(opened)
+
+
 @pytest.mark.parametrize(
     ("kind", "scheme"), [("runs", "light"), ("run", "dark"), ("comparison", "dark"), ("study", "light")]
 )
@@ -54,8 +83,9 @@ def test_every_chart_is_drawn(page: Page, reports: dict[str, tuple[Report, Path]
     report, path = reports[kind]
     for width, shown in ((1440, "dark" if scheme == "light" else "light"), (800, scheme)):
         page.open(path, width, scheme=shown)
+        page.evaluate(OPEN_ALL)
         marks = dict(page.evaluate(MARKS))
-        assert list(marks) == [name for name, _ in report.figures()]
+        assert sorted(marks) == sorted(name for name, _ in report.figures())
         assert [name for name, count in marks.items() if not count] == []
         assert page.errors == []
         assert [r for r in page.requests if not r.startswith(("file:", "data:"))] == []
@@ -64,9 +94,27 @@ def test_every_chart_is_drawn(page: Page, reports: dict[str, tuple[Report, Path]
     assert not HAS_AXE or violations(page) == []
 
 
+def test_a_notebook_draws_a_chart_without_a_network(page: Page, recorded: Warehouse, tmp_path: Path) -> None:
+    """The cell's frame asks for nothing, draws the bars, and becomes as high as its chart."""
+    cell = RUN_CHARTS["traffic"](recorded, "llama-tp4-b4-i16-o17")._repr_mimebundle_()
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{cell['text/html']}</body>")
+    page.visit(notebook.as_uri(), 800)
+    while page.evaluate("document.readyState") != "complete":
+        assert page.errors == []
+    frame = "document.querySelector('iframe')"
+    while not page.evaluate(f"{frame}.contentDocument.querySelectorAll('svg .mark-rect path').length"):
+        assert page.errors == []
+    while page.evaluate(f"{frame}.style.height") == "":
+        assert page.errors == []
+    assert [r for r in page.requests if not r.startswith(("file:", "data:", "about:"))] == []
+    assert page.evaluate(f"{frame}.contentDocument.documentElement.scrollHeight <= parseInt({frame}.style.height)")
+
+
 def test_the_wheel_over_every_chart_moves_the_page(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
     report, path = reports["run"]
     page.open(path)
+    page.evaluate(OPEN_ALL)
     for name, _ in report.figures():
         before, y = page.evaluate(
             f"(() => {{ const box = document.querySelector('[data-chart=\"{name}\"] svg');"
@@ -125,6 +173,7 @@ def test_a_click_on_a_class_singles_it_out(page: Page, reports: dict[str, tuple[
 def test_rows_and_values_are_there_when_asked_for(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
     report, path = reports["run"]
     page.open(path)
+    page.evaluate(OPEN_ALL)
     for name, figure in report.figures():
         rows = page.evaluate(
             f"(async () => {{ const details = document.querySelector('details[data-rows=\"{name}\"]');"

@@ -16,14 +16,14 @@ from xplane_builder import Space
 
 from tracewarehouse.dashboards.figure import ENDINGS, Figure, NothingToDraw
 from tracewarehouse.dashboards.ops import device_timeline
-from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS
+from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 pytestmark = pytest.mark.usefixtures("asked_once")
 
-WITHOUT = {"memory", "roofline", "what-if"}
-"""Charts that the captures of data/ do not have: they state no memory, not what ops cost, and few sizes of messages."""
+WITHOUT = {"memory", "roofline"}
+"""Charts that the captures of data/ do not have: they state neither memory nor what ops cost."""
 
 TINY = "tiny-tp2"
 
@@ -68,41 +68,43 @@ def test_a_run_that_is_unknown_is_an_error_of_its_own(warehouse: Warehouse, name
     assert not isinstance(caught.value, NothingToDraw)
 
 
-def test_timeline_has_a_bar_per_leaf_op(warehouse: Warehouse) -> None:
+def test_timeline_is_two_layers_with_lanes(warehouse: Warehouse) -> None:
+    """Layers 0 and 1 of the first decode step: per device four ops compute, and four all-reduces have a lane.
+
+    Device 1 starts 2 us late, which is idle time.
+    """
     figure = device_timeline(warehouse, TINY)
-    assert len(figure.rows) == 2 * 4 * 8
-    assert {r["class"] for r in figure.rows} == {"all-reduce", "matrix", "fusion"}
-    first = figure.rows[0]
-    assert (first["device"], first["start_ms"], first["end_ms"], first["layer"]) == ("device 0", 0, 0.012, 0)
-    assert {"device 0", "device 1", "Device timeline"} <= texts(figure)
-    assert "Prefill 0 to decode 3, prefill 0 in view at first: 64 ops." in figure.subtitle
-
-
-def test_timeline_is_cut_at_a_step_and_says_so(warehouse: Warehouse) -> None:
-    figure = device_timeline(warehouse, TINY, max_bars=40)
-    assert len(figure.rows) == 32
-    assert "Prefill 0 to decode 1, prefill 0 in view at first: 32 ops." in figure.subtitle
+    lanes = [(r["place"], r["class"], r["op"]) for r in figure.rows if r["lane"] != "layer"]
+    assert [p for p, _, op in lanes if op and op.startswith("all-reduce")] == ["0 communication"] * 4 + [
+        "1 communication"
+    ] * 4
+    assert {c for p, c, _ in lanes if p == "device 0"} == {"matrix", "other compute"}
+    assert sum(p.startswith("device") for p, c, _ in lanes if c != "idle") == 2 * 4
+    [waited] = [r for r in figure.rows if r["class"] == "idle"]
+    assert (waited["place"], waited["start_ms"], waited["end_ms"]) == ("device 1", 0, 0.002)
+    bars = {r["op"]: (r["start_ms"], r["end_ms"]) for r in figure.rows if r["lane"] == "layer"}
+    assert bars["layer 0 attn"] == (0, 0.02)
+    assert {"layer 0 attn", "layer 1 mlp", "device 0", "1 communication", "Device timeline"} <= texts(figure)
+    assert figure.subtitle.startswith("Layers 0 and 1 of decode step 1, 80 µs. Drag")
 
 
 def test_timeline_of_a_window(warehouse: Warehouse) -> None:
     """Microseconds 150 to 210 after the first op are the dots, fusions and all-reduces of both layers, but the last."""
     figure = device_timeline(warehouse, TINY, window_ms=(0.150, 0.189))
-    assert len(figure.rows) == 2 * 4
+    assert sum(r["lane"] != "layer" and r["class"] != "idle" for r in figure.rows) == 2 * 4
     with pytest.raises(NothingToDraw, match=r"No device runs an op from 0\.1 to 0\.14 ms"):
         device_timeline(warehouse, TINY, window_ms=(0.1, 0.14))
 
 
 def test_timeline_of_more_ops_than_bars_shows_what_takes_most_of_each_stretch(warehouse: Warehouse) -> None:
-    """A step of 16 ops in 8 bars: 80 us are divided into stretches of 20 us, of which each device has four.
+    """A step of 16 ops in 8 bars of two devices with two lanes: 80 us are divided into stretches of 40 us.
 
-    In the first, 0 to 20 us, device 0 runs a dot for 12 us and its all-reduce for 8; in the second the fusion begins at
-    20 us with 12 us, and its all-reduce of 8 follows.
+    In the first, 0 to 40 us, device 0 runs a dot and a fusion of 12 us each, in the other lane two all-reduces of 8.
     """
     figure = device_timeline(warehouse, TINY, window_ms=(0.0, 0.0799999), max_bars=8)
-    of_first = [r for r in figure.rows if r["device"] == "device 0"]
-    assert [r["class"] for r in of_first] == ["matrix", "fusion", "matrix", "fusion"]
-    assert [round(r["duration_us"], 3) for r in of_first] == [12.0] * 4
-    assert all(r["end_ms"] - r["start_ms"] == pytest.approx(0.02, rel=1e-4) for r in of_first)
+    found = [(r["place"], r["class"], round(r["duration_us"], 3)) for r in figure.rows if r["device_id"] == 0]
+    assert found == [("device 0", "matrix", 24.0), ("0 communication", "communication", 32.0)]
+    assert all(r["end_ms"] - r["start_ms"] == pytest.approx(0.08, rel=1e-4) for r in figure.rows)
 
 
 def test_step_parts_add_up_to_the_step(warehouse: Warehouse) -> None:
@@ -123,10 +125,14 @@ def test_step_parts_add_up_to_the_step(warehouse: Warehouse) -> None:
 
 def test_step_times_and_tokens(warehouse: Warehouse) -> None:
     """Steps of 150 us; of three decode steps the last has no successor."""
-    times = RUN_CHARTS["step-times"](warehouse, TINY).rows
-    assert [(r["phase"], r["share"], r["step_time_ms"]) for r in times] == [("prefill", 1, 0.15), ("decode", 1, 0.15)]
-    tokens = RUN_CHARTS["tpot"](warehouse, TINY).rows
-    assert [(r["clock"], r["token_ms"]) for r in tokens] == [("device", 0.15), ("host", 0.15)]
+    times = RUN_CHARTS["step-times"](warehouse, TINY)
+    assert [(r["what"], r["share"], r["time_ms"]) for r in times.rows] == [
+        ("prefill step", 1, 0.15),
+        ("decode step", 1, 0.15),
+        ("output token, host clock", 1, 0.15),
+        ("output token, device clock", 1, 0.15),
+    ]
+    assert times.description.startswith("prefill step: median 150 µs, 90th percentile 150 µs; decode step: ")
     contexts = RUN_CHARTS["decode-by-context"](warehouse, TINY).rows
     assert [(r["context_tokens"], r["step_time_ms"]) for r in contexts] == [(17, 0.15), (18, 0.15)]
 
@@ -176,11 +182,11 @@ def test_faster_links_save_a_part_of_the_bandwidth_term(fitted: Warehouse) -> No
     """Of 100 us a step 70 are bytes over bandwidth, of which links twice as fast save a half."""
     figure = RUN_CHARTS["what-if"](fitted, "fitted")
     assert figure.rows == fitted.query(figure.sql).dicts()
-    found = {(r["phase"], r["links"]): round(r["saved"], 6) for r in figure.rows}
+    found = {(r["phase"], r["faster"], r["factor"], r["what"]): round(r["saved"], 6) for r in figure.rows}
     assert found == {
-        (phase, links): saved
+        (phase, "ICI links of tp", factor, "by the fit"): saved
         for phase in ("prefill", "decode")
-        for links, saved in (("2 times", 0.35), ("4 times", 0.525), ("infinite", 0.7))
+        for factor, saved in (("2 times", 0.35), ("4 times", 0.525), ("infinite", 0.7))
     }
 
 
@@ -204,25 +210,6 @@ def test_bandwidth_of_each_size(warehouse: Warehouse) -> None:
     ]
 
 
-def test_in_flight_counts_ranks_at_once(warehouse: Warehouse) -> None:
-    """Both devices reduce at once, in prefill 4096 bytes each."""
-    rows = RUN_CHARTS["in-flight"](warehouse, TINY).rows
-    assert max(r["most"] for r in rows if r["what"] == "collectives") == 2
-    assert max(r["most"] for r in rows if r["what"] == "message bytes") == 2 * 4096
-
-
-def test_only_the_bytes_in_flight_are_labelled_as_bytes(recorded: Warehouse, tmp_path: Path) -> None:
-    drawing = RUN_CHARTS["in-flight"](recorded, "llama-tp4-b4-i16-o17").save(tmp_path / "in-flight.svg").read_text()
-    labels = re.findall(r"<text[^>]*>([\d.]+(?: ?k?B)?)</text>", drawing)
-    assert labels == ["0", "1", "2", "3", "4", "0 B", "50 kB", "100 kB"]
-
-
-def test_ranks_in_flight_are_counted_whole(warehouse: Warehouse, tmp_path: Path) -> None:
-    drawing = RUN_CHARTS["in-flight"](warehouse, TINY).save(tmp_path / "in-flight.svg").read_text()
-    counts = re.findall(r"<text[^>]*>([\d.]+m?)</text>", drawing)
-    assert counts == ["0", "1", "2"]
-
-
 def test_time_between_collectives(warehouse: Warehouse) -> None:
     """Between the all-reduces of a step are 12 us of compute; between two steps 70 us more, 2 us later on device 1."""
     rows = RUN_CHARTS["traffic-intervals"](warehouse, TINY).rows
@@ -242,13 +229,42 @@ def test_top_ops_have_names_without_numbers(warehouse: Warehouse) -> None:
     assert {r["layers"] for r in rows} == {"0 to 1"}
 
 
-def test_icicle_levels_each_add_up(warehouse: Warehouse) -> None:
-    rows = RUN_CHARTS["icicle"](warehouse, TINY).rows
-    for depth in range(4):
-        bars = [r for r in rows if r["depth"] == depth]
-        assert sum(r["share"] for r in bars) == pytest.approx(1)
-        assert all(a["ends"] == pytest.approx(b["begins"]) for a, b in pairwise(bars))
-    assert [r["name"] for r in rows if r["depth"] == 0] == ["decode.12", "prefill.11"]
+def test_a_mean_layer_is_bars_in_the_order_of_execution(warehouse: Warehouse) -> None:
+    """Both layers of a step are a dot, an all-reduce, a fusion and an all-reduce, of 12 and 8 us.
+
+    Device 1 comes 2 us late to the first all-reduce and takes 6 us, so layer 0 has 1 us less in the mean of both.
+    """
+    figure = RUN_CHARTS["layers"](warehouse, TINY)
+    bars = [r for r in figure.rows if r["phase"] == "decode" and r["what"] == "mean layer"]
+    assert [(r["class"], r["part"], round(r["self_us"], 3)) for r in bars] == [
+        ("matrix", "attn", 12.0),
+        ("communication", "attn", 7.5),
+        ("other compute", "mlp", 12.0),
+        ("communication", "mlp", 8.0),
+    ]
+    assert all(a["until_us"] == pytest.approx(b["begin_us"]) for a, b in pairwise(bars))
+    layers = {
+        r["layer"]: round(r["self_us"], 3) for r in figure.rows if r["phase"] == "decode" and r["what"] == "layer"
+    }
+    assert layers == {0: 39.0, 1: 40.0}
+    assert figure.title.startswith("prefill: 2 ")
+    assert "layer 1 +1 µs" in figure.title
+
+
+def test_mean_layers_of_runs_stand_below_each_other(recorded: Warehouse) -> None:
+    figure = STUDY_CHARTS["mean-layers"](recorded, ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"])
+    rows = {(r["run"], r["class"]) for r in figure.rows if r["what"] == "mean layer"}
+    assert {run for run, _ in rows} == {"llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"}
+    assert {"llama-tp4-sp-b4-i16-o9"} == {
+        r["run"] for r in figure.rows if r["op"] and r["op"].startswith("reduce-scatter")
+    }
+
+
+def test_layers_that_run_other_ops_are_a_heat_map(recorded: Warehouse) -> None:
+    """The first layer of DeepSeek's model is dense, the second has experts."""
+    figure = RUN_CHARTS["layers"](recorded, "deepseek_v2-ep4-b4-i16-o9")
+    assert {"layer", "part", "compute_us"} <= figure.rows[0].keys()
+    assert figure.title == "Layers and parts of the model"
 
 
 def test_roofline_has_the_peaks_of_the_device(tmp_path: Path) -> None:

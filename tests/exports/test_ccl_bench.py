@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from conftest import ROOT
 from served_capture import write_served_capture
 from xplane_builder import Space, Unsigned
 
+from tracewarehouse.cli import run
 from tracewarehouse.exports.ccl_bench.row import TABLES, Row, row_name, write_row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
 from tracewarehouse.exports.ccl_bench.website import TRACE_ROOT, merge, write_website
@@ -114,16 +117,75 @@ def test_the_folder_holds_what_the_tools_look_for(warehouse: Warehouse, tmp_path
     arch = card["workload"]["model"]["model_arch"]
     assert arch["num_params_active"] == arch["num_active_params"] == 459392
     assert (arch["hidden_size"], arch["vocab_size"], arch["num_kv_heads"]) == (128, 512, 8)
-    assert "tw collect --mesh tp=4 --model llama" in (row.folder / "run.sh").read_text()
+    script = (row.folder / "run.sh").read_text()
+    assert "tw collect --mesh tp=4 --model llama" in script
+    assert "--backend torch_xla" in script
     assert {p.stem for p in (row.folder / "tables").iterdir()} == {*TABLES}
     for table in TABLES:
         file = row.folder / "tables" / f"{table}.parquet"
         runs = duckdb.sql(f"SELECT DISTINCT run_id FROM read_parquet('{file}', hive_partitioning = false)").fetchall()
-        assert runs == [(warehouse.run("llama-tp4-b4-i16-o17").run_id,)]
+        assert runs == [(warehouse.run("llama-tp4-b4-i16-o17").run_id,)] * (table != "quality_flags")  # it has no flag
     values = row.folder / "metric_values.parquet"
     assert values.stat().st_size < 100_000
     names = {n for (n,) in duckdb.sql(f"SELECT DISTINCT metric FROM '{values}'").fetchall()}
     assert {"tpot", "sync_wait", "ccl_collective_vol"} <= names
+
+
+def test_every_published_value_leads_to_its_definition_and_evidence(
+    row_of: Callable[[str], Row], warehouse: Warehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the folder alone: the README's table, the file of values, and tables that are there. And `tw metrics show`."""
+    row = row_of("llama-tp4-b4-i16-o17")
+    lines = (row.folder / "README.md").read_text().split("## From a published value", 1)[1].split("\n\n")[1]
+    table = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines.splitlines()[2:]]
+    assert {name: float(value) for name, value, *_ in table} == row.values
+    values = row.folder / "metric_values.parquet"
+    columns = "published_as, metric, value, unit, polarity, version, description, sql"
+    found = {
+        name: rest
+        for name, *rest in duckdb.sql(f"SELECT {columns} FROM '{values}' WHERE published_as <> ''").fetchall()
+    }
+    assert set(found) == set(row.values)
+    for name, value, definition, evidence in table:
+        metric, exact, *facts = found[name]
+        assert float(f"{exact:.6g}") == float(value)
+        assert definition in (metric, "ccl_row")
+        assert all(facts), (name, facts)
+        files = [file.strip(" `") for file in evidence.split(",")]
+        assert files and all((row.folder / file).is_file() for file in files)
+        assert run(["metrics", "show", name]) == 0
+        assert name in METRIC_INFO or "CCL-Bench" in capsys.readouterr().out
+    every = "SELECT count(*), count(unit), count(polarity), count(description), count(status) FROM '{}'"
+    [counts] = duckdb.sql(every.format(values)).fetchall()
+    assert len({*counts}) == 1
+
+
+def test_caveats_are_in_the_readme_the_card_and_the_tables(row_of: Callable[[str], Row]) -> None:
+    row = row_of("served")
+    care = (row.folder / "README.md").read_text().split("## Read with care", 1)[1].split("##")[0]
+    comment = [line for line in (row.folder / f"{row.name}.yaml").read_text().splitlines() if line.startswith("#")]
+    assert comment[0] == "# Read with care:"
+    assert [f"- {line.removeprefix('# ')}" for line in comment[1:]] == care.strip().splitlines()
+    flags = duckdb.sql(f"SELECT flag FROM '{row.folder}/tables/quality_flags.parquet' ORDER BY flag").fetchall()
+    assert flags == [("inferred_steps",), ("unsized_time",)]
+    assert [line.split(":")[0] for line in comment[1:]] == ["# inferred_steps", "# unsized_time"]
+    assert "Nothing: no flag" in (row_of("llama-tp4-b4-i16-o17").folder / "README.md").read_text()
+
+
+def test_what_was_inferred_stands_in_the_card_and_says_so(tmp_path: Path) -> None:
+    """A capture of four devices without card and manifest: its axis is inferred from the groups of the collectives."""
+    warehouse = open_warehouse(tmp_path / "warehouse", create=True)
+    [taken] = warehouse.ingest(
+        shutil.copy(next(CAPTURE.glob("plugins/profile/*/*.xplane.pb")), tmp_path / "alone.xplane.pb")
+    )
+    [(size, confidence)] = warehouse.query("SELECT size, confidence FROM main.mesh_axes WHERE axis = 'tp'").rows()
+    row = write_row(warehouse, warehouse.run(taken.run_id), tmp_path / "row-tpu")
+    assert row.card["Model-executor"]["model_plan_parallelization"]["tp"] == size == 4
+    assert row.card["description"].endswith(f"[inferred from the trace: tp=4 ({confidence:.0%} sure)]")
+    assert f"- tp=4 is inferred, {confidence:.0%} sure: " in (row.folder / "README.md").read_text()
+    columns = "axis, source, confidence"
+    axes = duckdb.sql(f"SELECT {columns} FROM '{row.folder}/tables/mesh_axes.parquet'").fetchall()
+    assert axes == [("tp", "inferred", confidence)]
 
 
 def test_the_readme_names_every_file_and_its_queries_run(row_of: Callable[[str], Row]) -> None:
@@ -133,7 +195,7 @@ def test_the_readme_names_every_file_and_its_queries_run(row_of: Callable[[str],
         if path.is_file() and path.name != "README.md":
             assert f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(row.folder)}" in text
     queries = [line.split('"')[1] for line in text.splitlines() if "duckdb -c" in line]
-    assert len(queries) == 3
+    assert len(queries) == 4
     for query in queries:
         here = query.replace("FROM '", f"FROM '{row.folder}/").replace("JOIN '", f"JOIN '{row.folder}/")
         assert len(duckdb.sql(here).columns) >= 2
@@ -167,6 +229,63 @@ def test_names_and_files_that_its_tools_do_not_take_are_refused(warehouse: Wareh
     (tmp_path / "a-tpu" / "other.json").write_text("{}")
     with pytest.raises(TracewarehouseError, match=r"other\.json would be another"):
         write_row(warehouse, run, tmp_path / "a-tpu")
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder that a web server gives, and its address."""
+    folder = tmp_path / "public"
+    folder.mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_script_in_a_checkout_fetches_the_trace_and_gives_the_values(
+    warehouse: Warehouse, tmp_path: Path, published: tuple[Path, str]
+) -> None:
+    """A stranger has what git has of the row, and neither our warehouse nor the trace."""
+    folder, address = published
+    row = exported(warehouse, "served", folder, trace_url=f"{address}/served-tpu.tar.gz", archive=True)
+    there = tmp_path / "checkout" / "trace_collection" / row.name
+    there.mkdir(parents=True)
+    for name in (f"{row.name}.yaml", "README.md", "run.sh", "metric_values.parquet"):
+        shutil.copy(row.folder / name, there)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRACEWAREHOUSE")} | {"PATH": path}
+
+    def repeated() -> subprocess.CompletedProcess[str]:
+        command = ["sh", str(there / "run.sh")]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done = repeated()
+    assert done.returncode == 0, done.stderr
+    assert "device_idle" in done.stdout
+    assert not (tmp_path / "warehouse").exists()
+    trace = row.folder / next(row.folder.glob("*.trace.json")).name
+    trace.write_bytes(trace.read_bytes() + b" ")
+    with tarfile.open(folder / f"{row.name}.tar.gz", "w:gz") as archive:
+        archive.add(row.folder, row.name)
+    changed = repeated()
+    assert changed.returncode != 0
+    assert "FAILED" in changed.stderr
+    assert changed.stdout == ""
+
+
+def test_a_refused_merge_leaves_the_rows_unwritten(warehouse: Warehouse, checkout: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", checkout], check=True)
+    (checkout / ".gitignore").write_text("served*\n")
+    out = tmp_path / "rows"
+    for into in (checkout, tmp_path):  # a row that git would drop, and no checkout at all
+        arguments = ["export", "ccl-bench", "llama-tp4-b4-i16-o17", "served", "--out", str(out), "--into", str(into)]
+        assert run(["-w", str(warehouse.lake.warehouse), *arguments]) == 1
+        assert not out.exists()
 
 
 def test_the_script_of_several_hosts_prints_the_values(tmp_path: Path) -> None:

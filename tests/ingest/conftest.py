@@ -52,7 +52,7 @@ def shared_tables(shared_captures: Warehouse) -> Query:
     return open_tables(Path(shared_captures.path))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tables_in() -> Callable[[Path], Query]:
     """Opens the tables of a warehouse for SQL."""
     return open_tables

@@ -14,7 +14,7 @@ from xplane_reference import read_xplane
 
 import tracewarehouse
 from tracewarehouse.ingest.capture.hardware import chips
-from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
+from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy, is_memset
 from tracewarehouse.ingest.devices.host_survey import launches
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.pipeline import ingest_one
@@ -118,13 +118,13 @@ class TestExecutions:
         ("ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)", "x", "all-reduce"),
         ("ncclSymkDevKernel_ReduceScatter_LDMC_sum_f16", "x", "reduce-scatter"),
         ("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", "all-reduce-start.4", "all-reduce"),
-        ("mscclKernel_Sum_hip_bfloat16_Simple_false", "x", None),
+        ("mscclKernel_Sum_hip_bfloat16_Simple_false", "x", "unknown"),
         ("void stream_executor::gpu::AllReduceKernelImpl<__nv_bfloat16, (xla::ReductionKind)0>(x)", "x", "all-reduce"),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "all-to-all.3", "all-to-all"),
         ("ncclDevKernel_SendRecv", "collective-permute-start.12", "collective-permute"),
         ("ncclDevKernel_SendRecv", "ncclDevKernel_SendRecv", "send"),
         ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "all-gather-start", "all-gather"),
-        ("ncclDevKernel_Generic_4", "ncclDevKernel_Generic_4", None),
+        ("ncclDevKernel_Generic_4", "ncclDevKernel_Generic_4", "unknown"),
         ("my_ncclDevKernel_AllReduce", "all-reduce.1", None),
         ("loop_all_reduce_fusion", "fusion.1", None),
     ],
@@ -144,6 +144,8 @@ def test_copies_by_name() -> None:
         "copy_fusion",
     ]
     assert [is_memcpy(n) for n in names] == [True, True, True, True, False, False, False]
+    sets = ["Memset", "Memset (Device)", "memset", "__amd_rocclr_fillBufferAligned.kd", "MemcpyH2D", "gemm_memset"]
+    assert [is_memset(n) for n in sets] == [True, True, True, True, False, False]
 
 
 def test_mi300(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:
@@ -225,8 +227,8 @@ def test_h200(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:
         '"displayTimeUnit": "ms"',  # a tool has dropped both; the operators tell
     ],
 )
-def test_a_kineto_trace_is_named_as_one(tmp_path: Path, members: str) -> None:
-    """Two events as torch.profiler exports them; nothing of it says that only the host was profiled."""
+def test_a_kineto_trace_is_known_by_its_content(tmp_path: Path, tables_in: Any, members: str) -> None:
+    """Two events as torch.profiler exports them, under the name of a Chrome trace."""
     path = tmp_path / "rank0.trace.json"
     path.write_text(
         f"{{{members},"
@@ -236,9 +238,10 @@ def test_a_kineto_trace_is_named_as_one(tmp_path: Path, members: str) -> None:
         ], "traceName": "rank0.trace.json"}"""
     )
     result = ingest_one(path, tmp_path / "warehouse")
-    assert "foreign_profiler" in result.entry.flags
-    assert "no_device_events" not in result.entry.flags
-    assert any("PyTorch (Kineto)" in note and "collectives" in note for note in result.notes)
+    assert result.entry.flags == ["unlinked_ops"]
+    tables = tables_in(tmp_path / "warehouse")
+    assert tables("SELECT format, backend, device_count FROM runs") == [("kineto", "gpu", 1)]
+    assert tables("SELECT line, start_ps, duration_ps FROM ops") == [("Stream #7", 2_000_000, 2_000_000)]
 
 
 def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:
@@ -255,7 +258,8 @@ def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:
     ingest_one(space.write(tmp_path / "a.xplane.pb"), tmp_path / "warehouse")
     with tracewarehouse.open(tmp_path / "warehouse") as warehouse:
         assert warehouse.query("SELECT count(*) FROM main.collectives WHERE NOT is_partial").rows() == [(4,)]
-        assert warehouse.query("SELECT count(*) FROM metrics.ici_bandwidth_utility").rows() == [(0,)]
+        links = warehouse.query("SELECT DISTINCT link, basis FROM metrics.faster_links").rows()
+        assert links == [("nvlink", "exposed")]
         assert warehouse.query("SELECT count(*) FROM metrics.ici_utilization").rows() == [(0,)]
 
 

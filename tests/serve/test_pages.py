@@ -18,7 +18,9 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
+from tracewarehouse.dashboards import report
 from tracewarehouse.dashboards.registry import RUN_CHARTS, STUDY_CHARTS
+from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import StuckQueryError
 from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
@@ -64,12 +66,35 @@ def test_the_list_has_every_run_and_filters_it(client: TestClient) -> None:
 
 def test_charts_over_runs_draw_those_that_fit(client: TestClient) -> None:
     page = client.get("/?name=llama").text
-    addresses = [unescape(a) for a in re.findall(r'data-address="([^"]*)"', page)]
+    addresses = [unescape(a) for a in re.findall(r'<figure[^>]* data-address="([^"]*)"', page)]
     assert len(addresses) == len(STUDY_CHARTS)
     drawn = {a: found for a in addresses if "specification" in (found := client.get(a).json())}
     assert {r["name"] for r in drawn["/charts/pareto?name=llama"]["specification"]["datasets"]["rows"]} == {LLAMA, SP}
     assert client.get("/charts/pareto?name=nobody").json()["absent"]
     assert client.get("/charts/pie").status_code == 404
+
+
+def test_a_listed_run_has_its_step_in_miniature_and_its_sentence(client: TestClient, folder: Path) -> None:
+    """The cell says what the run's page says; a host alone has no step, which it says as well."""
+    page = client.get("/").text
+    addresses = [unescape(a) for a in re.findall(r'<td class="step" data-address="([^"]*)"', page)]
+    cells = {
+        client.get(a.removesuffix("/step") + ".json").json()["facts"]["name"]: client.get(a).text for a in addresses
+    }
+    assert cells.keys() == {*HOSTILE, "tiny-tp2", LLAMA, SP}
+    with open_warehouse(folder) as opened:
+        steps = opened.summary(LLAMA).steps
+        first = report.run_in_short(opened, opened.run(LLAMA).run_id).words[0]
+    assert first in unescape(cells[LLAMA])
+    assert len(re.findall("<rect ", cells[LLAMA])) == len(steps)
+    assert "No step of a device is known" in cells[HOSTILE[0]]
+    assert "<script" not in "".join(cells.values())
+
+
+def test_flags_explain_themselves_and_origins_are_told_apart(client: TestClient) -> None:
+    page = client.get("/").text
+    assert f'<abbr title="{FLAGS["no_device_events"]}">no device events</abbr>' in unescape(page)
+    assert re.findall(r'<td class="short origin (\w+)">', page) == ["recorded"] * len(rows(page))
 
 
 def test_the_filters_say_what_there_is(client: TestClient) -> None:

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 import pytest
-from plain_metrics import METRICS, Run, hockney, ici_bandwidth_utility
+from plain_metrics import METRICS, Run, hockney
 
 from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.lake.schema import TABLES
@@ -108,7 +108,7 @@ def _assert_computed_the_same(warehouse: Warehouse, capture: str) -> None:
         tables[name] = [dict(zip(columns, row, strict=True)) for row in rows]
     run = Run(tables)
     stored = _values(warehouse, capture)
-    for name, compute in (METRICS | {f.__name__: f for f in (hockney, ici_bandwidth_utility)}).items():
+    for name, compute in (METRICS | {f.__name__: f for f in (hockney,)}).items():
         version = warehouse.definitions.metric(name).version
         prefix = f"{name} {version} "
         expected = {

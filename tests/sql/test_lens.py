@@ -60,18 +60,18 @@ NEED_MORE = {
     "models.transfer_fit",  # messages of several sizes
     "metrics.copy_bandwidth_v1",
     "metrics.copy_overhead_v1",
-    "metrics.dcn_bandwidth_utility_v1",  # collectives between slices
     "metrics.decode_cost_per_context_token_v1",
     "metrics.gemm_efficiency_v1",  # the peaks of a device
     "metrics.hbm_bandwidth_v1",  # bytes accessed
     "metrics.hockney_v1",
-    "metrics.ici_bandwidth_utility_v1",
     "metrics.ici_utilization_v1",  # the peaks of a device
     "metrics.kv_cache_traffic_v1",
     "metrics.launch_overhead_v1",  # a line of modules
     "metrics.layer_coverage_v1",  # devices
     "models.memory_states",  # host events
     "metrics.memory_in_use_v1",  # host events
+    "metrics.faster_chips_v1",
+    "models.instruction_bounds",
     "metrics.mfu_v1",
     "metrics.moe_fraction_v1",  # experts
     "metrics.padding_waste_v1",  # a server's batches
@@ -87,9 +87,9 @@ NEED_MORE = {
             "allocations",
             "async_copies",
             "async_copy_bytes",
+            "bounded_ops",
             "known_caches",
             "any_copy",
-            "dcn_in_steps",
             "decode_batches",
             "varied_contexts",
             "experts",

@@ -413,34 +413,26 @@ def _savings(connection: duckdb.DuckDBPyConnection) -> list[Any]:
     return connection.execute(sql).fetchall()
 
 
-def test_links_twice_as_fast_save_half_of_what_is_exposed_unless_a_fit_says_less(
-    connection: duckdb.DuckDBPyConnection,
-) -> None:
-    """A step of 10 us, 4 of them in a collective over ICI and 2 in one between slices."""
-    given = {
-        "runs": [{}],
-        "instructions": [{"instruction_id": 0, "opcode": "all-reduce", "collective": "all-reduce"}],
-        "phases": [{"kind": "step", "name": "decode", "index": 1, "device_id": 0, "start_us": 0, "end_us": 10}],
-        "ops": [
-            {"event_id": e, "instruction_id": 0, "device_id": 0, "phase": "decode", "step": 1}
-            | {"start_us": s, "duration_us": d}
-            for e, s, d in ((0, 0, 4), (1, 5, 2))
-        ],
-        "collectives": [
-            {"event_id": e, "device_id": 0, "kind": "all-reduce", "phase": "decode", "step": 1, "link": link}
-            | {"start_us": s, "end_us": u}
-            for e, s, u, link in ((0, 0, 4, "ici"), (1, 5, 7, "dcn"))
-        ],
+def test_what_is_twice_as_fast_saves_what_its_axes_save_together(connection: duckdb.DuckDBPyConnection) -> None:
+    """Axes of one class of links add up; with one of them unfitted the share is an upper bound."""
+    rows = [
+        ("faster_links", 12.5, {"link": "ici", "axis": "tp", "basis": "fit", "factor": "2"}),
+        ("faster_links", 2.5, {"link": "ici", "axis": "dp", "basis": "fit", "factor": "2"}),
+        ("faster_links", 30.0, {"link": "ici", "axis": "tp", "basis": "fit", "factor": "infinite"}),
+        ("faster_links", 4.0, {"link": "dcn", "axis": "dcn", "basis": "fit", "factor": "2"}),
+        ("faster_links", 6.0, {"link": "dcn", "axis": "dcn", "basis": "exposed", "factor": "2"}),
+        ("faster_links", 1.0, {"link": None, "axis": "ep", "basis": "fit", "factor": "2"}),
+        ("faster_chips", 20.0, {"resource": "hbm", "factor": "2"}),
+    ]
+    stored = [row for metric, value, of in rows for row in values("r", metric, [value], phase="decode", **of)]
+    fill(connection, {"runs": [{}], "metric_values": stored})
+    sql = "SELECT change, saved, is_upper_bound FROM macros.step_savings(['r'])"
+    assert {change: (round(saved, 9), upper) for change, saved, upper in connection.execute(sql).fetchall()} == {
+        "ICI links twice as fast": (0.15, False),
+        "DCN links twice as fast": (0.1, True),
+        "links twice as fast": (0.01, False),
+        "HBM twice as fast": (0.2, True),
     }
-    sql = "SELECT change, saved FROM macros.step_savings(['r']) WHERE change LIKE '%twice%'"
-    fill(connection, given)
-    assert dict(connection.execute(sql).fetchall()) == {
-        "ICI links twice as fast": pytest.approx(0.2),
-        "DCN links twice as fast": pytest.approx(0.1),
-    }
-    fitted = values("r", "ici_bandwidth_utility", [12.5], phase="decode", factor="2")
-    fill(connection, given | {"metric_values": fitted})
-    assert dict(connection.execute(sql).fetchall())["ICI links twice as fast"] == pytest.approx(0.125)
 
 
 def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connection: duckdb.DuckDBPyConnection) -> None:

@@ -18,6 +18,7 @@ PRECONDITIONS = sorted(v.name for v in DEFINITIONS.ordered if v.schema == "preco
 
 Tables = dict[str, Any]
 
+_PEAKS = {"device_id": 0, "peak_flops_per_s": 1e12, "peak_hbm_gbps": 100.0}
 _OP = {"device_id": 0, "duration_ps": 5}
 _STEP = {"kind": "step", "device_id": 0, "index": 0, "name": "decode", "start_ps": 0, "end_ps": 5}
 _NEXT = _STEP | {"index": 1, "start_ps": 5, "end_ps": 9}
@@ -170,10 +171,6 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         [{"collectives": _SIZES[:-1]}, {"collectives": [*_SIZES[:-1], _SIZES[-1] | {"kind": "all-gather"}]}],
     ),
     "fitted_transfers": ({"collectives": _SIZES}, [{"collectives": [s | {"end_ps": 9} for s in _SIZES]}]),
-    "dcn_in_steps": (
-        {"ops": [_OP], "collectives": [_BETWEEN]},
-        [{"ops": [_OP], "collectives": [_SUM]}],
-    ),
     "stated_collectives": (
         {"runs": [{}], "quality_flags": [_KERNELS], "collectives": [_SUM]},
         [{"runs": [{}], "quality_flags": [_KERNELS]}],
@@ -203,6 +200,19 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
     "async_copy_bytes": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"bytes_accessed": None}]}]),
     "memory_traffic": ({"instructions": [{"bytes_accessed": 1}]}, [{"instructions": [{"flops": 1}]}]),
     "op_costs": ({"instructions": [{"flops": 1}]}, [{"instructions": [{"flops": 0}]}]),
+    "bounded_ops": (
+        {"ops": [_OP], "devices": [_PEAKS], "instructions": [{"flops": 1, "bytes_accessed": 1}]},
+        [
+            {"ops": [_OP], "devices": [{}], "instructions": [{"flops": 1, "bytes_accessed": 1}]},
+            {"ops": [_OP], "devices": [_PEAKS], "instructions": [{"flops": 1}]},
+            {
+                "ops": [_OP],
+                "devices": [_PEAKS],
+                "instructions": [{"bytes_accessed": 1, "opcode": "all-gather", "collective": "all-gather"}],
+                "collectives": [_SUM | {"wire_bytes": 0}],
+            },
+        ],
+    ),
     "product_costs": (
         {"instructions": [{"operand_dtype": "bf16", "flops": 1}]},
         [{"instructions": [{"flops": 1}]}, {"instructions": [{"operand_dtype": "bf16"}]}],
@@ -367,8 +377,7 @@ _OF_TPUS = {
     "ici_utilization": "accelerators",
     "copy_bandwidth": "async_copies",
     "hockney": "several_sizes",
-    "ici_bandwidth_utility": "several_sizes",
-    "dcn_bandwidth_utility": "dcn_in_steps",
+    "faster_chips": "accelerators",
     "hbm_bandwidth": "memory_traffic",
     "roofline": "op_costs",
     "gemm_efficiency": "accelerators",
@@ -406,7 +415,7 @@ def test_captures_of_other_programs(shared_captures: Warehouse) -> None:
     gpu, v6e = found["gpu-mi300-jax-gemm"], found["tpu-v6e-4chip-host-offload"]
     assert gpu["ttft"] == gpu["tpot"] == v6e["ttft"] == v6e["e2e_latency"] == "known_phases"
     assert gpu["communication_time"] == "any_collective"
-    assert gpu["ici_utilization"] == gpu["ici_bandwidth_utility"] == "inter_chip_links"
+    assert gpu["ici_utilization"] == "inter_chip_links"
     assert gpu["load_imbalance"] == "several_devices"
     assert v6e["sync_wait"] == "ranks_to_compare"
     assert v6e["hockney"] == "whole_collectives"

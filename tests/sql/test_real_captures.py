@@ -246,7 +246,10 @@ def test_no_fit_of_transfers_where_the_sizes_do_not_support_one(
         for fit in _rows(connection, "metrics.hockney", runs[name]):
             assert (fit["sizes"] >= 3, fit["r2"] >= 0.9) == (True, True)
     assert _rows(connection, "metrics.hockney", runs[VLLM]) == []
-    assert _rows(connection, "metrics.ici_bandwidth_utility", runs[VLLM]) == []
+    saved = _rows(connection, "metrics.faster_links", runs[VLLM])
+    assert {(r["link"], r["axis"], r["basis"], r["bound"]) for r in saved} == {("ici", "tp", "exposed", "upper")}
+    # 3.45 of the 67.2 ms of the step are exposed; links twice as fast save at most half of them
+    assert {r["factor"]: round(r["saved_percent"], 2) for r in saved} == {"2": 2.56, "4": 3.84, "infinite": 5.13}
 
 
 def test_a_collective_whose_partners_are_on_another_host_has_bounds(

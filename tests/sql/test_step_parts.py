@@ -151,14 +151,14 @@ def test_time_in_which_a_device_computes_is_computing_whatever_runs_beside_it() 
         ({"opcode": None, "name": "void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits>"}, "attention"),
         ({"opcode": None, "name": "fmha_cutlassF_bf16_aligned_64x128_rf_sm80"}, "attention"),
         ({"opcode": "fusion", "name": "fusion.1", "op_name": "jit(f)/dot_product_attention/softmax"}, "attention"),
-        ({"opcode": "fusion", "name": "add_fusion", "op_name": "jit(f)/flash_attention/reshape"}, "fusion"),
+        ({"opcode": "fusion", "name": "add_fusion", "op_name": "jit(f)/flash_attention/reshape"}, "other compute"),
         ({"opcode": "fusion", "name": "fusion.4", "category": "convolution fusion"}, "matrix"),
         ({"opcode": "custom-call", "name": "quantized_matmul_kernel_512_6400_1024.2"}, "matrix"),
         ({"opcode": "custom-call", "name": "closed_call.1", "operand_dtype": "s8"}, "matrix"),
         ({"opcode": None, "name": "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV"}, "matrix"),
         ({"opcode": None, "name": "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"}, "matrix"),
-        ({"opcode": "reshape", "name": "dot_reshape.1"}, "other"),
-        ({"opcode": "fusion", "name": "loop_add_fusion"}, "fusion"),
+        ({"opcode": "reshape", "name": "dot_reshape.1"}, "other compute"),
+        ({"opcode": "fusion", "name": "loop_add_fusion"}, "other compute"),
         (
             {
                 "opcode": "fusion",
@@ -170,10 +170,10 @@ def test_time_in_which_a_device_computes_is_computing_whatever_runs_beside_it() 
         ),
         (
             {"opcode": "fusion", "name": "fusion.2", "category": "loop fusion", "op_name": "jit(f)/mlp/dot_general"},
-            "fusion",
+            "other compute",
         ),
         ({"opcode": "copy-done", "name": "copy-done.3"}, "copy"),
-        ({"opcode": "collective-broadcast", "collective": "collective-broadcast"}, "other collective"),
+        ({"opcode": "collective-broadcast", "collective": "collective-broadcast"}, "communication"),
     ],
 )
 def test_class_of_an_instruction(instruction: dict[str, str | None], expected: str) -> None:

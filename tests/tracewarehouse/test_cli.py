@@ -29,6 +29,7 @@ from tiny_capture import tiny_capture
 from xplane_builder import Space, Unsigned
 
 from tracewarehouse.cli import run
+from tracewarehouse.queries.output import FLAGGED_RUNS
 
 COMMANDS = [
     "collect",
@@ -531,6 +532,12 @@ class TestRuns:
         assert says("compare", "poor", "tiny-tp2", "--force")
         assert says("check", "poor", "--against", "tiny-tp2", "--force")
         assert not says("metrics", "values")  # poor has none
+        # A file that is handed on says it too.
+        for name, sql in (("runs", "SELECT run_id FROM runs"), ("ops", "SELECT DISTINCT run_id FROM ops")):
+            assert tw("-w", folder, "query", sql, "-o", tmp_path / f"{name}.parquet").code == 0
+            kept = (pq.read_schema(tmp_path / f"{name}.parquet").metadata or {}).get(FLAGGED_RUNS, b"[]")
+            flags = ["events_dropped", "no_device_events", "profiler_warning"]
+            assert [(run["name"], run["flags"]) for run in json.loads(kept)] == [("poor", flags)] * (name == "runs")
 
     def test_an_empty_warehouse_says_so(self, tw: Tw, tmp_path: Path) -> None:
         (tmp_path / "w").mkdir()

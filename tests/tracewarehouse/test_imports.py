@@ -18,6 +18,8 @@ EXTRAS = [
         "ml_dtypes",
         "torch",
         "torch_xla",
+        "torch_tpu",
+        "libtpu",
         "transformers",
         "safetensors",
         "tokenizers",
@@ -36,7 +38,7 @@ for package in ("ingest", "dashboards", "collect"):
     assert sum(name.startswith(f"tracewarehouse.{package}.") for name in names) > 2, package
 for name in names:
     # A backend's modules import its stack, and its backend.py imports them when a run begins.
-    is_of_backend = ".collect.torch_xla." in name or ".collect.jax." in name
+    is_of_backend = any(f".collect.{backend}." in name for backend in ("jax", "torch_xla", "torch_tpu"))
     if not name.endswith("__main__") and (name.endswith(".backend") or not is_of_backend):
         importlib.import_module(name)
 assert not any(sys.modules.get(name) for name in extras)
@@ -55,6 +57,7 @@ def test_every_module_is_imported_without_the_extras_and_collect_says_what_to_in
     for backend, needs, extra in (
         ("jax", "recording with JAX needs jax", "jax"),
         ("torch_xla", "recording a capture needs torch, torch_xla, transformers", "collect"),
+        ("torch_tpu", "recording with torch_tpu needs torch, torch_tpu, libtpu", "torch_tpu"),
     ):
         done = tw("collect", "--mesh", "tp=2", "--backend", backend)
 

@@ -135,7 +135,7 @@ LISTED = {
     "two parts": "SELECT count(*) FROM (SELECT event_id FROM ops WHERE run_id = 'r2' UNION ALL "
     "SELECT event_id FROM ops AS p WHERE p.run_id = 'r3')",
     "a macro": "SELECT count(*) FROM macros.run_points(['r2', 'r3']) WHERE chips > 0 OR chips IS NULL",
-    "macros of a run each": "SELECT count(*) FROM macros.top_ops('r2', 3) JOIN macros.op_icicle('r3') ON TRUE",
+    "macros of a run each": "SELECT count(*) FROM macros.top_ops('r2', 3) JOIN macros.top_categories('r3', 3) ON TRUE",
     "a macro, with named arguments": "SELECT count(*) FROM macros.compare_values(['r2'], ['r3'], "
     "baseline_repeats := CAST(NULL AS VARCHAR[]), run_repeats := ['r2', 'r3'])",
     "a macro and a table": "SELECT count(*) FROM macros.step_shares(['r2']) JOIN (SELECT * FROM runs "

@@ -33,8 +33,12 @@ CapacityFactorOption = Annotated[
         "without limits; under torch_xla 1.25."
     ),
 ]
+RoutingSkewOption = Annotated[
+    float | None,
+    typer.Option(help="Zipf's exponent by which tokens prefer some experts, such as 1. Default: the router alone."),
+]
 BackendOption = Annotated[
-    str | None, typer.Option(help="The backend that runs the model: jax, torch_xla, or module:Class of another.")
+    str | None, typer.Option(help="The backend that runs the model: jax, torch_xla, torch_tpu, or module:Class.")
 ]
 # also of `tw tpu`
 CapturesOption = Annotated[
@@ -69,10 +73,7 @@ def collect(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
     capacity_factor: CapacityFactorOption = None,
-    routing_skew: Annotated[
-        float | None,
-        typer.Option(help="Zipf's exponent by which tokens prefer some experts, such as 1. Default: the router alone."),
-    ] = None,
+    routing_skew: RoutingSkewOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and prompts.")] = None,
     prompt: Annotated[
         str | None, typer.Option(help="Text for a published model's tokenizer, repeated to the input length.")
@@ -107,7 +108,7 @@ def collect(
 
     Prints the capture directory of each run. A capture that ingest cannot read, or that lacks the collectives that the
     mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra
-    `jax`, or `collect` (torch and torch_xla) for backend torch_xla.
+    `jax`, `collect` (torch and torch_xla) for backend torch_xla, or `torch_tpu`.
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner

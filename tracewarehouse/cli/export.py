@@ -94,14 +94,18 @@ def ccl_bench(
     """Write runs as rows of CCL-Bench: card, trace, tables and values, and the files for its repository."""
     from tracewarehouse.exports.ccl_bench.row import row_name, write_row
     from tracewarehouse.exports.ccl_bench.values import compatible_info
-    from tracewarehouse.exports.ccl_bench.website import merge, write_website
+    from tracewarehouse.exports.ccl_bench.website import merge, require_checkout, write_website
 
     if name is not None and len(run) > 1:
         raise typer.BadParameter("--name is for one run")
     rows = []
     with context.obj.open() as warehouse:
-        for entry in [warehouse.run(r) for r in run]:
-            row = write_row(warehouse, entry, out / (name or row_name(entry)), trace_url=trace_url, archive=archive)
+        named = [(entry, name or row_name(entry)) for entry in (warehouse.run(r) for r in run)]
+        if into is not None:
+            for _, each in named:
+                require_checkout(into, each)  # before anything is written
+        for entry, each in named:
+            row = write_row(warehouse, entry, out / each, trace_url=trace_url, archive=archive)
             rows.append(row)
             typer.echo(row.folder)
             for warning in row.warnings:

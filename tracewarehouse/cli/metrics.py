@@ -69,7 +69,9 @@ def show(
 ) -> None:
     """Show what a metric means: description, unit, columns, versions and SQL."""
     definitions = context.obj.definitions()
-    metric = definitions.metric(name, version)
+    metric = _metric(definitions, name, version)
+    if metric is None:
+        return
     about = metric.header
     versions = [str(m.version) for m in definitions.metrics if m.name == metric.name]
     facts = {
@@ -97,6 +99,20 @@ def show(
     for column, sentence in about.columns.items():
         typer.echo(_wrapped(f"  {column:<{label_width}}{' '.join(sentence.split())}", " " * (label_width + 2)))
     typer.echo(f"\n{metric.view.sql}")
+
+
+def _metric(definitions: Definitions, name: str, version: int | None) -> Metric | None:
+    """The metric of a name, ours or CCL-Bench's; print a published value that is no metric, and return None."""
+    from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, definition_of
+
+    if name in definitions.aliases() or (view := definition_of(definitions, name)) is None:
+        return definitions.metric(name, version)
+    if (info := METRIC_INFO.get(name)) is None:
+        say_note(f"{name} is the name under which CCL-Bench publishes this metric")
+        return next(m for m in definitions.metrics if m.view is view)
+    typer.echo(f"{_wrapped(str(info['description']))}\n")
+    typer.echo(f"published in CCL-Bench as {name}, in {info['unit']}; a column of {view.qualified}\n\n{view.sql}")
+    return None
 
 
 def _wrapped(text: str, indent: str = "") -> str:

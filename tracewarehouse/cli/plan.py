@@ -20,6 +20,7 @@ from tracewarehouse.cli.collect import (
     LayersOption,
     MicrobatchesOption,
     OutputLengthOption,
+    RoutingSkewOption,
     SequenceParallelismOption,
 )
 from tracewarehouse.cli.options import complete_runs
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _UNKNOWN = "-"
+EQUAL_LOADS = (
+    "experts are predicted with equal loads, whatever the routing skew: it is in the compiled program, and the "
+    "device with the preferred experts takes longer than is said here"
+)
 
 
 def plan(
@@ -63,9 +68,13 @@ def plan(
     layers: LayersOption = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
     capacity_factor: CapacityFactorOption = None,
+    routing_skew: RoutingSkewOption = None,
     backend: BackendOption = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="Compile all layers, not only as many as tell the others.")
+    ] = False,
+    decode_only: Annotated[
+        bool, typer.Option("--decode-only", help="Compile no prefill, which takes five times as long as a decode step.")
     ] = False,
     ici_factor: Annotated[float, typer.Option(min=0.01, help="What if the links were so many times as fast?")] = 1.0,
     hbm_factor: Annotated[float, typer.Option(min=0.01, help="What if the HBM were so many times as fast?")] = 1.0,
@@ -108,6 +117,7 @@ def plan(
         return
     if what is None or slices is None:
         raise typer.BadParameter("expected a model or experiment and --slices, or --calibrate RUN")
+    from tracewarehouse.collect.ahead_of_time import PHASES
     from tracewarehouse.comparison.study import Outcome, predicted, rows
     from tracewarehouse.predict.configuration import WhatIf
     from tracewarehouse.queries.output import dump
@@ -124,13 +134,22 @@ def plan(
         layers=layers,
         dtype=dtype,
         capacity_factor=capacity_factor,
+        routing_skew=routing_skew,
         backend=backend or "jax",
     )
     what_if = WhatIf(ici_factor, hbm_factor, host_ms, dict(map(_kernel, kernel or ())), chip_price)
     outcomes: list[Outcome] = []
     with context.obj.open(create=True) as warehouse:
         with status() as update:
-            for outcome in predicted(warehouse, study, what_if, python=python, is_whole=whole, say=update):
+            for outcome in predicted(
+                warehouse,
+                study,
+                what_if,
+                python=python,
+                is_whole=whole,
+                phases=("decode",) if decode_only else PHASES,
+                say=update,
+            ):
                 outcomes.append(outcome)
                 if outcome.refused is None:
                     update(f"{len(outcomes)} of {len(study)} predicted")
@@ -147,6 +166,8 @@ def plan(
                 "comm%, MFU% and bound are of prefill/decode; MB/tok is what all chips send for a token; h/M and $/M "
                 "are chip-hours and dollars for a million output tokens, by decode alone"
             )
+            if any(place.spec and place.spec.routing_skew for place in study):
+                say_note(EQUAL_LOADS)
             say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
     if all("refused" in row for row in answer):
         raise typer.Exit(1)
@@ -176,7 +197,11 @@ def _study(
     from tracewarehouse.ingest.capture.manifest import Mesh
 
     if what not in experiment.ready_made() and not what.endswith((".yaml", ".yml")):
-        return places(meshes, slices, batches or [None], model=what, **fields)
+        study = places(meshes, slices, batches or [None], model=what, **fields)
+        reasons = {place.refused for place in study}
+        if len(reasons) == 1 and (reason := reasons.pop()):  # a mistake of the command, not an answer for each
+            raise typer.BadParameter(reason)
+        return study
     runs = experiment.plan(experiment.load_experiment(Path(what)))
     wanted = {str(Mesh.parse(mesh)) for mesh in meshes}
     backend = {"backend": fields["backend"], "device": "cpu"}

@@ -157,7 +157,7 @@ _PART_MARKS = {
     "exposed communication": "X",
     "idle": "·",
 }
-"""The parts of a step and their characters, in order."""
+"""The characters of the parts of a step."""
 
 _LABEL = 12
 _NAME = 24
@@ -201,7 +201,7 @@ def _lines(summary: RunSummary, width: int, *, with_missing: bool) -> Iterator[s
     for phase, shares in groupby(summary.steps, key=lambda s: s.phase):
         yield ""
         yield from _step_bar(phase, list(shares), width)
-    for sentence in words.savings(summary):
+    for sentence, _ in words.findings(summary):
         yield from _wrapped(sentence, width)
     if summary.flags:
         yield "\nRead with care:"
@@ -229,7 +229,7 @@ def _step_bar(phase: str, shares: Sequence[StepShare], width: int) -> Iterator[s
     """A step of a phase as a bar of characters, and what they stand for; small parts have no place in it."""
     from tracewarehouse.dashboards.words import quantity
 
-    ordered = sorted(shares, key=lambda s: [*_PART_MARKS].index(s.part))
+    ordered = sorted(shares, key=lambda s: s.position)
     whole = quantity(sum(s.mean_ms for s in shares), "ms", 4)
     count = "1 step" if shares[0].steps == 1 else f"{shares[0].steps} steps"
     yield f"A {phase} step takes {whole} (mean over devices, of {count}):".replace("  ", " ")

@@ -20,7 +20,6 @@ from functools import cached_property
 from pathlib import Path
 
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
-from tracewarehouse.collect.harness.backend import BACKENDS
 from tracewarehouse.collect.memory import chip_memory, require_host_memory
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
@@ -29,6 +28,8 @@ from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.errors import shown
 
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
+COMPILING = ("jax", "torch_xla")
+"""Backends whose programs can be compiled without a TPU."""
 INSTALL = "pip install 'tracewarehouse[jax]', or name an interpreter that has jax and libtpu with --python"
 _PROCESS = "tracewarehouse.collect.{}.ahead_of_time"
 """Module of a backend that traces or compiles a run in a process of its own."""
@@ -36,6 +37,8 @@ _ON_CPU = {"JAX_PLATFORMS": "cpu"}
 """JAX reads the variable when it is imported; a TPU of this host, if there is one, is not used."""
 _ERROR_CLASS = re.compile(r"^(?:error: |[\w.]+Error: )")
 """The text before the reason in the last line of a process."""
+PHASES = ("prefill", "decode")
+"""The steps of a run that generates tokens."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Configuration:
     """The slice as libtpu names it: v6e:2x4, v4:2x2x1 (a device a chip) or tpu7x:2x2x1 (two devices a chip)."""
     compiled_layers: int | None = None
     """The first so many layers are compiled; all by default. The manifest is that of all."""
+    phases: tuple[str, ...] = PHASES
+    """The steps that are compiled, of those that the run has. A decode step takes a fifth of the time of a prefill."""
 
     @property
     def part(self) -> RunSpec:
@@ -146,6 +151,11 @@ class _Task:
         return self.configuration.topology
 
     @property
+    def phases(self) -> list[str]:
+        """What is compiled of the steps of the run, in their order."""
+        return [phase for phase, _ in self.spec.step_lengths if phase in self.configuration.phases]
+
+    @property
     def is_for_jax(self) -> bool:
         return self.spec.backend == "jax" and self.misfit is None
 
@@ -153,8 +163,8 @@ class _Task:
     def misfit(self) -> str | None:
         """Why the run cannot be compiled, as far as can be told before a model is traced."""
         backend = self.spec.backend
-        if backend not in BACKENDS:
-            return f"{backend} cannot compile ahead of time; backends that can are {', '.join(BACKENDS)}"
+        if backend not in COMPILING:
+            return f"{backend} cannot compile ahead of time; backends that can are {', '.join(COMPILING)}"
         try:
             topology = Topology.parse(self.topology)
         except ValueError as error:
@@ -168,7 +178,7 @@ class _Task:
     def compiled(self) -> CompiledRun:
         steps = []
         small = sorted(file.name.removesuffix(".hlo.pb.gz") for file in self.folder.glob("micro.*.hlo.pb.gz"))
-        for phase in [phase for phase, _ in self.spec.step_lengths] if self.spec.has_model else small:
+        for phase in self.phases if self.spec.has_model else small:
             said = json.loads((self.folder / f"{phase}.json").read_text(encoding="utf-8"))
             program = self.folder / f"{phase}.hlo.pb.gz"
             steps.append(CompiledStep(phase, program, _chip(said["device_kind"]), said["memory"]))
@@ -189,6 +199,7 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
                 "spec": task.spec.model_dump(mode="json"),
                 "whole": whole.model_dump(mode="json"),
                 "topology": task.topology,
+                "phases": task.phases,
                 "folder": str(task.folder),
             }
             given.write(json.dumps(values).encode() + b"\n")

@@ -48,7 +48,7 @@ def require_packages(packages: Sequence[str], what: str, extra: str) -> None:
 def require_libtpu(backend: str) -> None:
     """Make sure that the TPU driver is installed, without loading it."""
     if not _is_installed("libtpu"):
-        package = "jax[tpu]" if backend == "jax" else "torch_xla[tpu]==2.9.0"
+        package = {"jax": "jax[tpu]", "torch_tpu": "torch_tpu"}.get(backend, "torch_xla[tpu]==2.9.0")
         raise MissingDependencyError(f"recording on TPUs needs libtpu, which is not installed: pip install '{package}'")
 
 

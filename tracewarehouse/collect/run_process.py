@@ -1,7 +1,8 @@
 """Records one run in its own process: `python -m tracewarehouse.collect.run_process SPEC OUTPUT`.
 
-With STAGE FOLDER behind, it is one stage of a pipeline over hosts, whose processes share the folder. With only the name
-of a backend, it says whether this interpreter has what the backend needs.
+With NUMBER FOLDER behind, it is one of the processes of a run, which share the folder: a stage of a pipeline over
+hosts, or a device of torch_tpu. With only the name of a backend, it says whether this interpreter has what the backend
+needs.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import cast
 
-from tracewarehouse.collect.harness.backend import find_backend
+from tracewarehouse.collect.harness.backend import BackendOfProcesses, find_backend
 from tracewarehouse.collect.harness.recording import record
 from tracewarehouse.collect.processes import end_with_parent, exit_code
 from tracewarehouse.collect.run_spec import RunSpec
@@ -33,10 +35,8 @@ def _work(arguments: list[str]) -> None:
     if len(rest) == 1:
         record(spec, Path(rest[0]), backend)
         return
-    from tracewarehouse.collect.torch_xla.stage_hosts import record_stage
-
-    _, stage, shared = rest
-    record_stage(spec, int(stage), Path(shared))
+    _, number, shared = rest
+    cast("BackendOfProcesses", backend).record_part(spec, int(number), Path(shared))
 
 
 if __name__ == "__main__":

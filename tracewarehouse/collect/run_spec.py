@@ -123,7 +123,8 @@ class RunSpec(BaseModel):
     backend: str = Field(
         default="jax",
         pattern=r"^[\w.]+(:\w+)?$",
-        description="what runs and records: jax, torch_xla (with several hosts the default), or module:Class",
+        description="what runs and records: jax, torch_xla (with several hosts the default), torch_tpu (on TPUs only), "
+        "or module:Class",
     )
 
     @model_validator(mode="before")
@@ -135,6 +136,8 @@ class RunSpec(BaseModel):
         model = data.get("model", "llama")
         filled: dict[str, Any] = {"dtype": DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))}
         filled["backend"] = "torch_xla" if str(data.get("hosts") or 1) != "1" else None
+        if data.get("backend") == "torch_tpu" and data.get("device") is None:
+            filled |= {"device": "tpu", "dtype": DTYPE_OF_DEVICE["tpu"]}
         try:
             architecture = model_architecture(model)
         except (ExperimentError, TypeError):
@@ -179,6 +182,8 @@ class RunSpec(BaseModel):
             raise ValueError("microbatches: only a pipeline has microbatches; add pp to the mesh or remove the field")
         if self.hosts > 1:
             self._check_hosts()
+        if self.backend == "torch_tpu":
+            self._check_torch_tpu(architecture)
         if self.backend == "jax" and self.mesh.device_ids is not None:
             raise ValueError("mesh: with jax the devices are in the order of their ids; remove device_ids")
         count = self.microbatch_count
@@ -234,6 +239,22 @@ class RunSpec(BaseModel):
             raise ValueError("hosts: only meshes of pp and tp, without device_ids, can be split over hosts")
         if self.microbatches is not None:
             raise ValueError("microbatches: a pipeline over hosts works on the whole batch; remove the field")
+
+    def _check_torch_tpu(self, architecture: Architecture) -> None:
+        if self.device != "tpu":
+            raise ValueError(
+                "device: torch_tpu has no virtual devices and compiles nothing without a TPU; remove the field, or use "
+                "backend jax"
+            )
+        split = [f"{axis}={self.axis(axis)}" for axis in ("pp", "ep") if self.axis(axis) > 1]
+        if architecture.is_moe or architecture.has_latent_cache or self.sequence_parallelism or split:
+            found = ", ".join([self.model, *split, *filter(None, [self.sequence_parallelism])])
+            raise ValueError(
+                f"backend: torch_tpu runs dense models with keys and values per head over dp and tp, not {found}; "
+                "use jax"
+            )
+        if self.mesh.device_ids is not None:
+            raise ValueError("mesh: with torch_tpu the devices are in the order of the processes; remove device_ids")
 
     def _check_published(self, config: dict[str, Any]) -> None:
         if self.hosts > 1:

@@ -185,10 +185,10 @@ def _require_elsewhere(backend: str, python: str) -> None:
     except OSError as error:
         raise MissingDependencyError(f"{python}: cannot be started: {error.strerror}") from None
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].removeprefix("error: ")
-        raise MissingDependencyError(
-            f"{python} cannot record with {backend}: {said}; it needs tracewarehouse of the same version there too"
-        )
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        said = last.removeprefix("error: ")
+        mend = "" if said != last else "; it needs tracewarehouse of the same version there too"
+        raise MissingDependencyError(f"{python} cannot record with {backend}: {said}{mend}")
 
 
 def _record(

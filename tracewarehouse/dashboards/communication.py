@@ -17,11 +17,11 @@ from tracewarehouse.dashboards.theme import (
     axis,
     bar_height,
     by_phase,
-    class_color,
+    kind_color,
+    named_color,
     number,
     part_bars,
     percent,
-    phase_bars,
     powers,
     series_color,
     tooltips,
@@ -55,7 +55,7 @@ def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
         .encode(
             x=alt.X("exposed_ms:Q", title="time per step", axis=axis("ms")),
             y=alt.Y("device:N", sort=devices, title=None),
-            color=class_color("kind", drawn.values("kind")),
+            color=kind_color("kind", drawn.values("kind")),
             detail="axis:N",
             tooltip=tooltips("phase:N", "device:N", "kind:N", "axis:N", number("exposed_ms", "ms per step")),
         )
@@ -126,32 +126,42 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
 
 
 def what_if(warehouse: Warehouse, run: str) -> Figure:
-    """The share of each phase's time that faster links would save."""
+    """The share of each phase's time that faster links, memory or matrix units would save, by factor and mesh axis."""
     drawn = ask(
         warehouse,
         "what-if",
-        """SELECT coalesce(phase, 'no phase') AS phase,
-                  CASE factor WHEN 'infinite' THEN factor ELSE factor || ' times' END AS links,
-                  coalesce(link, 'not known') AS link, saved_percent / 100 AS saved, fitted_executions, executions
-           FROM metrics.ici_bandwidth_utility
-           WHERE run_id = $run
-           ORDER BY phase DESC, factor""",
+        """SELECT coalesce(phase, 'no phase') AS phase, concat_ws(' of ', resource, axis) AS faster,
+                  CASE factor WHEN 'infinite' THEN factor ELSE factor || ' times' END AS factor, saved,
+                  CASE WHEN is_upper_bound THEN 'at most' ELSE 'by the fit' END AS what
+           FROM macros.speedups([$run])
+           ORDER BY phase DESC, metric DESC, faster, factor""",
         run=run,
     )
-    chart = phase_bars(
-        drawn.data,
+    chart = by_phase(
+        alt.Chart(drawn.data)
+        .mark_bar()
+        .encode(
+            x=alt.X("saved:Q", title="share of the time that is saved", axis=axis("ratio")),
+            y=alt.Y("faster:N", title=None, sort=drawn.values("faster")),
+            yOffset=alt.YOffset("factor:N", sort=list(_FACTORS)),
+            color=named_color("factor", _FACTORS, "faster by"),
+            opacity=alt.Opacity("what:N", title=None, legend=alt.Legend(orient="top"),
+                                scale=alt.Scale(domain=["by the fit", "at most"], range=[1, 0.55])),
+            tooltip=tooltips("phase:N", "faster:N", "factor:N", "what:N", percent("saved")),
+        ),
         drawn.values("phase"),
-        x=alt.X("saved:Q", title="share of the time that is saved", axis=axis("ratio")),
-        y=alt.Y("links:N", title="bandwidth of the links", sort=["2 times", "4 times", "infinite"]),
-        height=bar_height(3 * len(drawn.values("phase"))),
-        tooltip=tooltips("phase:N", "link:N", "links:N", percent("saved"), "fitted_executions:Q", "executions:Q"),
-    )
+        bar_height(2 * len(drawn.values("faster"))),
+    )  # fmt: skip
+    said = {"at most": "; pale bars are at most that, as all exposed time or the whole op shrinks"}
     return drawn.figure(
         chart,
-        "Exposed transfers without a part of their bandwidth term. Collectives whose sizes do not allow a fit stay as "
-        "they are, so faster links save at least this.",
-        largest(drawn.rows, "saved", "ratio", "phase", "links"),
+        f"Links shrink exposed transfers, memory and matrix units the ops that they bound"
+        f"{''.join(said.get(what, '') for what in drawn.values('what'))}.",
+        largest(drawn.rows, "saved", "ratio", "phase", "faster", "factor"),
     )
+
+
+_FACTORS = {"2 times": PRIMARY, "4 times": "#0f8b9d", "infinite": QUIET}
 
 
 def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
@@ -172,7 +182,7 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
         .encode(
             x=alt.X("message_bytes_per_step:Q", title="message bytes per device and step", axis=axis("bytes")),
             y=alt.Y("axis:N", title="mesh axis", sort=sorted(drawn.values("axis"))),
-            color=class_color("kind", drawn.values("kind")),
+            color=kind_color("kind", drawn.values("kind")),
             tooltip=tooltips("phase:N", "kind:N", "axis:N", bytes_, "devices:Q"),
         )
     )
@@ -296,46 +306,6 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
         "time. Dashed is the fit of latency and bandwidth, dotted the peak of the links where it is known.",
         largest(measured, "gbps", "GB/s", "collective")
         + (f" The peak of the links is {quantity(peak, 'GB/s')}." if peak else " The peak of the links is not known."),
-    )
-
-
-def in_flight(warehouse: Warehouse, run: str) -> Figure:
-    """Collectives and bytes under way on all devices: the maximum in each of 300 stretches of time."""
-    drawn = ask(
-        warehouse,
-        "in-flight",
-        """SELECT start_ps / 1e9 AS start_ms, unnest(['collectives', 'message bytes']) AS what,
-                  unnest([CAST(ranks AS DOUBLE), CAST(message_bytes AS DOUBLE)]) AS most
-           FROM models.ranks_in_flight
-           WHERE run_id = $run
-           ORDER BY what, start_ms""",
-        run=run,
-    )
-    # one definition serves the axes of both panels; `parent` is Vega's name for the panel's own value
-    whole = "datum.value % 1 ? '' : format(datum.value, '~s')"
-    labels = f"parent.what === 'message bytes' ? {axis('bytes').labelExpr} : {whole}"
-    chart = (
-        alt.Chart(drawn.data)
-        .mark_rule(color=PRIMARY, strokeWidth=2)
-        .encode(
-            x=alt.X(
-                "start_ms:Q", title="time since the first collective", axis=axis("ms"), scale=alt.Scale(nice=False)
-            ),
-            y=alt.Y("most:Q", title=None, axis=alt.Axis(labelExpr=labels, tickCount=4)),
-            y2=alt.datum(0),
-            tooltip=tooltips("what:N", number("start_ms", "at, ms"), number("most", "most", ",.0f")),
-        )
-        .properties(width=WIDTH, height=110)
-        .facet(facet=alt.Facet("what:N", title=None, sort=["collectives", "message bytes"]), columns=1)
-        .resolve_scale(y="independent")
-    )
-    most = {w: max(r["most"] for r in drawn.rows if r["what"] == w) for w in drawn.values("what")}
-    return drawn.figure(
-        chart,
-        "How many ranks of collectives are under way on all devices together, and their message bytes; the most in "
-        "each three-hundredth of the time.",
-        f"At most {most['collectives']:.0f} ranks of collectives and {quantity(most['message bytes'], 'bytes')} are "
-        "under way at once.",
     )
 
 

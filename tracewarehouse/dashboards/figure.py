@@ -55,7 +55,8 @@ class Drawn:
 
     def figure(self, chart: Any, subtitle: str, description: str, **differing: Any) -> Figure:
         """The figure of an Altair chart; a name, a title or metrics that differ from the registry's can be given."""
-        same = {"name": self.entry.name, "title": self.entry.title, "metrics": self.entry.metrics}
+        entry = self.entry
+        same = {"name": entry.name, "title": entry.title, "metrics": entry.metrics, "is_folded": entry.is_folded}
         return Figure(drawn=self, chart=chart, subtitle=subtitle, description=description, **same | differing)
 
 
@@ -93,6 +94,7 @@ class Figure:
         drawn: the rows that the chart draws, and their SQL.
         metrics: the metrics that the numbers come from.
         chart: the Altair chart, without title and configuration.
+        is_folded: whether pages show it only when they are asked.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Figure:
     drawn: Drawn
     metrics: tuple[str, ...]
     chart: Any
+    is_folded: bool
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -189,8 +192,11 @@ class Figure:
             return vl_convert.vegalite_to_svg(specification).encode()
         return vl_convert.vegalite_to_html(specification, bundle=True).encode()
 
-    def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:
-        return self.altair()._repr_mimebundle_(*args, **kwargs)
+    def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, str]:
+        from tracewarehouse.dashboards.vega import notebook_cell
+
+        drawn = self.specification() | {"title": self._heading, "config": config() | {"background": "#ffffff"}}
+        return {"text/html": notebook_cell(drawn, self.title), "text/plain": f"{self.title}. {self.description}"}
 
 
 def refuse_other_endings(output: Path) -> None:

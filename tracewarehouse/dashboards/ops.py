@@ -2,174 +2,164 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from tracewarehouse.dashboards.figure import Figure, NothingToDraw, ask
+from tracewarehouse.comparison.compare import referenced_run_ids
+from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
 from tracewarehouse.dashboards.theme import (
+    ALARM,
+    CLASS_COLORS,
     HEAT,
+    ON_BARS,
+    PRIMARY,
     QUIET,
-    SERIES,
     WIDTH,
     axis,
     bar_height,
     by_phase,
     class_color,
+    in_units,
     number,
     percent,
     phase_bars,
+    phase_color,
     powers,
     series_color,
     tooltips,
 )
-from tracewarehouse.dashboards.words import largest, quantity
+from tracewarehouse.dashboards.words import largest, quantity, signed
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
-MAX_BARS = 8000
+MAX_BARS = 3000
 """The most bars that a page draws without lag."""
+MOST_DEVICES = 4
+"""The most devices of a timeline."""
 
 _ZOOM = "wheel![event.ctrlKey]"
 """The wheel zooms only with Ctrl, so that a page scrolls over the chart."""
 
-_OPS = """SELECT 'device ' || o.device_id AS device, (o.start_ps - $start) / 1e9 AS start_ms,
-       (o.start_ps + o.duration_ps - $start) / 1e9 AS end_ms, c.class, i.name AS op,
-       o.duration_ps / 1e6 AS duration_us, o.phase, o.step, l.layer, i.part
-FROM main.ops AS o
-JOIN models.op_layers AS l USING (run_id, event_id)
-JOIN main.instructions AS i USING (run_id, instruction_id)
-JOIN models.instruction_classes AS c USING (run_id, instruction_id)
-WHERE run_id = $run AND o.is_leaf AND o.device_id IS NOT NULL
-  AND o.start_ps < $until AND o.start_ps + o.duration_ps > $start
-ORDER BY o.start_ps, o.device_id, o.event_id"""
+_BARS = """SELECT device_id, lane, class, op, layer, part, start_ms, end_ms, duration_us,
+       CASE lane WHEN 'layer' THEN lane WHEN 'core' THEN 'device ' || device_id ELSE device_id || ' communication' END
+         AS place
+FROM macros.timeline_bars($run, $start, $until, $devices)
+ORDER BY lane <> 'layer', device_id, lane DESC, start_ms, end_ms, op"""
 
-_STRETCHES = """SELECT 'device ' || device_id AS device, start_ms, end_ms, class,
-       'most of ' || stretches || ' stretches' AS op, duration_us,
-       NULL AS phase, NULL AS step, NULL AS layer, NULL AS part
+_STRETCHES = """SELECT device_id, lane, class, 'most of ' || stretches || ' stretches' AS op, NULL AS layer,
+       NULL AS part, start_ms, end_ms, duration_us,
+       CASE lane WHEN 'core' THEN 'device ' || device_id ELSE device_id || ' communication' END AS place
 FROM macros.timeline_stretches($run, $start, $until, $stretch)
-ORDER BY start_ms, device_id"""
-
-
-@dataclass(frozen=True)
-class _Window:
-    """The part of a run that the timeline draws, in ps; the chart shows the first `view` of it at first."""
-
-    start: int
-    until: int
-    ops: int
-    name: str
-    view: int
+WHERE device_id IN (SELECT device_id FROM main.devices WHERE run_id = $run ORDER BY device_id LIMIT $devices)
+ORDER BY device_id, lane DESC, start_ms"""
 
 
 def device_timeline(
     warehouse: Warehouse, run: str, window_ms: tuple[float, float] | None = None, max_bars: int = MAX_BARS
 ) -> Figure:
-    """Ops of each device over time, coloured by class.
+    """Ops of devices over time, with a lane of its own for communication.
 
-    If a window has more ops than can be drawn, it is divided into equal stretches, and each device shows the class of
-    ops that takes most of each stretch.
+    A window with more ops than can be drawn is divided into equal stretches. Each lane then shows the class of ops that
+    takes most of each stretch.
 
     Args:
         warehouse: the warehouse.
         run: the run, by id or name.
-        window_ms: the window to draw, in ms since the first op; None for the first steps whose ops can be drawn one by
-            one, at least the first step.
+        window_ms: the window to draw, in ms since the first op; None for the one of macros.timeline_window: two layers,
+            or two steps without layers.
         max_bars: maximum number of bars.
     """
-    window = _window(warehouse, run, window_ms, max_bars)
-    is_whole = window.ops <= max_bars
-    devices = warehouse.query(
-        "SELECT count(*) FROM main.devices WHERE run_id = $run", run=warehouse.run(run).run_id
-    ).scalar()
-    stretch = max(1, (window.until - window.start) * (devices or 1) // max_bars + 1)
+    start, until, name = _window(warehouse, run, window_ms)
+    counted = ask(
+        warehouse,
+        "timeline",
+        """SELECT count(*) AS ops, count(DISTINCT device_id) AS devices FROM main.ops
+           WHERE run_id = $run AND is_leaf AND device_id IS NOT NULL
+             AND start_ps < $until AND start_ps + duration_ps > $start""",
+        run=run,
+        start=start,
+        until=until,
+    )
+    [found] = counted.rows
+    if not found["ops"]:
+        raise NothingToDraw(f"No device runs an op from {name}.")
+    devices = min(found["devices"], MOST_DEVICES)
+    is_whole = found["ops"] * devices <= max_bars * found["devices"]
+    stretch = max(1, 2 * (until - start) * devices // max_bars + 1)
     drawn = ask(
         warehouse,
         "timeline",
-        _OPS if is_whole else _STRETCHES,
+        _BARS if is_whole else _STRETCHES,
         run=run,
-        start=window.start,
-        until=window.until,
+        start=start,
+        until=until,
         stretch=stretch,
+        devices=devices,
     )
-    places = sorted(drawn.values("device"), key=lambda d: int(d.split()[1]))
+    places = drawn.values("place")
     pick = alt.selection_point(fields=["class"], bind="legend")
     zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom=_ZOOM)
-    classes = drawn.values("class")
-    chart = (
-        alt.Chart(drawn.data)
-        .mark_bar(height={"band": 0.78}, clip=True)
-        .encode(
-            x=alt.X("start_ms:Q", title="time since the first op drawn", axis=axis("ms"),
-                    scale=alt.Scale(domain=[0, window.view / 1e9], nice=False)),
-            x2="end_ms:Q",
-            y=alt.Y("device:N", sort=places, title=None),
-            color=class_color("class", classes),
-            opacity=alt.condition(pick, alt.value(1), alt.value(0.08)),
-            tooltip=tooltips("op:N", "class:N", number("duration_us", "µs"), "phase:N", "step:O", "layer:O", "part:N"),
-        )
+    classes = [c for c in drawn.values("class") if c in CLASS_COLORS]
+    x = alt.X("start_ms:Q", title="time", axis=axis("ms"),
+              scale=alt.Scale(domain=[0, (until - start) / 1e9], nice=False))  # fmt: skip
+    y = alt.Y("place:N", sort=places, title=None)
+    tip = tooltips("op:N", "class:N", number("duration_us", "µs"), "layer:O", "part:N")
+    placed = alt.Chart(drawn.data).encode(x=x, y=y, tooltip=tip)
+    base = placed.encode(x2="end_ms:Q")
+    bars = (
+        base.transform_filter("datum.lane !== 'layer' && datum.class !== 'window'")
+        .mark_bar(height={"band": 0.82}, clip=True)
+        .encode(color=class_color("class", classes), opacity=alt.condition(pick, alt.value(1), alt.value(0.08)))
         .add_params(pick, zoom)
-        .properties(width=WIDTH, height=max(70, min(30 * len(places), 480)))
-    )  # fmt: skip
-    summed = "" if is_whole else f", the class that takes most of each {quantity(stretch, 'ps')}"
+    )
+    layers = [bars]
+    if "window" in drawn.values("class"):
+        windows = base.transform_filter("datum.class === 'window'")
+        layers.append(windows.mark_bar(height={"band": 0.25}, clip=True, color=ALARM))
+    if "layer" in drawn.values("lane"):
+        band = base.transform_filter("datum.lane === 'layer'")
+        layers.append(band.mark_bar(height={"band": 0.82}, clip=True, fillOpacity=0, stroke=QUIET))
+        is_wide = f"datum.lane === 'layer' && datum.end_ms - datum.start_ms > {0.08 * (until - start) / 1e9}"
+        texts = placed.transform_filter(is_wide).transform_calculate(middle="(datum.start_ms + datum.end_ms) / 2")
+        layers.append(texts.mark_text(clip=True).encode(x="middle:Q", text="op:N"))
+    chart = alt.layer(*layers).properties(width=WIDTH, height=17 * len(places))
+    summed = "" if is_whole else f"; each stretch of {quantity(stretch, 'ps')} shows the class that takes most of it"
+    of_devices = f"the first {devices} of {found['devices']} devices" if devices < found["devices"] else ""
     times = {c: sum(r["duration_us"] for r in drawn.rows if r["class"] == c) for c in classes}
     ordered = sorted(times, key=lambda c: -times[c])
     return drawn.figure(
         chart,
-        f"{window.name}: {window.ops:,} ops{summed}. Drag to move, Ctrl and the wheel to zoom, click a class to single "
-        "it out.",
-        f"{len(places)} devices; time by class over all of them: "
+        ", ".join(t for t in (name, quantity(until - start, "ps"), of_devices) if t)
+        + f"{summed}. Drag to move, Ctrl and the wheel to zoom, click a class to single it out.",
+        f"{devices} devices; time by class over all of them: "
         + ", ".join(f"{c} {quantity(times[c], 'us')}" for c in ordered)
         + ".",
     )
 
 
-def _window(warehouse: Warehouse, run: str, window_ms: tuple[float, float] | None, max_bars: int) -> _Window:
-    asked = ask(
-        warehouse,
-        "timeline",
-        """SELECT step, phase, min(first_start_ps) AS start_ps, max(last_end_ps) AS end_ps,
-                  CAST(sum(ops) AS BIGINT) AS ops
-           FROM models.execution_ops
-           WHERE run_id = $run
-           GROUP BY step, phase
-           ORDER BY start_ps""",
-        run=run,
-    )
-    first = asked.rows[0]["start_ps"]
+def _window(warehouse: Warehouse, run: str, window_ms: tuple[float, float] | None) -> tuple[int, int, str]:
+    """The part of a run that a timeline draws: its start and end in ps, and its name."""
     if window_ms is not None:
-        start, until = (first + round(t * 1e9) for t in window_ms)
-        counted = ask(
+        first = ask(
             warehouse,
             "timeline",
-            """SELECT count(*) AS ops FROM main.ops
-               WHERE run_id = $run AND is_leaf AND device_id IS NOT NULL
-                 AND start_ps < $until AND start_ps + duration_ps > $start""",
+            "SELECT min(first_start_ps) AS start_ps FROM models.execution_ops WHERE run_id = $run HAVING count(*) > 0",
             run=run,
-            start=start,
-            until=until,
-        )
-        [row] = counted.rows
-        if not row["ops"]:
-            raise NothingToDraw(f"No device runs an op from {window_ms[0]} to {window_ms[1]} ms after the first one.")
-        name = f"{window_ms[0]:g} to {window_ms[1]:g} ms after the first op"
-        return _Window(start, until, row["ops"], name, until - start)
-    stepped = [r for r in asked.rows if r["step"] is not None]
-    if not stepped:
-        until = max(r["end_ps"] for r in asked.rows) + 1
-        return _Window(first, until, sum(r["ops"] for r in asked.rows), "The whole capture", until - first)
-    taken, ops = 1, stepped[0]["ops"]
-    while taken < len(stepped) and ops + stepped[taken]["ops"] <= max_bars:
-        ops += stepped[taken]["ops"]
-        taken += 1
-    start, until = stepped[0]["start_ps"], max(r["end_ps"] for r in stepped[:taken]) + 1
-    begin, last = (f"{r['phase'] or 'step'} {r['step']}" for r in (stepped[0], stepped[taken - 1]))
-    if taken == 1:
-        return _Window(start, until, ops, begin.capitalize(), until - start)
-    name = f"{begin} to {last}".capitalize() + f", {begin} in view at first"
-    return _Window(start, until, ops, name, stepped[1]["start_ps"] - start)
+        ).rows[0]["start_ps"]
+        start, until = (first + round(t * 1e9) for t in window_ms)
+        return start, until, f"{window_ms[0]:g} to {window_ms[1]:g} ms after the first op"
+    [row] = ask(warehouse, "timeline", "SELECT * FROM macros.timeline_window($run)", run=run).rows
+    step = f"{row['phase'] or ''} step {row['step']}".strip()
+    if row["step"] is None:
+        name = "The whole capture"
+    elif row["layer"] is not None:
+        name = f"Layers {row['layer']} and {row['layer'] + 1} of {step}"
+    else:
+        name = step.capitalize() + ("" if row["next_step"] is None else " and the next")
+    return row["begin_ps"], row["finish_ps"], name
 
 
 def op_time_share(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
@@ -245,7 +235,116 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
     )
 
 
-def layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
+def layers(warehouse: Warehouse, run: str) -> Figure:
+    """One mean layer in order, and how far each layer is from the median; a heat map of layers that are not alike."""
+    try:
+        drawn = _mean_layers(warehouse, "layers", [run])
+    except NothingToDraw:  # a model may have parts without layers
+        return _layer_heat_map(warehouse, run)
+    if not all(r["is_alike"] for r in drawn.rows):
+        return _layer_heat_map(warehouse, run)
+    phases = drawn.values("phase")
+    totals = alt.Chart(drawn.data).transform_filter("datum.what === 'layer'")
+    strip = (
+        totals.mark_bar(color=PRIMARY)
+        .encode(
+            x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+            y=alt.Y("difference_us:Q", title="to the median", axis=axis("us", tickCount=3)),
+            xOffset=alt.XOffset("phase:N", sort=phases),
+            color=phase_color(phases) if len(phases) > 1 else alt.Undefined,
+            tooltip=tooltips(
+                "phase:N", "layer:O", number("self_us", "µs"), number("difference_us", "µs to the median")
+            ),
+        )
+        .properties(width=WIDTH, height=50)
+    )
+    said = {phase: _layers_in_words([r for r in drawn.rows if r["phase"] == phase]) for phase in phases}
+    return drawn.figure(
+        alt.vconcat(_layer_stacks(drawn, "phase"), strip).resolve_scale(color="independent"),
+        f"{_in_order(drawn.rows)} Below it is how far each layer is from the median. Self time per step and device.",
+        largest([r for r in drawn.rows if r["what"] == "mean layer"], "self_us", "us", "phase", "name", "op"),
+        title="; ".join(f"{phase}: {text}" if len(phases) > 1 else text for phase, text in said.items()),
+    )
+
+
+def mean_layers(warehouse: Warehouse, runs: str | Sequence[str], most: int = 8) -> Figure:
+    """One mean layer of several runs, one below the other; a panel per phase.
+
+    Args:
+        warehouse: the warehouse.
+        runs: the runs, by id or name.
+        most: number of runs to draw, since their ops are read.
+    """
+    ids = referenced_run_ids(warehouse, runs)
+    drawn = _mean_layers(warehouse, "mean-layers", ids[:most])
+    medians = {(r["run"], r["phase"]): r["median_us"] for r in drawn.rows}
+    cut = f" The first {most} of {len(ids)} runs." if len(ids) > most else ""
+    return drawn.figure(
+        _layer_stacks(drawn, "run"),
+        f"In the order of execution; self time per step and device.{cut}",
+        "Median time of a layer: "
+        + "; ".join(f"{run} {phase} {quantity(us, 'us')}" for (run, phase), us in medians.items())
+        + ".",
+    )
+
+
+def _mean_layers(warehouse: Warehouse, name: str, runs: Sequence[str]) -> Drawn:
+    return ask(
+        warehouse,
+        name,
+        """SELECT r.name AS run, coalesce(l.phase, 'no phase') AS phase, l.what, l.layer, l.class, l.part, l.name, l.op,
+                  l.ops, l.place, l.self_us, l.begin_us, l.until_us, l.layers, l.median_us, l.difference_us, l.is_alike
+           FROM macros.mean_layers($runs) AS l JOIN main.runs AS r USING (run_id)
+           ORDER BY l.phase DESC, r.name, l.what DESC, l.place""",
+        runs=runs,
+    )
+
+
+def _layer_stacks(drawn: Drawn, row: str) -> Any:
+    """Bars of mean layers with their names where they fit, for each value of a column; a panel per phase of many."""
+    bars = [r for r in drawn.rows if r["what"] == "mean layer"]
+    rows, phases = drawn.values(row), drawn.values("phase")
+    y = alt.Y(f"{row}:N", sort=rows, title=None)
+    x = alt.X("begin_us:Q", title="time of a mean layer", axis=axis("us"), scale=alt.Scale(nice=False))
+    base = alt.Chart(drawn.data).transform_filter("datum.what === 'mean layer'")
+    label = f"datum.name + ' ' + {in_units('datum.self_us', 'us')}"
+    stack = base.mark_bar(stroke="#ffffff", strokeWidth=0.5, height={"band": 0.9}).encode(
+        x=x,
+        x2="until_us:Q",
+        y=y,
+        color=class_color("class", list(dict.fromkeys(r["class"] for r in bars))),
+        tooltip=tooltips("name:N", "op:N", "ops:Q", number("self_us", "µs"), "class:N", "part:N"),
+    )
+    wide = base.properties(name=ON_BARS).transform_filter(f"datum.self_us > {0.07 * max(r['until_us'] for r in bars)}")
+    named = wide.transform_calculate(middle="(datum.begin_us + datum.until_us) / 2", label=label)
+    texts = named.mark_text(color="#ffffff", clip=True).encode(x="middle:Q", y=y, text="label:N")
+    chart = alt.layer(stack, texts)
+    if row == "phase" or len(phases) == 1:
+        return chart.properties(width=WIDTH, height=34 * len(rows))
+    return by_phase(chart, phases, height=34 * len(rows))
+
+
+def _in_order(rows: list[dict[str, Any]]) -> str:
+    """The bars of a mean layer in words, those of the phase with the longest layers."""
+    bars = [r for r in rows if r["what"] == "mean layer"]
+    phase = max(bars, key=lambda r: r["until_us"])["phase"]
+    named = ", ".join(f"{r['name']} {quantity(r['self_us'], 'us')}" for r in bars if r["phase"] == phase)
+    of_phase = "" if phase == "no phase" else f" of {phase}"
+    return f"A mean layer{of_phase} in the order of execution: {named}."
+
+
+def _layers_in_words(rows: list[dict[str, Any]]) -> str:
+    """How many layers a phase has, how long they take, and which are far from the median."""
+    layers = [r for r in rows if r["what"] == "layer"]
+    median = layers[0]["median_us"]
+    far = sorted((r for r in layers if abs(r["difference_us"]) > 0.02 * median), key=lambda r: -abs(r["difference_us"]))
+    named = [f"layer {r['layer']} {signed(r['difference_us'], 'us')}" for r in far[:3]]
+    rest = f" and {len(far) - 3} more" if len(far) > 3 else ""
+    alike = "equal layers" if len(far) <= 0.1 * len(layers) else "layers of the same ops"
+    return f"{len(layers)} {alike}, median {quantity(median, 'us', 4)}" + "".join(f"; {n}" for n in named) + rest
+
+
+def _layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
     """Time of each layer and part of the model per step; a panel per phase."""
     drawn = ask(
         warehouse,
@@ -277,43 +376,6 @@ def layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
         panels.resolve_scale(x="shared", color="independent"),
         "Self time per device and step. Ops that belong to no layer are in the column none.",
         largest(named, "self_us", "us", "phase", "of", "part"),
-    )
-
-
-def op_icicle(warehouse: Warehouse, run: str) -> Figure:
-    """Self time as nested bars: programs, their layers, the parts of a layer, and ops."""
-    drawn = ask(
-        warehouse,
-        "icicle",
-        """SELECT depth, [program, layer, part, op][depth + 1] AS name,
-                  concat_ws(' > ', program, layer, part, op) AS path, begins, ends, share, self_ms
-           FROM macros.op_icicle($run)
-           ORDER BY depth, begins""",
-        run=run,
-    )
-    names = [n for n in drawn.values("name") if n != "other ops"]
-    pick = alt.selection_point(fields=["name"], on="click", empty=True)
-    y = alt.Y("depth:O", title=None, axis=alt.Axis(labelExpr="['program', 'layer', 'part', 'op'][datum.value]"))
-    colors = alt.Scale(domain=names, range=[SERIES[i % len(SERIES)] for i in range(len(names))])
-    chart = (
-        alt.Chart(drawn.data)
-        .mark_bar(stroke="#ffffff", strokeWidth=0.4, height={"band": 0.94})
-        .encode(
-            x=alt.X("begins:Q", title="share of op time", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
-            x2="ends:Q",
-            y=y,
-            color=alt.Color("name:N", legend=None, scale=colors),
-            opacity=alt.condition(pick, alt.value(1), alt.value(0.25)),
-            tooltip=tooltips("path:N", percent("share"), number("self_ms", "ms, all devices")),
-        )
-        .add_params(pick)
-        .properties(width=WIDTH, height=160)
-    )
-    programs, parts = ([r for r in drawn.rows if r["depth"] == depth] for depth in (0, 2))
-    return drawn.figure(
-        chart,
-        "Self time of all devices. Click a bar to highlight its name. Ops below a thousandth of the time are merged.",
-        f"{largest(programs, 'share', 'ratio', 'name')} Parts of the model. {largest(parts, 'share', 'ratio', 'path')}",
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 NO_COLLECTIVES = "The capture holds no collective on a device."
 
-_NO_FIT = "No kind of collective was run in enough sizes for a fit of latency and bandwidth, so none can be predicted."
 _NO_OPS = "The capture holds no op of a device: only the host was profiled, or its op events were lost."
 _NO_STEPS = "The capture marks no steps on a device, and none could be inferred; `tw ingest --step` names the program."
 _NOT_WHOLE = "No execution of a collective has all of its ranks in the capture, so its transfer time is not known."
@@ -29,6 +28,7 @@ class Chart:
         title: its heading; a function with options may word it more precisely.
         metrics: the metrics that its numbers come from.
         needs: the reason why there is nothing to draw where its query has no row.
+        is_folded: whether pages show it only when they are asked, since few readers need it.
         picture: the beginning of the name of the capture in data/ that the documentation shows it of; empty for none.
     """
 
@@ -39,6 +39,7 @@ class Chart:
     metrics: tuple[str, ...]
     needs: str
     picture: str = ""
+    is_folded: bool = False
 
     @property
     def draw(self) -> Callable[..., Any]:
@@ -66,15 +67,12 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             "idle", "run", "steps.idle_parts", "Idle time, by what ends it",
-            ("device_idle", "launch_overhead", "host_gap"), _NO_STEPS,
+            ("device_idle", "launch_overhead", "host_gap"),
+            f"{_NO_STEPS[:-1]}; or the run is predicted, and no host leaves a device idle in it.", is_folded=True,
         ),
         Chart(
-            "step-times", "run", "steps.step_times", "Step times", ("step_time",),
+            "step-times", "run", "steps.step_times", "Times of steps and output tokens", ("step_time", "tpot"),
             "In the capture, no step follows another, so no step's time is known.",
-        ),
-        Chart(
-            "tpot", "run", "steps.tpot_distribution", "Time per output token", ("tpot",),
-            "No decode step follows another in the capture, so the time per output token is not known.",
         ),
         Chart(
             "decode-by-context", "run", "steps.decode_by_context", "Decode time against context length",
@@ -89,10 +87,11 @@ CHARTS: dict[str, Chart] = {
             "collective-time", "run", "communication.collective_time", "Collectives: transfer, waiting, exposed",
             ("collective_transfer", "sync_wait", "exposed_communication"), _NOT_WHOLE,
         ),
-        Chart("overlap", "run", "communication.overlap", "Overlap", ("overlap_ratio",), NO_COLLECTIVES),
+        Chart("overlap", "run", "communication.overlap", "Overlap", ("overlap_ratio",), NO_COLLECTIVES, is_folded=True),
         Chart(
-            "what-if", "run", "communication.what_if", "What faster links would save", ("ici_bandwidth_utility",),
-            _NO_FIT,
+            "what-if", "run", "communication.what_if", "What faster hardware would save",
+            ("faster_links", "faster_chips"),
+            "No collective runs in a step, and no op has a known cost and known peaks.",
         ),
         Chart(
             "traffic", "run", "communication.traffic_volume", "Traffic by parallelism",
@@ -101,29 +100,24 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             "traffic-matrix", "run", "communication.traffic_matrix", "Traffic matrix", ("traffic_matrix",), _NOT_WHOLE,
+            is_folded=True,
         ),
         Chart(
             "traffic-intervals", "run", "communication.traffic_intervals", "Time between collectives",
             ("traffic_interval", "traffic_interval_histogram"),
-            "No collective follows another on a device in a phase.",
+            "No collective follows another on a device in a phase.", is_folded=True,
         ),
         Chart(
             "bandwidth", "run", "communication.bandwidth_by_size", "Bandwidth by message size",
-            ("hockney", "collective_transfer", "ici_utilization"), _NOT_WHOLE,
+            ("hockney", "collective_transfer", "ici_utilization"), _NOT_WHOLE, is_folded=True,
         ),
         Chart(
-            "in-flight", "run", "communication.in_flight", "Collectives and bytes in flight", ("communication_time",),
-            NO_COLLECTIVES,
+            "op-time", "run", "ops.op_time_share", "Op time by category", ("op_time_share",), _NO_OPS, is_folded=True
         ),
-        Chart("op-time", "run", "ops.op_time_share", "Op time by category", ("op_time_share",), _NO_OPS),
         Chart("top-ops", "run", "ops.top_ops", "Top ops", ("op_time_share",), _NO_OPS),
         Chart(
-            "layers", "run", "ops.layer_heat_map", "Layers and parts of the model", ("layer_time",),
+            "layers", "run", "ops.layers", "Layers and parts of the model", ("layer_time",),
             "Neither the names of ops nor repetition in the programs shows layers or parts of the model.",
-        ),
-        Chart(
-            "icicle", "run", "ops.op_icicle", "Programs, layers, parts and ops", ("layer_time", "op_time_share"),
-            _NO_OPS,
         ),
         Chart(
             "roofline", "run", "ops.roofline", "Roofline", ("roofline",),
@@ -143,6 +137,15 @@ CHARTS: dict[str, Chart] = {
             ("step_time", "exposed_communication", "device_idle"), "No run has a step whose time is known.",
         ),
         Chart(
+            "parallelisms", "runs", "runs.parallelisms", "TP, DP, EP, SP and PP beside each other",
+            ("tpot", "throughput", "communication_fraction", "traffic_volume"),
+            "No run has a known mesh and a rate, exposed communication or traffic.",
+        ),
+        Chart(
+            "mean-layers", "runs", "ops.mean_layers", "One mean layer of each run", ("layer_time",),
+            "Neither the names of ops nor repetition in the programs shows the layers of a run.",
+        ),
+        Chart(
             "sweep", "runs", "runs.sweep_heat_map", "Sweep by batch, prompt length and mesh", ("tpot",),
             "No run has the value, a batch size and a prompt length (manifest or card).",
         ),
@@ -159,8 +162,8 @@ CHARTS: dict[str, Chart] = {
             "No run has tpot and the time of its capture.",
         ),
         Chart(
-            "what-if-curves", "runs", "runs.what_if_curves", "What faster links would save",
-            ("ici_bandwidth_utility",), _NO_FIT,
+            "faster-links", "runs", "runs.faster_links", "What links twice as fast would save", ("faster_links",),
+            "No run has exposed collectives in its steps.",
         ),
         Chart(
             "differences", "comparison", "runs.step_differences", "What changed a step", ("step_time",),
@@ -171,5 +174,7 @@ CHARTS: dict[str, Chart] = {
 """Every chart by its name, in the order of the page."""
 
 
+FIRST = ("timeline", "differences-part")
+"""The charts that a page shows before its numbers."""
 RUN_CHARTS = {name: chart for name, chart in CHARTS.items() if chart.subject == "run"}
 STUDY_CHARTS = {name: chart for name, chart in CHARTS.items() if chart.subject == "runs"}

@@ -9,22 +9,23 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.comparison.compare import SPLITS, comparing, referenced_run_ids
+from tracewarehouse.comparison.compare import SPLITS, comparing, largest_changes, referenced_run_ids
 from tracewarehouse.dashboards import words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
-from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS, Chart
+from tracewarehouse.dashboards.registry import CHARTS, FIRST, RUN_CHARTS, STUDY_CHARTS, Chart
 from tracewarehouse.dashboards.theme import PART_COLORS
 from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.queries.run_summary import StepShare, labelled, title
+from tracewarehouse.queries.run_summary import StepShare, labelled, step_shares, title
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 
 _VIRTUAL = "Recorded on virtual CPU devices: what ran and what moved is real, the times are not a TPU's."
+_NO_STEP = "No step of a device is known, so nothing tells what a step consists of."
 _MOST_SHARES = 6
 """The words of a study say as much of communication; its chart has the rest."""
 
@@ -63,6 +64,7 @@ class Section:
         facts: what ran, as labels and texts.
         bars: the mean step of each phase.
         words: the main findings, a sentence each.
+        evidence: for some of these sentences, the name of the chart that shows it.
         unknown: what cannot be known, and why.
         notes: what a reader must know before trusting a number.
         tiles: label, value with its unit, and a line that says more.
@@ -76,12 +78,33 @@ class Section:
     facts: list[tuple[str, str]] = field(default_factory=list)
     bars: list[StepBar] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    evidence: dict[str, str] = field(default_factory=dict)
     unknown: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tiles: list[tuple[str, str, str]] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     absent: list[tuple[str, str]] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The titles of the charts by their names."""
+        return {f.name: f.title for f in self.figures}
+
+    @property
+    def first(self) -> list[Figure]:
+        """The charts that belong to what the section says first."""
+        return [f for f in self.figures if f.name in FIRST]
+
+    @property
+    def plain(self) -> list[Figure]:
+        """The charts below the numbers."""
+        return [f for f in self.figures if f.name not in FIRST and not f.is_folded]
+
+    @property
+    def expert(self) -> list[Figure]:
+        """The charts that are folded."""
+        return [f for f in self.figures if f.is_folded]
 
     @property
     def unknown_metrics(self) -> int:
@@ -168,17 +191,22 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         changed.notes.append(f"Not known for every run, so the workloads may differ: {', '.join(unknown)}.")
     for split in SPLITS:
         _add(changed, "differences", warehouse, ours, theirs, split)
+    _add(changed, "mean-layers", warehouse, [*ours, *theirs])
     changed.words = words.changes(causes)
     verdicts = Counter(row["verdict"] for row in compared).most_common()
     changed.words.append(f"Of {len(compared)} metric values: {', '.join(f'{n} {v}' for v, n in verdicts)}.")
+    changed.tiles = [
+        (f"{row['metric']} {_dimensions(row['dimensions'])}".strip(), of["run"], f"{of['change']} of {of['baseline']}")
+        for row in largest_changes(compared)
+        for of in [dict(zip(_COMPARED, _compared_cells(row), strict=True))]
+    ]
     changed.values = _compared_values(warehouse, compared)
     sections = [changed]
     for run_id in dict.fromkeys((*ours, *theirs)):
         summary = warehouse.summary(run_id)
         own = Section(run_id, title(summary.facts), labelled(summary.facts), _step_bars(summary.steps))
-        own.words = words.dominating(summary)
+        own.words = [sentence for sentence, _ in words.findings(summary)]
         own.notes = [str(f) for f in summary.flags]
-        _add(own, "steps", warehouse, run_id)
         sections.append(own)
     return Report(f"{run} against {against}", sections)
 
@@ -254,7 +282,10 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     summary = warehouse.summary(run_id)
     section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, run_id))
     section.bars = _step_bars(summary.steps)
-    section.words = [*words.dominating(summary), *words.savings(summary)]
+    section.evidence = dict(words.findings(summary))
+    section.words = list(section.evidence)
+    if not section.words:
+        section.words = ["Compiled, not run: it has no times." if summary.facts["origin"] == "compiled" else _NO_STEP]
     section.unknown = words.unknown(summary)
     if summary.facts["backend"] == "cpu":
         section.notes.append(_VIRTUAL)
@@ -267,10 +298,21 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     return section
 
 
+def step_in_short(warehouse: Warehouse, run_id: str) -> Section:
+    """Where a step of a run goes, in its bars and one sentence: a run among others.
+
+    Args:
+        warehouse: the warehouse.
+        run_id: the run, by its id.
+    """
+    steps = step_shares(warehouse.query, run_id)
+    return Section(run_id, run_id, bars=_step_bars(steps), words=[words.takes(steps) if steps else _NO_STEP])
+
+
 def _step_bars(steps: Sequence[StepShare]) -> list[StepBar]:
     bars = []
     for phase, of_phase in groupby(steps, key=lambda s: s.phase):
-        shares = sorted(of_phase, key=lambda s: [*PART_COLORS].index(s.part))
+        shares = sorted(of_phase, key=lambda s: s.position)
         whole = sum(s.mean_ms for s in shares)
         parts, begin = [], 0.0
         for share in shares:
@@ -330,13 +372,16 @@ def _compared_values(warehouse: Warehouse, compared: list[dict[str, Any]]) -> li
         warehouse.query("SELECT metric, max_by(description, version) FROM metrics.catalog GROUP BY metric").rows()
     )
 
-    def cells(row: dict[str, Any]) -> tuple[str, ...]:
-        change = "" if row["relative"] is None else f"{100 * row['relative']:+.1f} %"
-        sides = (quantity(row[side], row["unit"]) for side in ("baseline", "value"))
-        return (_dimensions(row["dimensions"]), *sides, change, row["verdict"])
+    return _grouped(_COMPARED, ((r["metric"], about.get(r["metric"], ""), _compared_cells(r)) for r in compared))
 
-    columns = ("of", "baseline", "run", "change", "verdict")
-    return _grouped(columns, ((r["metric"], about.get(r["metric"], ""), cells(r)) for r in compared))
+
+_COMPARED = ("of", "baseline", "run", "change", "verdict")
+
+
+def _compared_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    change = "" if row["relative"] is None else f"{100 * row['relative']:+.1f} %"
+    sides = (quantity(row[side], row["unit"]) for side in ("baseline", "value"))
+    return (_dimensions(row["dimensions"]), *sides, change, row["verdict"])
 
 
 def _grouped(columns: tuple[str, ...], rows: Iterable[tuple[str, str, tuple[str, ...]]]) -> list[Values]:

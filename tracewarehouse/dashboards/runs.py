@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from tracewarehouse.comparison.compare import referenced_run_ids
+from tracewarehouse.comparison.compare import SPLITS, referenced_run_ids
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
 from tracewarehouse.dashboards.theme import (
     ALARM,
     HEAT,
     PART_COLORS,
-    SERIES,
     WIDTH,
     axis,
+    in_units,
     mesh_shape,
     named_color,
     number,
@@ -165,6 +165,47 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
     )
 
 
+def parallelisms(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
+    """What TP, DP, EP, SP, PP and their combinations reach: rates, exposed communication, and traffic of a token."""
+    drawn = ask(
+        warehouse,
+        "parallelisms",
+        """SELECT parallelism, measure, value, is_best, label, workload, model, mesh, origin
+           FROM macros.study_parallelisms($runs)
+           ORDER BY position, parallelism, workload, label""",
+        runs=runs,
+    )
+    if len(drawn.values("parallelism")) < 2:
+        raise NothingToDraw(f"All runs with a known mesh split their model alike, {drawn.rows[0]['parallelism']}.")
+    measured = [m for m in drawn.values("measure") if any(r["value"] for r in drawn.rows if r["measure"] == m)]
+    models, meshes = _all_of_study(warehouse, runs)
+    color = series_color("model", drawn.values("model"), among=models)
+    chart = (
+        alt.Chart(drawn.data)
+        .transform_filter(alt.FieldOneOfPredicate(field="measure", oneOf=measured))
+        .mark_point(size=80, strokeWidth=2)
+        .encode(
+            x=alt.X("value:Q", title=None, axis=alt.Axis(format="~s")),
+            y=alt.Y("parallelism:N", title=None, sort=drawn.values("parallelism")),
+            color=color,
+            shape=mesh_shape(drawn.values("mesh"), meshes),
+            fill=alt.condition("datum.origin == 'predicted'", alt.value("transparent"), color),
+            opacity=alt.condition("datum.is_best", alt.value(1), alt.value(0.4)),
+            tooltip=tooltips("label:N", "origin:N", "parallelism:N", "measure:N", number("value", "value")),
+        )
+        .properties(width=WIDTH, height=alt.Step(26))
+        .facet(facet=alt.Facet("measure:N", title=None, sort=measured), columns=1)
+        .resolve_scale(x="independent")
+    )
+    first = [r for r in drawn.rows if r["measure"] == measured[0]]
+    return drawn.figure(
+        chart,
+        "A point per configuration. The best of its workload in each way is full, others are pale. Predicted runs are "
+        "hollow.",
+        f"{measured[0]}: {largest(first, 'value', '', 'parallelism', 'label')}",
+    )
+
+
 def _all_of_study(warehouse: Warehouse, runs: str | Sequence[str]) -> tuple[list[str], list[str]]:
     """The models and the meshes of all the runs, so that each has one colour and one shape in all charts."""
     ids = literal(referenced_run_ids(warehouse, runs))
@@ -193,6 +234,8 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
             ORDER BY configuration, batch_size, input_length""",
         runs=runs,
     )
+    if len(drawn.values("batch_size")) == len(drawn.values("input_length")) == 1:
+        raise NothingToDraw("All runs have one batch size and one prompt length, so there is no sweep over them.")
     label, unit, metric = _POINTS[value]
     legend = alt.Legend(labelExpr=axis(unit).labelExpr) if unit == "ms" else alt.Legend(format="~s")
     chart = (
@@ -355,35 +398,51 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
     )
 
 
-def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
-    """The share of time that each run would save with faster links; a line per run and phase."""
+def faster_links(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
+    """The share of a step that links twice as fast would save in each configuration, TPUs beside GPUs."""
     drawn = ask(
         warehouse,
-        "what-if-curves",
-        """SELECT name, model, coalesce(phase, 'no phase') AS phase, factor, saved
-           FROM macros.link_savings($runs)
-           ORDER BY name, phase DESC, factor""",
+        "faster-links",
+        """WITH saved AS (
+             SELECT run_id, phase, factor, sum(saved) AS saved, bool_or(is_upper_bound) AS is_upper_bound
+             FROM macros.speedups($runs)
+             WHERE metric = 'faster_links' AND factor IN ('2', 'infinite') AND coalesce(phase, '') <> 'outside'
+             GROUP BY ALL
+           )
+           SELECT p.label, p.model, p.mesh, p.origin, coalesce(t.phase, 'no phase') AS phase,
+                  concat_ws(', ', if(p.backend = 'cpu', 'virtual CPU devices', upper(p.backend)), t.phase) AS panel,
+                  t.saved, i.saved AS infinite, CASE WHEN t.is_upper_bound THEN 'at most' ELSE 'by the fit' END AS what
+           FROM saved AS t
+           JOIN saved AS i ON t.run_id = i.run_id AND t.phase IS NOT DISTINCT FROM i.phase
+           JOIN macros.study_points($runs) AS p ON t.run_id = p.run_id
+           WHERE t.factor = '2' AND i.factor = 'infinite' AND i.saved > 0
+           ORDER BY panel, t.saved DESC, p.label""",
         runs=runs,
     )
-    series = "name" if len(drawn.values("name")) <= len(SERIES) else "model"
+    models, meshes = _all_of_study(warehouse, runs)
+    base = alt.Chart(drawn.data)
+    x = alt.X("saved:Q", title="share of the step that is saved", axis=axis("ratio"), scale=alt.Scale(zero=True))
+    y = alt.Y("label:N", title=None, sort=drawn.values("label"))
+    color = series_color("model", drawn.values("model"), among=models)
     chart = (
-        alt.Chart(drawn.data)
-        .mark_line(point={"filled": True, "size": 60})
-        .encode(
-            x=alt.X("factor:O", title="bandwidth of the links, times today's", sort=["1", "2", "4", "infinite"],
-                    axis=alt.Axis(labelAngle=0)),
-            y=alt.Y("saved:Q", title="share of the time that is saved", axis=axis("ratio")),
-            color=series_color(series, drawn.values(series)),
-            detail="name:N",
-            strokeDash=alt.StrokeDash("phase:N", title=None, legend=alt.Legend(orient="top")),
-            tooltip=tooltips("name:N", "phase:N", "factor:O", percent("saved")),
+        alt.layer(
+            base.mark_rule(opacity=0.4).encode(x=x, x2="infinite:Q", y=y, color=color),
+            base.mark_point(size=80, strokeWidth=2).encode(
+                x=x, y=y, color=color, shape=mesh_shape(drawn.values("mesh"), meshes),
+                fill=alt.condition("datum.origin == 'predicted'", alt.value("transparent"), color),
+                tooltip=tooltips("label:N", "origin:N", "phase:N", "what:N", percent("saved"),
+                                 percent("infinite", title="links without cost")),
+            ),
         )
-        .properties(width=WIDTH, height=280)
+        .properties(width=WIDTH, height=alt.Step(18))
+        .facet(facet=alt.Facet("panel:N", title=None, sort=drawn.values("panel")), columns=1)
+        .resolve_scale(y="independent")
     )  # fmt: skip
     return drawn.figure(
         chart,
-        "Share of each phase's time; exposed transfers shrink, waiting stays.",
-        largest(drawn.rows, "saved", "ratio", "name", "phase"),
+        "Links twice as fast; a line leads to links without cost. Without a fit of latency and bandwidth the share is "
+        "an upper bound. Hollow points are predicted.",
+        largest(drawn.rows, "saved", "ratio", "panel", "label"),
     )
 
 
@@ -416,13 +475,15 @@ def step_differences(
         most=most,
     )
     colors = {"longer": ALARM, "shorter": "#4d9440"}
+    said = f"datum.name + '  ' + (datum.difference_us > 0 ? '+' : '') + {in_units('datum.difference_us', 'us')}"
     chart = (
         alt.Chart()
+        .transform_calculate(said=said)
         .mark_bar()
         .encode(
             x=alt.X("difference_us:Q", title="change of a step", axis=axis("us")),
-            y=alt.Y("name:N", sort=None, title=None),
-            color=named_color("what", colors),
+            y=alt.Y("said:N", sort=None, title=None, axis=alt.Axis(labelLimit=420)),
+            color=named_color("what", {what: colors[what] for what in colors if what in drawn.values("what")}),
             tooltip=tooltips(
                 "name:N",
                 number("difference_us", "change, µs"),
@@ -441,4 +502,5 @@ def step_differences(
         " ".join(changes(drawn.rows)),
         name=f"differences-{split}",
         title=f"What changed a step, by {split}",
+        is_folded=split != SPLITS[0],
     )

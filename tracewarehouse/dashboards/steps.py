@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import altair as alt
 
-from tracewarehouse.dashboards.figure import Drawn, Figure, ask
+from tracewarehouse.dashboards.figure import Figure, ask
 from tracewarehouse.dashboards.theme import (
     PART_COLORS,
     PRIMARY,
@@ -16,7 +16,6 @@ from tracewarehouse.dashboards.theme import (
     number,
     part_bars,
     percent,
-    phase_color,
     series_color,
     tooltips,
 )
@@ -105,40 +104,41 @@ def idle_parts(warehouse: Warehouse, run: str) -> Figure:
 
 
 def step_times(warehouse: Warehouse, run: str) -> Figure:
-    """Distribution of step times, a line per phase."""
+    """Distribution of step times, a line per phase, and of the time per output token, a line per clock."""
     drawn = ask(
         warehouse,
         "step-times",
-        """SELECT coalesce(part, 'no phase') AS phase, share, time_ms AS step_time_ms
+        """SELECT CASE metric WHEN 'tpot' THEN 'output token, ' || part || ' clock'
+                              ELSE concat_ws(' ', part, 'step') END AS what,
+                  share, time_ms
            FROM models.step_time_shares
-           WHERE run_id = $run AND metric = 'step_time'
-           ORDER BY phase DESC, share""",
+           WHERE run_id = $run
+           ORDER BY metric, part DESC, share""",
         run=run,
     )
-    return drawn.figure(
-        _distribution(drawn, "phase", "step_time_ms", "time of a step", phase_color(drawn.values("phase"))),
-        "Share of a phase's steps that take at most this long, on the slowest device; the last step, which no step "
-        "follows, is left out.",
-        _percentiles(drawn, "phase", "step_time_ms"),
+    series = drawn.values("what")
+    chart = (
+        alt.Chart(drawn.data)
+        .mark_line(interpolate="step-after", point=True)
+        .encode(
+            x=alt.X("time_ms:Q", title="time", axis=axis("ms"), scale=alt.Scale(zero=False, padding=12)),
+            y=alt.Y("share:Q", title="share of the steps", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
+            shape=alt.Shape("what:N", legend=None),
+            color=series_color("what", series),
+            tooltip=tooltips("what:N", percent("share", ".0%"), number("time_ms", "ms")),
+        )
+        .properties(width=WIDTH, height=220)
     )
-
-
-def tpot_distribution(warehouse: Warehouse, run: str) -> Figure:
-    """Distribution of the time per output token; a line for the hosts' clock and one for the devices'."""
-    drawn = ask(
-        warehouse,
-        "tpot",
-        """SELECT part AS clock, share, time_ms AS token_ms
-           FROM models.step_time_shares
-           WHERE run_id = $run AND metric = 'tpot'
-           ORDER BY clock, share""",
-        run=run,
-    )
-    color = series_color("clock", drawn.values("clock"), "clock")
+    said = []
+    for name in series:
+        own = [r for r in drawn.rows if r["what"] == name]
+        half, tail = (quantity(next(r["time_ms"] for r in own if r["share"] >= q), "ms") for q in (0.5, 0.9))
+        said.append(f"{name}: median {half}, 90th percentile {tail}")
     return drawn.figure(
-        _distribution(drawn, "clock", "token_ms", "time per output token", color),
-        "Share of decode steps that take at most this long, start to start, on the slowest host or device.",
-        _percentiles(drawn, "clock", "token_ms"),
+        chart,
+        "Share of the steps that take at most this long, start to start, on the slowest device or host. The last step, "
+        "which no step follows, is left out.",
+        "; ".join(said) + ".",
     )
 
 
@@ -172,29 +172,3 @@ def decode_by_context(warehouse: Warehouse, run: str) -> Figure:
         "its batches, this is the shortest context among the requests.",
         " tokens, ".join(ends) + ".",
     )
-
-
-def _distribution(drawn: Drawn, series: str, column: str, title: str, color: alt.Color) -> Any:
-    """A step line of shares against values, with a point per observation."""
-    return (
-        alt.Chart(drawn.data)
-        .mark_line(interpolate="step-after", point=True)
-        .encode(
-            x=alt.X(f"{column}:Q", title=title, axis=axis("ms"), scale=alt.Scale(zero=False, padding=12)),
-            y=alt.Y("share:Q", title="share of the steps", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
-            shape=alt.Shape(f"{series}:N", legend=None),
-            color=color,
-            tooltip=tooltips(f"{series}:N", percent("share", ".0%"), number(column, "ms")),
-        )
-        .properties(width=WIDTH, height=220)
-    )
-
-
-def _percentiles(drawn: Drawn, series: str, column: str) -> str:
-    """The median and the 90th percentile of each series in words."""
-    words = []
-    for name in drawn.values(series):
-        own = [r for r in drawn.rows if r[series] == name]
-        half, tail = (quantity(next(r[column] for r in own if r["share"] >= q), "ms") for q in (0.5, 0.9))
-        words.append(f"{name}: median {half}, 90th percentile {tail}")
-    return "; ".join(words) + "."

@@ -12,20 +12,26 @@ from typing import Any, Final
 
 import altair as alt
 
+PRIMARY, ALARM, QUIET = "#4a7fb0", "#d1495b", "#8a949e"
+PART_COLORS = {
+    "matrix": PRIMARY,
+    "attention": "#7d5fb2",
+    "other compute": "#0f8b9d",
+    "waiting for copies": "#b57a12",
+    "exposed communication": ALARM,
+    "idle": QUIET,
+}
+"""Colour of each part of a step; models.step_parts gives their order."""
+CLASS_COLORS = PART_COLORS | {"copy": PART_COLORS["waiting for copies"], "communication": ALARM}
+"""Colour of each class of ops: that of the part of a step which its time belongs to."""
 KIND_COLORS = {
-    "all-reduce": "#d1495b",
+    "all-reduce": ALARM,
     "all-gather": "#b57a12",
     "reduce-scatter": "#9a63a8",
     "all-to-all": "#0f8b9d",
     "collective-permute": "#4d9440",
-    "other collective": "#a96f54",
-    "matrix": "#4a7fb0",
-    "attention": "#7d5fb2",
-    "fusion": "#7a93a8",
-    "copy": "#8c8677",
-    "other": "#8a949e",
 }
-"""Colour of each class of ops, collectives first."""
+"""Colour of each kind of collective."""
 
 PHASE_COLORS = {
     "prefill": "#b57a12",
@@ -39,16 +45,8 @@ SERIES = ("#4a7fb0", "#d1495b", "#4d9440", "#b57a12", "#9a63a8", "#0f8b9d", "#a9
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 """Shapes of meshes, in order."""
 
-PRIMARY, ALARM, QUIET = "#4a7fb0", "#d1495b", "#8a949e"
-PART_COLORS = {
-    "matrix": PRIMARY,
-    "attention": KIND_COLORS["attention"],
-    "other compute": "#0f8b9d",
-    "waiting for copies": "#b57a12",
-    "exposed communication": ALARM,
-    "idle": QUIET,
-}
-"""Colour of each part of a step, in the order of models.step_parts."""
+ON_BARS: Final = "on_bars"
+"""Name of the views whose texts stand on bars, so that the page's style sheet leaves them white."""
 HEAT: Final = "viridis"
 WIDTH = 860
 """Width of a chart that fills its place; the page replaces it by the available width."""
@@ -78,10 +76,14 @@ def axis(unit: str, **options: Any) -> alt.Axis:
     if unit == "ratio":
         return alt.Axis(format="~%", **options)
     if unit in _SCALES:
-        factor, base = _SCALES[unit]
-        number = f"format(datum.value * {factor}, '.3~s')"
-        return alt.Axis(labelExpr=f"replace({number}, /([^0-9.]?)$/, ' $1') + '{base}'", **options)
+        return alt.Axis(labelExpr=in_units("datum.value", unit), **options)
     return alt.Axis(format="~s", **options)
+
+
+def in_units(value: str, unit: str) -> str:
+    """The Vega expression of a value with its unit, such as 338 MB; `value` is an expression too."""
+    factor, base = _SCALES[unit]
+    return f"replace(format({value} * {factor}, '.3~s'), /([^0-9.]?)$/, ' $1') + '{base}'"
 
 
 def powers(values: Sequence[float]) -> list[float]:
@@ -91,9 +93,14 @@ def powers(values: Sequence[float]) -> list[float]:
     return [10.0**exponent for exponent in range(low, high + 1)]
 
 
-def class_color(field: str, present: Sequence[str], title: str = "") -> alt.Color:
+def class_color(field: str, present: Sequence[str]) -> alt.Color:
     """Colour by class of op; the legend has the classes that are present."""
-    return named_color(field, {c: KIND_COLORS[c] for c in KIND_COLORS if c in present}, title)
+    return named_color(field, {c: CLASS_COLORS[c] for c in CLASS_COLORS if c in present})
+
+
+def kind_color(field: str, present: Sequence[str]) -> alt.Color:
+    """Colour by kind of collective; the legend has the kinds that are present."""
+    return named_color(field, {kind: KIND_COLORS.get(kind, "#a96f54") for kind in sorted(present)})
 
 
 def named_color(field: str, colors: dict[str, str], title: str = "") -> alt.Color:

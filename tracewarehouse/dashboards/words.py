@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracewarehouse.queries.run_summary import RunSummary
+    from tracewarehouse.queries.run_summary import RunSummary, Saving, StepShare
 
 _WORTH = 0.005
 """Shares below this are not worth a word."""
@@ -75,18 +76,70 @@ def largest(rows: Sequence[Mapping[str, Any]], value: str, unit: str, *labels: s
     return f"{'Largest first: ' if len(ordered) > 1 else ''}{', '.join(named)}{rest}."
 
 
-def dominating(summary: RunSummary) -> list[str]:
-    """Say what the steps of each phase consist of: a sentence per phase, the phase with most time first."""
-    sentences = []
-    for phase, of_phase in groupby(summary.steps, key=lambda s: s.phase):
-        parts = list(of_phase)
-        whole = quantity(sum(p.mean_ms for p in parts), "ms")
-        shares = ", ".join(f"{quantity(p.share, 'ratio')} {p.part}" for p in parts if (p.share or 0) >= _WORTH)
-        count = (
-            f"mean over devices, of {parts[0].steps} steps" if parts[0].steps > 1 else "mean over devices, of one step"
-        )
-        sentences.append(f"A {f'{phase} ' if phase else ''}step takes {whole} ({count}): {shares}.")
-    return sentences
+_TAKES = {"matrix": "matrix products take", "idle": "idle time takes"}
+_EVIDENCE = {
+    "idle": "idle",
+    "exposed communication": "exposed-communication",
+    "device_idle": "idle",
+    "copy_overhead": "top-ops",
+    "communication_fraction": "exposed-communication",
+    "sync_wait": "collective-time",
+}
+"""For parts of a step and metrics of savings, the chart that shows where the time goes."""
+
+
+def findings(summary: RunSummary) -> list[tuple[str, str]]:
+    """Say what takes a step's time, what would shorten it most, and what faster links would save.
+
+    Returns at most three sentences, each with the name of the chart that is its evidence. A sentence goes over all
+    phases, the one with most time first.
+    """
+    whole: dict[str, float] = defaultdict(float)
+    for share in summary.steps:
+        whole[share.phase] += share.mean_ms
+    found = [(takes(summary.steps), _EVIDENCE.get(summary.steps[0].part, "top-ops"))] if summary.steps else []
+    for is_of_links in (False, True):
+        best: dict[str, Saving] = {}
+        for saving in summary.savings:  # those of a phase begin with the most helpful
+            if saving.saved >= _WORTH and (saving.metric == "faster_links") is is_of_links:
+                best.setdefault(saving.phase, saving)
+        ordered = [best[phase] for phase in dict.fromkeys((*whole, *best)) if phase in best]
+        if ordered:
+            clauses = []
+            for change, savings in groupby(ordered, key=lambda s: s.change):
+                shares = ", ".join(_shorter(saving, whole.get(saving.phase)) for saving in savings)
+                clauses.append(f"{change} would shorten {shares}")
+            found.append((_sentence(clauses), _EVIDENCE.get(ordered[0].metric, "what-if")))
+    return found
+
+
+def takes(steps: Sequence[StepShare]) -> str:
+    """Say what takes most of a step of each phase, and what comes next."""
+    clauses = []
+    for phase, of_phase in groupby(steps, key=lambda s: s.phase):
+        first, *rest = of_phase
+        subject = _TAKES.get(first.part, f"{first.part} takes")
+        whole = quantity(first.mean_ms + sum(s.mean_ms for s in rest), "ms", 4)
+        time = f"{quantity(first.mean_ms, 'ms')} of {whole}"
+        said = f"{subject} {quantity(first.share, 'ratio')} of {_a_step(phase)} ({time})"
+        then = [f"{s.part} {quantity(s.share, 'ratio')}" for s in rest[:1] if (s.share or 0) >= _WORTH]
+        clauses.append(", then ".join([said, *then]))
+    return _sentence(clauses)
+
+
+def _shorter(saving: Saving, whole: float | None) -> str:
+    time = "" if whole is None else f" ({quantity(saving.saved * whole, 'ms')})"
+    share = f"{quantity(saving.saved, 'ratio')}{time}"
+    return f"{_a_step(saving.phase)} by {'at most' if saving.is_upper_bound else 'about'} {share}"
+
+
+def _sentence(clauses: Sequence[str]) -> str:
+    text = "; ".join(clauses)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _a_step(phase: str) -> str:
+    return f"a {phase} step" if phase else "a step"
 
 
 NOT_PREDICTED = (
@@ -163,16 +216,6 @@ def unfitting(points: Sequence[Mapping[str, Any]]) -> list[str]:
         if p["is_fitting"] is False
     ]
     return [f"Does not fit in the memory of a device: {'; '.join(named)}."] if named else []
-
-
-def savings(summary: RunSummary) -> list[str]:
-    """Say what would make a step shorter, and by how much at most: a sentence per phase, the most helpful first."""
-    worthy = [s for s in summary.savings if s.saved >= _WORTH]
-    sentences = []
-    for phase, of_phase in groupby(worthy, key=lambda s: s.phase):
-        named = "; ".join(f"{s.change}, by at most {quantity(s.saved, 'ratio')}" for s in of_phase)
-        sentences.append(f"What would shorten a {f'{phase} ' if phase else ''}step: {named}.")
-    return sentences
 
 
 def changes(causes: Sequence[Mapping[str, Any]], most: int = 4) -> list[str]:

@@ -13,10 +13,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
 from tracewarehouse.queries.result import QueryResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Format = Literal["table", "csv", "json", "ndjson", "parquet", "arrow", "xlsx"]
 BINARY: frozenset[Format] = frozenset({"parquet", "arrow", "xlsx"})
@@ -131,16 +134,29 @@ def encoded(result: QueryResult, format_: Format) -> bytes:
     return buffer.getvalue()
 
 
+FLAGGED_RUNS = b"tracewarehouse.flagged_runs"
+"""Key in the metadata of a Parquet or Arrow file: the flagged runs behind its rows, as JSON."""
+
+
+def _with_flags(result: QueryResult) -> pa.Table:
+    """The rows as an Arrow table whose metadata names the flagged runs behind them, as a note does for people."""
+    table = result.arrow()
+    if not result.flagged_runs:
+        return table
+    runs = [{"run_id": r.run_id, "name": r.name, "flags": r.flags} for r in result.flagged_runs]
+    return table.replace_schema_metadata((table.schema.metadata or {}) | {FLAGGED_RUNS: dump(runs).encode()})
+
+
 def _write_parquet(result: QueryResult, buffer: io.BytesIO) -> None:
     import pyarrow.parquet as pq
 
-    pq.write_table(result.arrow(), buffer, compression="zstd")
+    pq.write_table(_with_flags(result), buffer, compression="zstd")
 
 
 def _write_arrow(result: QueryResult, buffer: io.BytesIO) -> None:
     import pyarrow as pa
 
-    table = result.arrow()
+    table = _with_flags(result)
     with pa.ipc.new_file(buffer, table.schema) as writer:
         writer.write_table(table)
 

@@ -16,7 +16,7 @@ from tracewarehouse.queries.result import QueryResult
 Query = Callable[[str], QueryResult]
 
 _SAVINGS = """
-SELECT phase, metric, change, saved FROM macros.step_savings([{run}]) ORDER BY phase, saved DESC, change
+SELECT phase, metric, change, saved, is_upper_bound FROM macros.step_savings([{run}]) ORDER BY phase, saved DESC, change
 """
 
 
@@ -53,10 +53,14 @@ class Number:
 
 @dataclass(frozen=True)
 class StepShare:
-    """The share of one part in the time of a phase's steps; see the macro step_shares."""
+    """The share of one part in the time of a phase's steps; see the macro step_shares.
+
+    Parts in the order of `position` are a step as it is drawn.
+    """
 
     phase: str
     part: str
+    position: int
     share: float | None
     mean_ms: float
     steps: int
@@ -64,12 +68,13 @@ class StepShare:
 
 @dataclass(frozen=True)
 class Saving:
-    """What would make a phase's steps shorter, and by which share at most; see the macro step_savings."""
+    """What would make a phase's steps shorter, and by which share, or at most which; see the macro step_savings."""
 
     phase: str
     metric: str
     change: str
     saved: float
+    is_upper_bound: bool
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ def main_numbers(query: Query, run_id: str) -> list[Number]:
 def step_shares(query: Query, run_id: str) -> list[StepShare]:
     """The parts of the time of the run's steps, the phase with the longest total first and its largest part first."""
     rows = query(
-        f"SELECT phase, part, share, mean_ms, steps FROM macros.step_shares([{literal(run_id)}]) "
+        f"SELECT phase, part, position, share, mean_ms, steps FROM macros.step_shares([{literal(run_id)}]) "
         "ORDER BY SUM(mean_ms * steps) OVER (PARTITION BY phase) DESC, phase, share DESC, part"
     )
     return [StepShare(**row) for row in rows.dicts()]

@@ -75,6 +75,7 @@ def _routes() -> list[BaseRoute]:
         "/runs": run_pages.runs_page,
         "/charts/{chart}": run_pages.runs_chart,
         "/runs/{run}": run_pages.run_page,
+        "/runs/{run}/step": run_pages.run_step,
         "/runs/{run}/charts/{chart}": run_pages.run_chart,
         "/runs/{run}/trace/{window}/": run_pages.viewer,
         "/runs/{run}/trace/{window}/handover.js": run_pages.script,

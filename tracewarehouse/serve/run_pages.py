@@ -13,11 +13,12 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from tracewarehouse.dashboards.registry import RUN_CHARTS, STUDY_CHARTS, Chart
-from tracewarehouse.dashboards.report import run_in_short
+from tracewarehouse.dashboards.registry import FIRST, RUN_CHARTS, STUDY_CHARTS, Chart
+from tracewarehouse.dashboards.report import run_in_short, step_in_short
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.exports.perfetto.export import export_perfetto
 from tracewarehouse.exports.perfetto.selected_run import Selection
+from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.queries.output import Format, dump
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.queries.result import QueryResult
@@ -100,6 +101,8 @@ def runs_page(request: Request, warehouse: Warehouse) -> Response:
         choices=[(name, label, _values(everything, name)) for name, label in _CHOICES.items()],
         count=len(everything),
         charts=[(name, c.title, address(f"/charts/{name}", said)) for name, c in STUDY_CHARTS.items()],
+        flags={row["run_id"]: row["flags"] for row in result.dicts()},
+        meanings=FLAGS,
         unread=[str(u) for u in warehouse.unread_runs()],
     )
 
@@ -166,11 +169,21 @@ def run_page(request: Request, warehouse: Warehouse) -> Response:
         s=section,
         run=run,
         charts=[(name, c.title, f"/runs/{run.run_id}/charts/{name}") for name, c in RUN_CHARTS.items()],
+        titles=[(name, c.title) for name, c in RUN_CHARTS.items()],
+        first=FIRST,
         tables=[table("Steps", _STEPS), table("Slowest collectives", _COLLECTIVES)],
         questions=[(label, question(sql.format(run=literal(run.run_id)))) for label, sql in _QUESTIONS.items()],
         viewer=viewer_address(run.run_id),
         others=sorted((r.name, r.run_id) for r in runs if r.run_id != run.run_id),
     )
+
+
+def run_step(request: Request, warehouse: Warehouse) -> Response:
+    """Where a step of a run goes, as a cell of the list of runs: its bar in miniature and one sentence."""
+    run = requested_run(warehouse, request.path_params["run"])
+    kept = served_warehouses(request).kept
+    section = kept(warehouse, ("step", run.run_id), lambda: step_in_short(warehouse, run.run_id))
+    return page(request, "step", s=section)
 
 
 def run_file(request: Request, warehouse: Warehouse, form: Format) -> Response:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tracewarehouse.dashboards.runs import value_over_time
-from tracewarehouse.dashboards.writing import script_json
+from tracewarehouse.dashboards.vega import script_json
 from tracewarehouse.definitions.definition import UNSTORED, Metric
 from tracewarehouse.ingest.errors import MetricError, QueryError
 from tracewarehouse.ingest.lake.schema import TABLES

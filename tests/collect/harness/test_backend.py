@@ -94,10 +94,10 @@ def test_what_a_backend_must_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not [p for p in tmp_path.iterdir() if p.is_dir()]
 
 
-@pytest.mark.parametrize("name", ["torch_tpu", "no_such_module:Backend", "json:Nothing", "json:__name__"])
+@pytest.mark.parametrize("name", ["torch_cpu", "no_such_module:Backend", "json:Nothing", "json:__name__"])
 def test_an_unknown_backend_is_named(name: str) -> None:
     with pytest.raises(
-        CollectError, match=f"backend '{name}' cannot be used: .*; known are jax, torch_xla, and any module"
+        CollectError, match=f"backend '{name}' cannot be used: .*; known are jax, torch_xla, torch_tpu, and any"
     ):
         find_backend(name)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xplane_builder import Space, Unsigned
 
-from tracewarehouse.ingest.collectives.table import Instances
+from tracewarehouse.ingest.collectives.instances import Instances
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 

@@ -11,7 +11,7 @@ import pytest
 
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.readers import files
-from tracewarehouse.ingest.readers.files import CaptureFile, FileBytes
+from tracewarehouse.ingest.readers.files import HEAD, CaptureFile, FileBytes
 
 CONTENT = bytes(range(256)) * 40
 
@@ -45,7 +45,7 @@ class TestPlainAndGzip:
         assert file.is_gzip == (packed[0] != "plain")
         assert file.size == len(CONTENT)
         assert file.digest == hashlib.sha256(CONTENT).hexdigest()
-        assert file.head == CONTENT[:64]
+        assert file.head == CONTENT[:HEAD]
         assert file.contents() == CONTENT
         assert file.read(250, 260) == CONTENT[250:260]
 

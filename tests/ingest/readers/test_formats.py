@@ -20,6 +20,7 @@ from tracewarehouse.ingest.readers.formats import (
     FORMATS,
     HLO_PROTO,
     HLO_TEXT,
+    NSYS,
     SUFFIXES,
     XPLANE,
     file_format,
@@ -44,6 +45,7 @@ TRACE = (
         (b"[]", CHROME),
         (b"\n\x03abc", XPLANE),
         (b"text", XPLANE),
+        (b"SQLite format 3\0\x10\0", NSYS),
         (b"HloModule m, x", HLO_TEXT),
         (b"\n\x83\x01\n\x03abc", HLO_PROTO),
     ],
@@ -58,6 +60,10 @@ def test_a_name_is_told_by_its_suffix() -> None:
     assert {s: f.name for s in SUFFIXES if (f := format_by_file_name(f"host{s}"))} == {
         ".xplane.pb": "xplane",
         ".xplane.pb.gz": "xplane",
+        ".pt.trace.json": "kineto",
+        ".pt.trace.json.gz": "kineto",
+        ".sqlite": "nsys",
+        ".sqlite.gz": "nsys",
         ".trace.json": "chrome",
         ".trace.json.gz": "chrome",
     }

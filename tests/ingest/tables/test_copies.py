@@ -120,7 +120,7 @@ def test_the_previous_collective_is_the_one_that_ends_last_of_those_before(event
     number = np.arange(len(events))
     start, duration = (np.array(c, np.int64) for c in zip(*events, strict=True))
     codes = number.astype(np.int32)
-    ops = CollectiveOps(number, codes, start, start + duration, codes, np.zeros_like(codes), codes, codes)
+    ops = CollectiveOps(number, codes, start, start + duration, codes, np.zeros_like(codes), codes, codes, codes)
     found = collective_windows(facts, {}, ops, None)
     assert found["previous_instruction_id"][0] == -1
     for i in range(1, len(events)):

@@ -1,8 +1,9 @@
 """Defines the interfaces to a machine learning stack, which runs a model and records it.
 
-A backend is one class that implements `Backend`, in a room beside torch_xla/ and jax/ or in any other package: a run
-names it as `module:Class`. Its module imports the stack in functions only. A backend that implements `Stack` too shares
-the rest of a run with the others: prompts, weights, reference, generations, checks, promises, manifest and card.
+A backend is one class that implements `Backend`, in a room beside jax/, torch_xla/ and torch_tpu/ or in any other
+package: a run names it as `module:Class`. Its module imports the stack in functions only. A backend that implements
+`Stack` too shares the rest of a run with the others: prompts, weights, reference, generations, checks, promises,
+manifest and card.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark, Promis
 BACKENDS = {
     "jax": "tracewarehouse.collect.jax.backend:JaxBackend",
     "torch_xla": "tracewarehouse.collect.torch_xla.backend:TorchXlaBackend",
+    "torch_tpu": "tracewarehouse.collect.torch_tpu.backend:TorchTpuBackend",
 }
 """Name to class of the backends that come with the package."""
 
@@ -69,6 +71,13 @@ class Backend(Protocol):
         Raises:
             CollectError: it cannot be run, or its result is wrong; nothing of the capture is kept.
         """
+
+
+class BackendOfProcesses(Backend, Protocol):
+    """A backend whose runs may take several processes, each of which records its own profile."""
+
+    def record_part(self, spec: RunSpec, number: int, shared: Path) -> object:
+        """Run one process of a run, by its number; all of them use the folder `shared`."""
 
 
 def find_backend(name: str) -> Backend:

@@ -67,7 +67,8 @@ def block_pages(pages: int) -> int:
 def _has_kernels(spec: RunSpec) -> bool:
     """Return whether the run is on TPU with jax, which has the kernels, and its program can contain one.
 
-    torch_xla cannot map a kernel over the stages of a pipeline; JAX's program is for one device anyway.
+    torch_xla cannot map a kernel over the stages of a pipeline; JAX's program is for one device anyway. Under torch_tpu
+    no kernel was tried.
     """
     is_mapped = spec.axis("pp") > 1 and spec.backend != "jax"
-    return spec.device == "tpu" and not is_mapped and find_spec("jax") is not None
+    return spec.device == "tpu" and spec.backend != "torch_tpu" and not is_mapped and find_spec("jax") is not None

@@ -41,3 +41,9 @@ class TorchXlaBackend:
         from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
 
         return record_generation(spec, capture, TorchXlaStack)
+
+    def record_part(self, spec: RunSpec, number: int, shared: Path) -> Recording | None:
+        """Run one stage of a pipeline over hosts."""
+        from tracewarehouse.collect.torch_xla.stage_hosts import record_stage
+
+        return record_stage(spec, number, shared)

@@ -154,4 +154,8 @@ def tpu_runs(experiment: Experiment) -> list[RunSpec]:
     for spec in specs:
         if spec.device != "tpu":
             raise TpuError(f"{spec.name} is for device {spec.device}; set device: tpu in the experiment")
+        if spec.backend == "torch_tpu":
+            raise TpuError(
+                f"{spec.name}: slices are set up for jax and torch_xla; record with torch_tpu by tw collect on its host"
+            )
     return specs

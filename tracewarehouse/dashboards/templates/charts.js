@@ -7,6 +7,7 @@ function fitted(specification, width, page) {
   const own = structuredClone(specification);
   if (own.width === page.width) { own.width = width; own.autosize = { type: "fit-x", contains: "padding" }; }
   else if (own.spec && own.spec.width === page.width) own.spec.width = Math.max(200, width - 190);
+  else if (own.vconcat) for (const part of own.vconcat) part.width = Math.max(200, width - 110);
   else if (own.spec && own.columns > 1) own.columns = Math.max(1, Math.floor(width / 330));
   return own;
 }
@@ -25,8 +26,9 @@ async function drawChart(place, chart, page) {
   try {
     await embed(place, specification, page);
     const excess = place.querySelector("svg.marks").width.baseVal.value - width;
-    if (specification.spec && !(specification.columns > 1) && Math.abs(excess) > 8) {  // make room for the labels
-      specification.spec.width = Math.max(200, specification.spec.width - excess);
+    const parts = specification.vconcat ?? (specification.spec && !(specification.columns > 1) ? [specification.spec] : []);
+    if (parts.length && Math.abs(excess) > 8) {  // make room for the labels
+      for (const part of parts) part.width = Math.max(200, part.width - excess);
       await embed(place, specification, page);
     }
   } catch (error) { place.textContent = "This chart cannot be drawn: " + error; console.error(error); }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,10 @@ _ARCHITECTURE = (
     "num_params", "num_params_active", "num_params_embedding", "num_layers", "num_heads", "head_dim",
 )  # fmt: skip
 _AXES = {"dp_replicate": "dp", "tp": "tp", "pp": "pp", "ep": "ep"}
+_INFERRED = {axis: f"Model-executor.model_plan_parallelization.{field}" for field, axis in _AXES.items()} | {
+    "layers": "workload.model.model_arch.num_layers"
+}
+"""The field of a card for what ingest infers, by its name in models.caveats."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,26 @@ class FilledCard:
         content: the card as CCL-Bench reads it.
         filled: dotted names of the fields that the run's own card lacks and the capture has.
         missing: dotted names of the fields that neither has.
+        inferred: values of `filled` that nothing states, each with how sure it is.
     """
 
     content: dict[str, Any]
     filled: tuple[str, ...]
     missing: tuple[str, ...]
+    inferred: tuple[str, ...] = ()
 
 
-def filled_card(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], trace_url: str) -> FilledCard:
+def filled_card(
+    warehouse: Warehouse,
+    run_id: str,
+    numbers: Mapping[str, Any],
+    trace_url: str,
+    caveats: Sequence[Mapping[str, Any]] = (),
+) -> FilledCard:
     """The card of a run, as complete as the run's own card and its capture allow; see `row_numbers` for the numbers.
+
+    `caveats` are the run's rows of models.caveats. What ingest inferred stands where nothing is stated, and the
+    description says so.
 
     Raises:
         WarehouseError: the run cannot be read.
@@ -51,6 +66,7 @@ def filled_card(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], t
     own = _leaves(content)
     for field, value in _facts(run, read, numbers).items():
         _fill(content, field, value)
+    inferred = _fill_inferred(content, caveats)
     if trace_url:
         content["trace_url"] = trace_url
     filled = [f for f, v in _leaves(content).items() if v not in ("", []) and own.get(f, "") in ("", [])]
@@ -59,7 +75,7 @@ def filled_card(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], t
     ]  # fmt: skip
     _add_other_spellings(content, json.loads(run["manifest"]) if run["manifest"] else {})
     missing = [f for f, v in _leaves(content).items() if v in ("", [])]
-    return FilledCard(content, tuple(filled), tuple(missing))
+    return FilledCard(content, tuple(filled), tuple(missing), inferred)
 
 
 def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +149,19 @@ def _facts(run: dict[str, Any], read: dict[str, Any], numbers: Mapping[str, Any]
         "Model-executor.communication_library.name": "xla",
         "Model-executor.protocol_selection": ["xla_collectives", "ici"] if run["backend"] == "tpu" else None,
     }
+
+
+def _fill_inferred(content: dict[str, Any], caveats: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Fill blank fields by what was inferred; return each with how sure it is, as the description says it."""
+    said = []
+    for row in caveats:
+        field = _INFERRED.get(row["name"] or "") if row["kind"] == "inferred" else None
+        if field is not None and _leaves(content).get(field, "") in ("", []):
+            _fill(content, field, row["value"])
+            said.append(f"{field.rpartition('.')[2]}={row['value']} ({row['confidence']:.0%} sure)")
+    if said:
+        content["description"] = f"{content['description'].strip()} [inferred from the trace: {', '.join(said)}]"
+    return tuple(said)
 
 
 def _fill(content: dict[str, Any], field: str, value: Any) -> None:

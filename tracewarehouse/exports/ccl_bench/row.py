@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,13 @@ import yaml
 
 from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card
-from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_numbers, row_values
+from tracewarehouse.exports.ccl_bench.values import (
+    PublishedDefinition,
+    published_definitions,
+    row_numbers,
+    row_values,
+    write_values,
+)
 from tracewarehouse.exports.chrome import chrome_text, host_names
 from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.warehouse import Warehouse
 
-TABLES = ("ops", "instructions", "collectives", "phases", "runs", "devices")
+TABLES = ("ops", "instructions", "collectives", "phases", "runs", "devices", "mesh_axes", "quality_flags")
 """Tables that lie beside the trace."""
 VALUES = "metric_values.parquet"
 MOST_VALUES_BYTES = 100_000
@@ -40,7 +46,8 @@ _LEADERBOARD_INPUT = 1024
 _FLAGS = {
     "model": "model", "sequence_parallelism": "sequence-parallelism", "microbatches": "microbatches", "batch": "batch",
     "input_length": "input-length", "output_length": "output-length", "layers": "layers", "hosts": "hosts",
-    "dtype": "dtype", "capacity_factor": "capacity-factor", "seed": "seed", "prompt": "prompt", "device": "device",
+    "dtype": "dtype", "capacity_factor": "capacity-factor", "routing_skew": "routing-skew",
+    "seed": "seed", "prompt": "prompt", "device": "device", "backend": "backend",
 }  # fmt: skip
 _PLANNED = (
     "sequence_parallelism", "microbatches", "input_length", "output_length", "layers", "dtype", "capacity_factor",
@@ -97,7 +104,9 @@ def write_row(
             "and '-'; name another with --name"
         )
     numbers = row_numbers(warehouse, run.run_id)
-    card = filled_card(warehouse, run.run_id, numbers, trace_url)
+    sql = f"SELECT * FROM models.caveats WHERE run_id = {literal(run.run_id)} ORDER BY kind, name"
+    caveats = warehouse.query(sql).dicts()
+    card = filled_card(warehouse, run.run_id, numbers, trace_url, caveats)
     hosts = host_names(warehouse, run.run_id)
     trace = re.sub(r"[^\w.-]", "_", hosts[0]) + ".trace.json"
     with naming_the_unwritable(folder):
@@ -109,16 +118,17 @@ def write_row(
                 f"{folder}: CCL-Bench's tools take one .json and one .yaml, and {', '.join(others)} would be another; "
                 "remove it, or export to another folder"
             )
-        (folder / f"{name}.yaml").write_text(_yaml(card.content), encoding="utf-8")
+        (folder / f"{name}.yaml").write_text(_comment(caveats) + _yaml(card.content), encoding="utf-8")
         with (folder / trace).open("wb") as file:
             file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
-        _write_values(warehouse, run.run_id, folder / VALUES)
+        write_values(warehouse, run.run_id, numbers, folder / VALUES)
         _write_tables(warehouse, run, folder / "tables")
-        (folder / "run.sh").write_text(_script(warehouse, run, name, trace), encoding="utf-8")
+        (folder / "run.sh").write_text(_script(warehouse, run, folder / trace, trace_url), encoding="utf-8")
         (folder / "run.sh").chmod(0o755)
         values = row_values(warehouse, run.run_id, numbers)
         warnings = _warnings(warehouse, run, folder, card, values, numbers["decode_steps"])
-        (folder / "README.md").write_text(_readme(folder, run, card, warnings), encoding="utf-8")
+        evidence = published_definitions(warehouse, values, TABLES)
+        (folder / "README.md").write_text(_readme(folder, run, card, warnings, caveats, evidence), encoding="utf-8")
         if archive:
             _archive(folder)
     return Row(name, folder, card.content, values, warnings)
@@ -128,14 +138,17 @@ def _yaml(content: dict[str, Any]) -> str:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _write_values(warehouse: Warehouse, run_id: str, path: Path) -> None:
-    """Write the run's stored values and those of compatibility metrics, with versions, dimensions and units."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _comment(caveats: Sequence[Mapping[str, Any]]) -> str:
+    """Lines of comment for the head of a card: what its reader must know."""
+    return "".join(f"# {line}\n" for line in ["Read with care:", *map(_caveat, caveats)]) if caveats else ""
 
-    stored = warehouse.values(run_id).arrow()
-    compatible = warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).arrow()
-    pq.write_table(pa.concat_tables([stored, compatible]), path, compression="zstd")
+
+def _caveat(row: Mapping[str, Any]) -> str:
+    detail = " ".join((row["detail"] or "").split())
+    if row["kind"] == "flag":
+        return f"{row['name']} ({row['host']}): {detail}" if row["host"] else f"{row['name']}: {detail}"
+    what = f"{row['name'] or 'an axis without a name'}={row['value']}"
+    return f"{what} is inferred, {row['confidence']:.0%} sure{f': {detail}' if detail else ''}"
 
 
 def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
@@ -159,8 +172,9 @@ def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
                         writer.write_batch(batch)
 
 
-def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str:
-    """A shell script that repeats the run; if no manifest says how, it ingests the trace or prints the values."""
+def _script(warehouse: Warehouse, run: RunVersion, trace: Path, trace_url: str) -> str:
+    """A shell script that repeats the run; if no manifest says how, it reads the trace again or prints the values."""
+    name = trace.parent.name
     [[manifest]] = warehouse.query(f"SELECT manifest FROM main.runs WHERE run_id = {literal(run.run_id)}").rows()
     spec = (json.loads(manifest) if manifest else {}).get("spec") or {}
     lines = ["#!/bin/sh", f"# Records {name} again and prints its metrics.", "set -eu"]
@@ -180,8 +194,35 @@ def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str
                 f"""duckdb -csv -c "SELECT metric, dimensions, value, unit FROM '{VALUES}'\"""",
             ]
             return "\n".join([*lines, ""])
-        lines += [f'tw ingest "$(dirname "$0")/{trace}"']
+        lines += _reading(trace, trace_url)
+        return "\n".join([*lines, 'tw -w "$work/warehouse" metrics values', ""])
     return "\n".join([*lines, "tw metrics values", ""])
+
+
+def _reading(trace: Path, url: str) -> list[str]:
+    """Lines of a script that read the trace of a row, and fetch it where it does not lie beside the script."""
+    name, file = trace.parent.name, trace.name
+    packed, address = f"{name}/{file}", url or "the row's trace_url"
+    return [
+        'here=$(cd "$(dirname "$0")" && pwd)',
+        "work=$(mktemp -d)",
+        f'mkdir "$work/{name}"',
+        f'cp "$here/{name}.yaml" "$work/{name}"',
+        f'if [ -f "$here/{file}" ]; then',
+        f'  cp "$here/{file}" "$work/{name}"',
+        "else",
+        *(
+            [f'  curl -fsSL {shlex.quote(url)} | tar xzf - -C "$work" {shlex.quote(packed)}']
+            if url.endswith((".tar.gz", ".tgz"))
+            else [
+                f"  echo {shlex.quote(f'put {file} of {address} beside this script, and run it again')} >&2",
+                "  exit 1",
+            ]
+        ),
+        "fi",
+        f'echo "{file_digest(trace)}  $work/{packed}" | sha256sum -c - >&2',
+        f'tw -w "$work/warehouse" import ccl-bench "$work/{name}" >&2',
+    ]
 
 
 def _planned(warehouse: Warehouse, run: RunVersion, name: str, spec: Mapping[str, Any], axes: str) -> str:
@@ -228,10 +269,22 @@ def _warnings(
     return tuple(warnings)
 
 
-def _readme(folder: Path, run: RunVersion, card: FilledCard, warnings: tuple[str, ...]) -> str:
+def _readme(
+    folder: Path,
+    run: RunVersion,
+    card: FilledCard,
+    warnings: tuple[str, ...],
+    caveats: Sequence[Mapping[str, Any]],
+    published: Sequence[PublishedDefinition],
+) -> str:
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "README.md")
     digests = "\n".join(f"{file_digest(p)}  {p.relative_to(folder)}" for p in files)
     url = card.content["trace_url"] or "not published yet"
+    care = "\n".join(f"- {_caveat(row)}" for row in caveats) or "Nothing: no flag, and nothing was inferred."
+    ways = "\n".join(
+        f"| {p.name} | {p.value} | `{p.definition}` | {', '.join(f'`tables/{t}.parquet`' for t in p.tables)} |"
+        for p in published
+    )
     return f"""# {folder.name}
 
 {card.content["description"]}. Run {run.run_id}, exported by tracewarehouse.
@@ -242,13 +295,31 @@ Trace and tables, which are not in git: {url}
 |---|---|
 | `{folder.name}.yaml` | workload card |
 | `*.trace.json` | Chrome trace of all hosts, whole: asynchronous ops are async events |
-| `{VALUES}` | every metric with version, dimensions and unit |
-| `tables/*.parquet` | ops, instructions, collectives, phases, devices and the run; times in ps |
+| `{VALUES}` | every metric with version, dimensions, unit, polarity and description |
+| `tables/*.parquet` | ops, instructions, collectives, phases, devices, axes, flags and the run; times in ps |
 | `run.sh` | repeats the run |
+
+## Read with care
+
+{care}
+
+## From a published value to its evidence
+
+| published | value | definition | evidence |
+|---|---|---|---|
+{ways}
+
+The definition is a view or macro of tracewarehouse. `tw metrics show NAME` prints it, and so does the column `sql`:
+
+    duckdb -c "SELECT metric, dimensions, value, unit, sql FROM '{VALUES}' WHERE published_as = 'NAME'"
+
+## The card
 
 Filled from the capture: {", ".join(card.filled) or "nothing"}.
 Not known: {", ".join(card.missing) or "nothing"}.
 {"".join(f"Note: {w}.{chr(10)}" for w in warnings)}
+## Ask
+
 Where do collectives wait, and what takes the time?
 
     duckdb -c "SELECT dimensions, value, unit FROM '{VALUES}' WHERE metric = 'sync_wait'"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TRACE_ROOT = "/data/ccl-bench_trace_collection"
 """The folder of the traces on CCL-Bench's own machine, as its configuration names it."""
+_WEBSITE = ("benchmark_config.json", "benchmark_data.json", "data.js")
 _ASSIGNED = "const BENCHMARK_DATA = "
 _LISTS = ("comm_env", "protocol_selection", "trace_types", "metric_traces")
 _COUNTS = frozenset(
@@ -34,6 +35,26 @@ _COUNTS = frozenset(
 )  # fmt: skip
 
 
+def require_checkout(checkout: Path, name: str) -> tuple[str, str, str]:
+    """Return the texts of the website's configuration, data and script, if a row can be merged into a checkout.
+
+    Raises:
+        TracewarehouseError: it is not a checkout of CCL-Bench, or its .gitignore drops a file of the row.
+    """
+    config, data, script = (checkout / "website" / n for n in _WEBSITE)
+    try:
+        first, second, third = (p.read_text(encoding="utf-8") for p in (config, data, script))
+        settings, published = json.loads(first), json.loads(second)
+        assert isinstance(settings["pairs"], list) and isinstance(published["rows"], list)  # noqa: S101  caught below
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        raise TracewarehouseError(
+            f"{checkout}: not a checkout of CCL-Bench: looked for website/benchmark_config.json with its pairs, "
+            f"benchmark_data.json with its rows, and data.js ({error})"
+        ) from None
+    _refuse_ignored(checkout, checkout / "trace_collection" / name)
+    return first, second, third
+
+
 def merge(row: Row, checkout: Path) -> list[Path]:
     """Merge a row; returns the files that changed.
 
@@ -41,19 +62,10 @@ def merge(row: Row, checkout: Path) -> list[Path]:
         TracewarehouseError: it is not a checkout of CCL-Bench, its .gitignore drops a file of the row, or a file cannot
             be written.
     """
-    website = checkout / "website"
-    config, data, script = (website / n for n in ("benchmark_config.json", "benchmark_data.json", "data.js"))
-    try:
-        texts = {p: p.read_text(encoding="utf-8") for p in (config, data, script)}
-        settings, published = json.loads(texts[config]), json.loads(texts[data])
-        assert isinstance(settings["pairs"], list) and isinstance(published["rows"], list)  # noqa: S101  caught below
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        raise TracewarehouseError(
-            f"{checkout}: not a checkout of CCL-Bench: looked for website/benchmark_config.json with its pairs, "
-            f"benchmark_data.json with its rows, and data.js ({error})"
-        ) from None
-    folder = checkout / "trace_collection" / row.name
-    _refuse_ignored(checkout, folder)
+    website, folder = checkout / "website", checkout / "trace_collection" / row.name
+    config, data, script = (website / n for n in _WEBSITE)
+    texts = dict(zip((config, data, script), require_checkout(checkout, row.name), strict=True))
+    settings, published = json.loads(texts[config]), json.loads(texts[data])
     trace = f"{TRACE_ROOT}/{row.name}"
     _add(settings["pairs"], {"trace": trace, "metrics": "auto", "required_update": False})
     before = json.dumps(published)

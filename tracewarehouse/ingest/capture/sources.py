@@ -24,6 +24,7 @@ from tracewarehouse.ingest.readers.formats import (
     is_unnamed_trace,
     profile_window,
 )
+from tracewarehouse.ingest.readers.kineto.ranks import file_rank, rank_in_name
 
 _ENDINGS = sorted({*(ending for f in FORMATS for ending in f.endings), ".gz"}, key=lambda e: (-len(e), e))
 """File suffixes that are not part of a host's name, the longest first."""
@@ -274,10 +275,14 @@ def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
         home = folder.parent.parent.parent
         name = home.name if manifest else f"{home.name}/{folder.name}" if home.name else folder.name
         return [Capture(name, tuple(kept), manifest, card)]
-    groups = _overlapping(kept)
+    ranked = _ranks_of_jobs(kept)
+    groups = ranked + _overlapping([f for f in kept if not any(f in g for g in ranked)])
     if len(groups) == 1:
-        return [Capture(_telling(_group_name(kept), folder), tuple(kept), manifest, card)]
-    return [Capture(_group_name(g), tuple(g)) for g in groups]
+        return [Capture(_telling(_group_name(groups[0]), folder), tuple(groups[0]), manifest, card)]
+    groups.sort(key=lambda g: natural(g[0]))
+    names = [_group_name(g) for g in groups]
+    are_cycles = len(set(names)) < len(names)
+    return [Capture(stem(g[0]) if are_cycles else n, tuple(g)) for n, g in zip(names, groups, strict=True)]
 
 
 def _telling(name: str, folder: Path) -> str:
@@ -291,6 +296,8 @@ def _group_name(files: list[Path]) -> str:
     if len(files) == 1:
         return stem(files[0])
     stems = [stem(f) for f in files]
+    if None not in (ranks := [rank_in_name(f.name) for f in files]) and len(set(ranks)) == len(ranks):
+        return stem(files[0].parent.resolve()) or stems[0]
     if len({_RANK.sub("", s) for s in stems}) == 1:
         return _RANK.sub("", stems[0])
     shared = 0
@@ -298,6 +305,25 @@ def _group_name(files: list[Path]) -> str:
         shared += 1
     name = re.sub(r"[-_.]?(host|worker|w|process|p)?[-_.]?$", "", stems[0][:shared])
     return name or stems[0]
+
+
+def _ranks_of_jobs(files: list[Path]) -> list[list[Path]]:
+    """Group the files that the ranks of a job wrote of themselves, by rank; files of other kinds are in no group.
+
+    Where each rank wrote several, one for each profiled cycle, the files of a cycle are a group.
+    """
+    jobs: dict[tuple[str, int | None], dict[int, list[tuple[str, Path]]]] = {}
+    for file in files:
+        found = file_rank(file) if file.name.endswith((".json", ".json.gz")) else None
+        if found is not None and found.rank is not None:
+            of_job = jobs.setdefault((found.session, found.world_size), {})
+            of_job.setdefault(found.rank, []).append((found.time, file))
+    groups = []
+    for ranks in jobs.values():
+        if len(ranks) > 1 and len({len(cycles) for cycles in ranks.values()}) == 1:
+            by_cycle = zip(*(sorted(cycles) for _, cycles in sorted(ranks.items())), strict=True)
+            groups += [[file for _, file in cycle] for cycle in by_cycle]
+    return groups
 
 
 def _overlapping(files: list[Path]) -> list[list[Path]]:
@@ -354,15 +380,34 @@ def ccl_bench_capture(folder: Path) -> Capture:
         NoCaptureError: the folder does not exist, or has no card or no trace.
         CaptureError: it has several cards or several traces.
     """
-    try:
-        files = sorted(p for p in folder.iterdir() if p.is_file())
-    except OSError as error:
-        raise NoCaptureError(f"{shown(str(folder))}: not a folder of CCL-Bench: {error.strerror or error}") from None
-    card = _only(folder, "workload card", [p for p in files if p.suffix in (".yaml", ".yml")], "a .yaml")
-    traces = [p for p in files if p.name.endswith((".trace.json", ".trace.json.gz"))]
-    traces = traces or [p for p in files if p.name.endswith((".json", ".json.gz"))]
+    card, traces = ccl_bench_card(folder), ccl_bench_traces(folder)
     trace = _only(folder, "trace", traces, "a .trace.json; CCL-Bench keeps traces outside its repository, at trace_url")
     return Capture(folder.resolve().name, (trace,), card=card)
+
+
+def ccl_bench_card(folder: Path) -> Path:
+    """Return the card in a folder of CCL-Bench.
+
+    Raises:
+        NoCaptureError: the folder does not exist, or has no card.
+        CaptureError: it has several.
+    """
+    cards = [p for p in _files(folder) if p.suffix in (".yaml", ".yml")]
+    return _only(folder, "workload card", cards, "a .yaml")
+
+
+def ccl_bench_traces(folder: Path) -> list[Path]:
+    """Return the traces in a folder of CCL-Bench."""
+    files = _files(folder)
+    traces = [p for p in files if p.name.endswith((".trace.json", ".trace.json.gz"))]
+    return traces or [p for p in files if p.name.endswith((".json", ".json.gz"))]
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if p.is_file())
+    except OSError as error:
+        raise NoCaptureError(f"{shown(str(folder))}: not a folder of CCL-Bench: {error.strerror or error}") from None
 
 
 def _only(folder: Path, what: str, paths: list[Path], wanted: str) -> Path:

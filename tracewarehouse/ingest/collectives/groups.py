@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from tracewarehouse.ingest.collectives.numbering import (
 )
 from tracewarehouse.ingest.collectives.participants import (
     ALGORITHMS,
+    NOT_KNOWN,
     UNKNOWN_AXIS,
     Participants,
     traffic_edges,
@@ -31,6 +32,7 @@ from tracewarehouse.ingest.collectives.participants import (
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import Int32
 from tracewarehouse.ingest.errors import shown
+from tracewarehouse.ingest.hlo.collectives import SYNCHRONISING
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
 from tracewarehouse.ingest.hlo.replica_groups import MAX_MEMBERS
@@ -76,6 +78,8 @@ class CollectiveGroups:
         self.missing_devices = 0
         self.orders: list[str] = []
         self.unverified: list[str] = []
+        self._assumed: set[str] = set()
+        self._unjoined: set[str] = set()
         self._device_count = len(numbers.devices)
         self._world: dict[ProgramKey, int] = {}  # program without an assignment -> devices that its collectives count
         for row in instructions:
@@ -119,6 +123,60 @@ class CollectiveGroups:
                 else:
                     best = closest
             self._tell(key, orders, best, found[best], rows[0], len(rivals))
+        self._participants.clear()
+
+    def assume_world(self) -> None:
+        """Take collectives whose ranks nothing names for ones of all devices, until `doubt` says otherwise.
+
+        It is for kernels of GPUs whose process group is not recorded, in runs of all their ranks.
+        """
+        for row in self._instructions:
+            stated = row.stated
+            if (
+                stated is not None
+                and stated.communicator is not None
+                and row.members is None
+                and stated.kind in SYNCHRONISING
+                and stated.group_size in (None, self._device_count)
+                and self._world_of(row) == self._device_count > 1
+            ):
+                self._restate(row, ())
+                self._assumed.add(stated.communicator)
+        self._infer_again()
+        if self._assumed:
+            self.orders.append(
+                f"nothing names the ranks of some collectives: those of all {self._device_count} devices overlap"
+            )
+
+    def doubt(self, late: Mapping[str, tuple[int, int]]) -> None:
+        """Join no ranks of communicators whose ranks do not overlap in time.
+
+        Args:
+            late: for each, pairs of ranks of which one begins after the other has ended, and all pairs.
+        """
+        for name, (apart, pairs) in late.items():
+            if name in self._assumed:
+                for row in self._instructions:
+                    if row.stated and row.stated.communicator == name and row.stated.groups == ():
+                        self._restate(row, None)
+                self._assumed.discard(name)
+            self._unjoined.add(name)
+            self.unverified.append(
+                f"process group {name}: {apart} of {pairs} pairs of ranks do not overlap in time: none are joined"
+            )
+        if not self._assumed:
+            self.orders = [sentence for sentence in self.orders if not sentence.startswith("nothing names")]
+        self._infer_again()
+
+    def _restate(self, row: InstructionRow, groups: tuple[tuple[int, ...], ...] | None) -> None:
+        if row.stated:
+            row.stated = replace(row.stated, groups=groups)
+            row.__dict__.pop("collective", None)  # which was made with the groups before
+
+    def _infer_again(self) -> None:
+        if self._assumed or self._unjoined:
+            self._meshes = self._infer() if self.coordinates is None else {}
+            self.inferred = self._main_axes()
         self._participants.clear()
 
     def _overlap(self, copies: Sequence[Numbering], rows: Iterable[int], times: RankTimes) -> Overlap:
@@ -176,7 +234,12 @@ class CollectiveGroups:
     def components(self, instruction: Int32, device: int) -> Int32:
         """Return the component of each execution of an instruction on a device; NOT_KNOWN or OUTSIDE if it has none."""
         used, of_row = distinct(instruction)
-        return np.array([self.participants(i).component(device) for i in used.tolist()], np.int32)[of_row]
+        return np.array([self._component(i, device) for i in used.tolist()], np.int32)[of_row]
+
+    def _component(self, instruction_id: int, device: int) -> int:
+        stated = self._instructions[instruction_id].stated
+        is_unjoined = stated is not None and stated.communicator in self._unjoined
+        return NOT_KNOWN if is_unjoined else self.participants(instruction_id).component(device)
 
     def group_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of main.collective_groups for the instructions whose participants were found."""
@@ -240,6 +303,8 @@ class CollectiveGroups:
             participants.axis = mesh.axis(row, logical)
         if participants.axis != UNKNOWN_AXIS:
             participants.axis_source = "inferred" if self.coordinates is None else "mesh"
+        if self.coordinates is None and row.collective and row.collective.axis:
+            participants.axis, participants.axis_source = row.collective.axis, "described"
         participants.place(row.collective.message_bytes if row.collective else None)
         return participants
 

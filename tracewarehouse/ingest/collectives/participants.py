@@ -112,7 +112,8 @@ class Participants:
         group_size: devices in a group; None if groups differ or are unknown.
         axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one, 'dcn' for groups
             between slices, whose members are not known.
-        axis_source: 'mesh' if the mesh was given, 'inferred' if its axes were inferred, None if the axis is unknown.
+        axis_source: 'mesh' if the mesh was given, 'described' if the process group's description names the axis,
+            'inferred' if its axes were inferred, None if the axis is unknown.
         groups: the same groups as device ids, None for a member outside the capture. If each host counts its own
             devices from 0, there is a copy for each host. None if HLO's numbers could not be matched with devices.
         members: every device's place.

@@ -3,174 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
-from tracewarehouse.ingest.collectives.numbering import RankTimes
-from tracewarehouse.ingest.collectives.participants import OUTSIDE, Membership, Participants
+from tracewarehouse.ingest.collectives.instances import Instances
+from tracewarehouse.ingest.collectives.numbering import OVERLAPPING, RankTimes
+from tracewarehouse.ingest.collectives.participants import Membership, Participants
 from tracewarehouse.ingest.collectives.windows import START_ONLY, WINDOW_SOURCES, CollectiveExecutions
-from tracewarehouse.ingest.columns.keys import distinct, is_new, occurrence, packed, rank
+from tracewarehouse.ingest.columns.keys import distinct, packed
+from tracewarehouse.ingest.columns.nesting import Flags
 from tracewarehouse.ingest.columns.records import PHASES, Int32, Int64
-from tracewarehouse.ingest.hlo.collectives import Collective
+from tracewarehouse.ingest.hlo.collectives import SYNCHRONISING, Collective
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
-
-_ALONE, _OUTSIDE = -(1 << 31), -(1 << 30)
-
-
-class Instances:
-    """Joins the executions of collectives over all devices; holds 16 bytes of each until they are joined.
-
-    Ranks of an instance share the instruction, the component, the launch of the program and the occurrence in it; both
-    launch and occurrence are counted on each device, launches from the first that any device has. If a device lacks
-    occurrences in a launch, such as those before its profile began, their ends tell which are the same. If groups are
-    unknown, no ranks can be joined, and each row is an instance of its own.
-
-    Args:
-        instructions: all instructions of the run.
-        offsets: launches that a device lacks before those of each execution's program, by device; none by default.
-
-    Attributes:
-        incomplete: instances that lack a device of the run, after `joined`.
-    """
-
-    def __init__(self, instructions: Sequence[InstructionRow], offsets: Mapping[int, Int64] | None = None) -> None:
-        self._offsets = offsets or {}
-        programs = {p: i for i, p in enumerate(dict.fromkeys(r.program_id for r in instructions))}
-        self._program = np.array([programs[r.program_id] for r in instructions], np.int32)
-        self.incomplete = 0
-        self._columns: tuple[list[Int32], ...] = ([], [], [], [])
-        self._rows: list[tuple[int, int]] = []
-        """Device and number of rows of each `add`."""
-
-    def add(self, device: int, instruction: Int32, component: Int32, execution: Int32) -> None:
-        """Add the rows of a device, ordered by start; `component` may be NOT_KNOWN or OUTSIDE."""
-        launch, count = self.matched(device, instruction, execution)
-        of_its_own = np.where(component == OUTSIDE, np.int32(_OUTSIDE + device), np.int32(_ALONE + device))
-        self._rows.append((device, len(instruction)))
-        row: tuple[npt.NDArray[Any], ...] = instruction, np.where(component < 0, of_its_own, component), launch, count
-        for parts, values in zip(self._columns, row, strict=True):
-            parts.append(values.astype(np.int32, copy=False))
-
-    def matched(self, device: int, instruction: Int32, execution: Int32) -> tuple[Int64, Int64]:
-        """Return the launch of the program and the occurrence in it of each row of a device, ordered by start."""
-        launch = rank(packed([self._program[instruction]]), execution)
-        count = occurrence(packed([instruction, launch]))
-        offsets = self._offsets.get(device)
-        if offsets is not None:
-            launch = launch + np.where(execution >= 0, offsets[execution], 0)
-        return launch, count
-
-    def joined(
-        self,
-        starts: Callable[[], Int64],
-        expected: Callable[[int, int], int | None],
-        ends: Callable[[], Int64] | None = None,
-        clocks: Mapping[int, int] | None = None,
-    ) -> tuple[Int32, npt.NDArray[np.bool_]]:
-        """Return the number of each row's instance, and whether that lacks a member; rows in the order of `add`.
-
-        The rows are released afterwards.
-
-        Args:
-            starts: returns the start of every row.
-            expected: returns the devices of an instruction's component; None if some are outside the capture.
-            ends: returns the end of every row; None if times cannot be compared.
-            clocks: a number for each device, equal for those whose times can be compared.
-        """
-        if not self._columns[0]:
-            return np.zeros(0, np.int32), np.zeros(0, bool)
-        instruction, component, launch, count = map(_emptied, self._columns)
-        order, first, expected_here = _by_instance((instruction, component, launch, count), expected)
-        present = np.diff(first, append=len(order)).astype(np.int32)
-        is_incomplete = (present != expected_here) & (expected_here > 0)
-        if ends and clocks and is_incomplete.any():
-            group = packed([instruction, component, launch])
-            at = np.flatnonzero(np.isin(group, group[order[first[is_incomplete]]]))
-            if count[at].any():
-                device = np.repeat(*np.array(self._rows, np.int64).reshape(-1, 2).T)[at]
-                count[at] = _matched_by_ends(group[at], device, ends()[at], count[at], clocks)
-                order, first, expected_here = _by_instance((instruction, component, launch, count), expected)
-                present = np.diff(first, append=len(order)).astype(np.int32)
-                is_incomplete = (present != expected_here) & (expected_here > 0)
-            del group, at
-        del instruction, component, launch, count
-        self.incomplete = int(is_incomplete.sum())
-        start = np.minimum.reduceat(starts()[order], first)
-        del first
-        number = np.empty(len(start), np.int32)
-        number[np.argsort(start, kind="stable")] = np.arange(len(start), dtype=np.int32)
-        numbers, is_partial = np.empty(len(order), np.int32), np.empty(len(order), bool)
-        numbers[order] = np.repeat(number, present)
-        is_partial[order] = np.repeat(present != expected_here, present)
-        return numbers, is_partial
-
-
-def _by_instance(columns: Sequence[Int32], expected: Callable[[int, int], int | None]) -> tuple[Int64, Int64, Int32]:
-    """Return rows in the order of their instances, the place of each instance's first, and the devices expected in it.
-
-    Args:
-        columns: instruction, component, launch and occurrence of each row.
-        expected: as in `Instances.joined`.
-    """
-    key = packed(columns)
-    order = np.argsort(key, kind="stable")
-    first = np.flatnonzero(is_new(key[order]))
-    of_first = order[first]
-    return order, first, _sizes(columns[0][of_first], columns[1][of_first], expected)
-
-
-def _matched_by_ends(group: Int64, device: Int64, end: Int64, count: Int32, clocks: Mapping[int, int]) -> Int32:
-    """Return the occurrence of each row, by its end where devices of its group have different numbers of rows.
-
-    All ranks leave a collective at about the same time. Rows belong together whose ends lie closer than half of what
-    lies between two of one device. Where that joins two rows of a device, or most of the rows lack a partner, nothing
-    shows, and the occurrences stay as they were counted.
-
-    Args:
-        group: the rows that belong to one instruction, component and launch share a number, shape (n,).
-        device: their devices.
-        end: their ends in ps.
-        count: their occurrences as counted on each device.
-        clocks: as in `Instances.joined`.
-    """
-    matched = count.copy()
-    order = np.lexsort((end, group))
-    for at in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        devices, of_device, rows = np.unique(device[at], return_inverse=True, return_counts=True)
-        if len(devices) < 2 or rows.min() == rows.max() or len({clocks.get(d) for d in devices.tolist()}) > 1:
-            continue
-        apart = [np.diff(end[at[of_device == d]]).min() for d in range(len(devices)) if rows[d] > 1]
-        number = np.cumsum(np.diff(end[at], prepend=end[at[0]]) * 2 >= max(min(apart), 1))
-        members = np.bincount(number)
-        is_clear = len(np.unique(packed([number, of_device]))) == len(at)
-        if is_clear and 2 * (members == len(devices)).sum() >= len(members):
-            matched[at] = number
-    return matched
-
-
-def _emptied(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return all parts as one array; the list is empty afterwards, so that no row is held twice for long."""
-    whole = np.concatenate(parts)
-    parts.clear()
-    return whole
-
-
-def _sizes(instruction: Int32, component: Int32, expected: Callable[[int, int], int | None]) -> Int32:
-    """Return the devices expected in each instance, by its instruction and component; 0 if not known.
-
-    A device outside every pair of a permute waits for nobody: its instance has one device.
-    """
-    first = np.flatnonzero(is_new(instruction) | is_new(component))
-    pairs = zip(instruction[first].tolist(), component[first].tolist(), strict=True)
-    sizes = np.array([(expected(i, c) or 0) if c >= 0 else int(c >= _OUTSIDE) for i, c in pairs], np.int32)
-    return np.repeat(sizes, np.diff(first, append=len(instruction)))
-
 
 _SECOND = ("second_event_id", "second_done_event_id")
 _EXPOSED = ("exposed_ps", "exposed_added_ps", "hidden_ps")
@@ -188,6 +37,7 @@ class CollectiveWriter:
         link: gives the class of the links between devices, None for one outside the capture.
         clocks: a number for each device, equal for those whose times can be compared.
         offsets: launches that devices lack, as of `Instances`.
+        doubted: devices whose clocks shared collectives contradict.
         is_timed: False for a compiled program, whose executions have an order but no times.
 
     Attributes:
@@ -203,9 +53,11 @@ class CollectiveWriter:
         clocks: Mapping[int, int],
         offsets: Mapping[int, Int64] | None = None,
         *,
+        doubted: Collection[int] = (),
         is_timed: bool = True,
     ) -> None:
         self._instructions = instructions
+        self._doubted = doubted
         self._link = link
         self._clocks = clocks
         self._offsets = offsets
@@ -218,20 +70,13 @@ class CollectiveWriter:
 
     def write(self, writer: TableWriter, groups: CollectiveGroups) -> None:
         """Write all rows, by device and start, once every device is finished and every instruction known."""
-        instances = Instances(self._instructions, self._offsets)
         if self._is_timed:
-            groups.confirm(lambda: self._times(instances))
-        for device in self._devices:
-            instruction = self._rows[device].get(device, "instruction_id")
-            component = groups.components(instruction, device)
-            instances.add(device, instruction, component, self._rows[device].get(device, "execution"))
-        numbers, is_partial = instances.joined(
-            lambda: self._times_of("start_ps"),
-            lambda i, c: groups.participants(i).component_size[c],
-            (lambda: self._times_of("end_ps")) if self._is_timed else None,
-            self._clocks,
-        )
-        self.incomplete_instances = instances.incomplete
+            groups.confirm(self._times)
+            groups.assume_world()
+        numbers, is_partial = self._joined(groups)
+        if self._is_timed and (late := self._late(numbers)):
+            groups.doubt(late)
+            numbers, is_partial = self._joined(groups)
         first = 0
         for device in self._devices:
             rows = self._rows[device].rows(device)
@@ -242,9 +87,63 @@ class CollectiveWriter:
                 writer.write(high - low, self._columns(device, low, high, groups) | joined)
             first += rows
 
-    def _times(self, instances: Instances) -> RankTimes:
+    def _joined(self, groups: CollectiveGroups) -> tuple[Int32, Flags]:
+        """Return the number of each row's instance, and whether that lacks a member."""
+        instances = Instances(self._instructions, self._offsets)
+        for device in self._devices:
+            names = ("instruction_id", "execution", "sequence")
+            instruction, execution, sequence = (self._rows[device].get(device, n) for n in names)
+            instances.add(device, instruction, groups.components(instruction, device), execution, sequence)
+        of_channel: dict[int, list[int]] = {}
+        for i, channel in enumerate(instances.channels.tolist()):
+            of_channel.setdefault(channel, []).append(i)
+
+        def expected(channel: int, component: int) -> int | None:
+            """Return the devices of a component; of a communicator, not every instruction may tell its ranks."""
+            sizes = (groups.participants(i).component_size for i in of_channel[channel])
+            return next((of_one[component] for of_one in sizes if component < len(of_one)), None)
+
+        joined = instances.joined(
+            lambda: self._of_all("start_ps"),
+            expected,
+            (lambda: self._of_all("end_ps")) if self._is_timed else None,
+            self._clocks,
+            self._doubted,
+        )
+        self.incomplete_instances = instances.incomplete
+        return joined
+
+    def _late(self, numbers: Int32) -> dict[str, tuple[int, int]]:
+        """Find communicators whose joined ranks do not overlap in time.
+
+        Returns:
+            By their names, pairs of a rank and the first of its instance to leave, of which one begins after the other
+            has ended, and all such pairs.
+        """
+        called = [r.collective.communicator if r.collective else None for r in self._instructions]
+        names = list(dict.fromkeys(name for name in called if name is not None))
+        if not names:
+            return {}
+        kinds = [r.collective.kind if r.collective else "" for r in self._instructions]
+        code = np.array(
+            [names.index(n) if n is not None and k in SYNCHRONISING else -1 for n, k in zip(called, kinds, strict=True)]
+        )[self._of_all("instruction_id")]
+        clock = np.repeat([self._clocks[d] for d in self._devices], [self._rows[d].rows(d) for d in self._devices])
+        at = np.flatnonzero(code >= 0)
+        _, first, which = np.unique(packed([numbers[at], clock[at]]), return_index=True, return_inverse=True)
+        left = np.full(len(first), np.iinfo(np.int64).max)
+        np.minimum.at(left, which, self._of_all("end_ps")[at])
+        late = np.bincount(code[at][self._of_all("start_ps")[at] > left[which]], minlength=len(names))
+        pairs = np.bincount(code[at], minlength=len(names)) - np.bincount(code[at][first], minlength=len(names))
+        return {
+            name: (apart, tried)
+            for name, apart, tried in zip(names, late.tolist(), pairs.tolist(), strict=True)
+            if apart > (1 - OVERLAPPING) * tried
+        }
+
+    def _times(self) -> RankTimes:
         """The first executions of collectives on each device whose windows are known."""
-        times = RankTimes(self._clocks)
+        instances, times = Instances(self._instructions, self._offsets), RankTimes(self._clocks)
         for device in self._devices:
             high = min(self._rows[device].rows(device), SLICE)
             names = ("instruction_id", "execution", "start_ps", "end_ps", "window_source")
@@ -254,7 +153,7 @@ class CollectiveWriter:
             times.add(device, instruction[at], ((launch << 31) + count)[at], start[at], end[at])
         return times
 
-    def _times_of(self, column: str) -> Int64:
+    def _of_all(self, column: str) -> Int64:
         return np.concatenate([self._rows[device].get(device, column) for device in self._devices])
 
     def _columns(self, device: int, low: int, high: int, groups: CollectiveGroups) -> dict[str, Any]:

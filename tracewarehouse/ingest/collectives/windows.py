@@ -10,9 +10,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from tracewarehouse.ingest.columns.batches import integers
 from tracewarehouse.ingest.columns.keys import distinct, occurrence, packed
 from tracewarehouse.ingest.columns.nesting import Coverage, Flags
-from tracewarehouse.ingest.columns.records import Columns, Int32, Int64
+from tracewarehouse.ingest.columns.profiler_names import SEQUENCE
+from tracewarehouse.ingest.columns.records import Columns, Int32, Int64, StatColumn
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES
@@ -26,7 +28,8 @@ _ROLES: dict[str | None, int] = {None: 0, "start": 1, "update": 2, "done": 3}
 class CollectiveOps(Columns):
     """Op-line events of one device that are collectives or halves of them; columns of shape (n,).
 
-    `phase` is a code into columns.records.PHASES; phase, step, execution and iteration are -1 if unknown.
+    `phase` is a code into columns.records.PHASES; phase, step, execution, iteration and sequence are -1 if unknown.
+    `sequence` is the number that the ranks of a process group give the execution.
     """
 
     event_id: Int64
@@ -37,6 +40,13 @@ class CollectiveOps(Columns):
     phase: Int32
     step: Int32
     iteration: Int32
+    sequence: Int32
+
+
+def sequences(stats: Sequence[StatColumn], count: int) -> Int32:
+    """Return the number in its process group that each of `count` events states, -1 for none."""
+    values, is_known = integers(next((s for s in stats if s.name == SEQUENCE), None), count)
+    return np.where(is_known & (values >> 31 == 0), values, -1).astype(np.int32)
 
 
 @dataclass
@@ -115,6 +125,7 @@ def windows(
         "window_source": source[order],
         "execution": ops.execution[order],
         "iteration": ops.iteration[order],
+        "sequence": ops.sequence[order],
         **owned,
         **{f"previous_{name}": np.where(previous < 0, -1, column[previous]) for name, column in owned.items()},
     }

@@ -33,6 +33,35 @@ COUNTER_LINE = "_counters_"
 """Line of samples of counters, in a Chrome trace."""
 STREAM_PREFIX = "Stream #"
 """Prefix of the lines of a GPU's streams."""
+LAUNCH_LINE = "Launches"
+"""Line of what a host launched on a GPU: replays of a CUDA graph, and the kernels of a step between them."""
+
+STEP_MARKS = (
+    r"ProfilerStep\s*#\s*(?P<number>\d{1,9})",
+    r"execute_(?:\d+_)?context_(?P<contexts>\d{1,9})\((?:sq)?(?P<context_tokens>\d{1,12})(?:[_s][^()]*)?\)"
+    r"_generation_(?P<generations>\d{1,9})\((?:sq)?(?P<generation_tokens>\d{1,12})(?:[_s][^()]*)?\)",
+    r"step\[(?P<mode>[A-Z_]+) bs=(?P<batch>\d{1,9})(?: toks=(?P<tokens>\d{1,12}))?[^\]]*\]",
+    r"(?i:train(?:ing)?[_ ])?(?i:step|iteration)[_ #:](?P<number>\d{1,9})",
+    r"(?P<phase>(?i:prefill|decode))(?:[_ #:]?(?i:step|iter|batch)?[_ #:]*(?P<number>\d{1,9})?)",
+)
+"""Patterns of whole names of marks, each with what they say of a step; the first that matches counts."""
+KERNEL_CLASSES = (
+    ("copy", r"(?i)\Amem(?:cpy|set)|^__amd_rocclr_(?:copy|fill)Buffer"),
+    ("moe", r"_matmul_ogs_|bmm_MxE4m3|(?i:fused_?moe|moe::|moe_|_moe|topk_?gating|grouped_?gemm)"),
+    ("attention", r"(?i)flash|fmha|paged_?attention|attention|sdpa|mla_"),
+    ("gemm", r"(?i)nvjet|cutlass|\bcijk_|gemm|gemv|matmul|splitkreduce|xmma"),
+    ("norm", r"(?i)(?:layer|rms|batch|group)_?norm|\bbn_"),
+)
+"""What kernels compute, with a pattern in their names; the first that matches counts."""
+GRAPH_LAUNCH = re.compile(r"(?i)(?:cu|hip|cuda)GraphLaunch")
+"""Calls that replay a CUDA or HIP graph."""
+COLLECTIVE_MARK = re.compile(r"(?:nccl|c10d|gloo|ucc):\w")
+"""Marks around the launch of a collective, such as nccl:all_reduce."""
+LAYER_SCOPE = re.compile(r"(?i)(?<![a-z0-9])(?:layers?|blocks?|h)[._ /]?\d{1,5}(?![a-z0-9])")
+"""Marks around the work of a layer."""
+LAUNCH_STEP, LAUNCH_EXECUTION = "launch_step", "launch_execution"
+"""Stats of a GPU's ops whose launch is known: the number of their step, and of their execution on the device; -1 for
+none."""
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
 """Stats of device events that are columns of main.ops."""
@@ -43,6 +72,11 @@ PREDICTED_STATS = {
     "predicted_is_extrapolated": "is_extrapolated",
 }
 """Stats of predicted device events, and the columns of main.ops that hold them."""
+
+RANK, WORLD_SIZE = "rank", "world_size"
+"""Stats of a GPU's plane: the rank of the process that used it, and how many ranks its job has."""
+SEQUENCE = "Seq"
+"""Stat of a GPU's collective: its number in its process group, the same on all ranks."""
 
 EXECUTE = "PjRtCpuExecutable::Execute"
 """An execution of a program on virtual CPU devices; below it are those of its threads."""
@@ -67,7 +101,7 @@ ENQUEUED = "DoEnqueueProgram"
 """The runtime's dispatch of an execution to a TPU."""
 
 _COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
-_NO_COMPILES = re.compile(r"\A\$|before_compile")
+_NO_COMPILES = re.compile(r"\A[$<]|before_compile|\.py\(\d+\): ")
 
 _Kinds = tuple[tuple[str, str], ...]
 
@@ -82,18 +116,23 @@ class BackendNames:
         collectives: patterns of the beginnings of kernels' names, each with the kind of collective; None if such a
             kernel serves several kinds.
         copies: pattern of the whole names of copies by the driver.
+        sets: the same of what fills memory with one value.
     """
 
     planes: _Kinds = ()
     lines: _Kinds = ()
     collectives: tuple[tuple[str, str | None], ...] = ()
     copies: str = ""
+    sets: str = ""
 
 
 def _nccl(words: str) -> str:
     """Return the pattern of the kernels of NCCL and RCCL whose name has one of some words in the place of the kind."""
     return rf"(?:void )?(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel_(?:{words})(?![A-Za-z])"
 
+
+_SCOPES = r"(?:void )?(?:[A-Za-z_]\w*::|\(anonymous namespace\)::)*"
+"""Pattern of the namespaces before a kernel's own name."""
 
 TPU = BackendNames(
     planes=(
@@ -122,19 +161,30 @@ TPU = BackendNames(
 )
 GPU = BackendNames(
     planes=((r"/device:GPU:\d+", "device"), (r"/host:CUPTI|/host:ROCTRACER|/host:NVTX-CUPTI", "host")),
-    lines=((rf"{STREAM_PREFIX}.*", "ops"), (r"Launch Stats", "launch")),
+    lines=((rf"{STREAM_PREFIX}.*", "ops"), (r"Launch Stats", "launch"), (LAUNCH_LINE, "modules")),
     collectives=(
         (_nccl("AllGather"), "all-gather"),
         (_nccl("AllReduce"), "all-reduce"),
         (_nccl("AllToAll|AllToAllPivot|AlltoAll"), "all-to-all"),
         (_nccl("Broadcast"), "collective-broadcast"),
+        (_nccl("Reduce"), "reduce"),
         (_nccl("ReduceScatter"), "reduce-scatter"),
         (_nccl("SendRecv"), "send"),
         (_nccl("Generic|GenericOp"), None),
         (r"(?:void )?mscclKernel_[A-Za-z]", None),  # of RCCL's own algorithms
         (r"(?:void )?stream_executor::gpu::AllReduceKernelImpl<", "all-reduce"),
+        # communication without NCCL: of PyTorch's symmetric memory, vLLM, SGLang, AITER, TensorRT-LLM and FlashInfer
+        (rf"{_SCOPES}(?i:(?:multimem_|lamport_style_|one_?shot_?|two_?shot_?)+all_?reduce)", "all-reduce"),
+        (rf"{_SCOPES}(?:multimem_)?all_gather_kernel", "all-gather"),
+        (rf"{_SCOPES}cross_device_reduce_\w", "all-reduce"),
+        (rf"{_SCOPES}reduce_scatter_cross_device\w*", "reduce-scatter"),
+        (rf"{_SCOPES}all_?reduce_(?:fusion|norm|rms)\w*", "all-reduce"),
+        # dispatch and combine of experts; their layout and their casts are local
+        (r"(?:void )?deep_ep::\w+::(?:cached_)?(?:notify_)?(?:dispatch|combine)(?![a-z])", "all-to-all"),
+        (r"(?:void )?(?:nvshmemi?|rocshmemi?)(?:x?_|::)\w", None),
     ),
-    copies=r"(?i:memcpy)[A-Za-z0-9]*|__amd_rocclr_copyBuffer\w*(?:\.kd)?",
+    copies=r"(?i:memcpy)[A-Za-z0-9]*|Memcpy \w+ \([^()]*\)|__amd_rocclr_copyBuffer\w*(?:\.kd)?",
+    sets=r"(?i:memset)[A-Za-z0-9]*|Memset \([^()]*\)|__amd_rocclr_fillBuffer\w*(?:\.kd)?",
 )
 CPU = BackendNames(
     planes=(
@@ -153,8 +203,11 @@ _PLANES = [(re.compile(pattern), kind) for b in BACKENDS for pattern, kind in b.
 _LINES = [(re.compile(pattern), kind) for b in BACKENDS for pattern, kind in b.lines]
 _COLLECTIVES = [(re.compile(pattern, re.ASCII), kind) for b in BACKENDS for pattern, kind in b.collectives]
 _COPIES = [re.compile(b.copies) for b in BACKENDS if b.copies]
+_SETS = [re.compile(b.sets) for b in BACKENDS if b.sets]
 _DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
 _NUMBER = re.compile(r"(?:-start)?(?:\.\d+|\.clone)*")
+UNKNOWN_COLLECTIVE = "unknown"
+"""The kind of a collective whose kernel serves several kinds, where nothing else tells."""
 
 
 @dataclass(frozen=True, order=True)
@@ -190,10 +243,11 @@ def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
     """Return the kind of collective that a kernel executes; None for any other kernel.
 
     A kernel that sends and receives, or a generic one, serves several kinds. Then the name of the HLO op decides, which
-    XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send.
+    XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send, and the kind of
+    a generic one is unknown.
     """
-    found = [kind for pattern, kind in _COLLECTIVES if pattern.match(kernel)]
-    if not found or found[0] not in (None, "send"):
+    found = [kind or UNKNOWN_COLLECTIVE for pattern, kind in _COLLECTIVES if pattern.match(kernel)]
+    if not found or found[0] not in (UNKNOWN_COLLECTIVE, "send"):
         return found[0] if found else None
     return next((k for k in kinds if op.startswith(k) and _NUMBER.fullmatch(op[len(k) :])), found[0])
 
@@ -202,6 +256,12 @@ def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
 def is_memcpy(kernel: str) -> bool:
     """Return whether an event of a stream is a copy by the driver, such as MemcpyD2H."""
     return any(pattern.fullmatch(kernel) for pattern in _COPIES)
+
+
+@lru_cache(maxsize=1 << 12)
+def is_memset(kernel: str) -> bool:
+    """Return whether an event of a stream fills memory with one value, such as Memset."""
+    return any(pattern.fullmatch(kernel) for pattern in _SETS)
 
 
 @lru_cache(maxsize=1 << 12)

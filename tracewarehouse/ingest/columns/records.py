@@ -158,7 +158,8 @@ class Trace(ABC):
         planes: all planes, in file order.
         hostnames: hosts that the capture names; usually one.
         errors, warnings: what the profiler recorded.
-        foreign: the name of the profiler that wrote the file and what is not read, if it is not XLA's.
+        findings: quality flags that the reader can tell, each with a sentence.
+        rank: the rank of the process that wrote the file, if it says so.
         origin_ns: the Unix time from which the trace's times count, if it follows from the lines themselves.
     """
 
@@ -168,7 +169,8 @@ class Trace(ABC):
     hostnames: Sequence[str] = ()
     errors: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    foreign: str | None = None
+    findings: Sequence[tuple[str, str]] = ()
+    rank: int | None = None
     origin_ns: int | None = None
 
     @property

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
-from tracewarehouse.ingest.collectives.table import Instances
-from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, windows
+from tracewarehouse.ingest.collectives.instances import Instances
+from tracewarehouse.ingest.collectives.participants import NOT_KNOWN
+from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, sequences, windows
 from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64
 from tracewarehouse.ingest.devices.flags import Flag
@@ -23,13 +24,14 @@ from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.quality import uneven_programs
 from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.hlo.collectives import SYNCHRONISING
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.instructions import Instructions
 
-SYNCHRONISING = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
-"""Kinds in which every rank needs data of every other; a permute's source may end long before its target."""
 FEWEST = 3
 """Number of executions that two hosts must share before their clocks are compared."""
+_LEAVING_PS = 20_000_000
+"""Ranks of GPUs may leave a collective so far apart (20 us); ends that lie closer tell nothing about clocks."""
 _UNLIKE = 4
 """A pairing is ruled out if its spread is this many times that of the pairing by counting."""
 
@@ -61,7 +63,9 @@ _FIRST_EVENTS = 1 << 17
 def align(
     surveys: Sequence[HostSurvey], instructions: Instructions, groups: Callable[[], CollectiveGroups]
 ) -> list[Flag]:
-    """Correct the clocks of a run's TPU hosts and all their times read so far; return flags for what remains uncertain.
+    """Correct the clocks of a run's hosts and all their times read so far; return flags for what remains uncertain.
+
+    These are hosts of TPUs, and the files of a job's ranks.
 
     `groups` creates the groups of the instructions that have been numbered so far.
     """
@@ -76,7 +80,8 @@ def align(
         ends = shared_ends(devices, instructions, known, lambda r: r.program_id not in uneven, len(surveys))
         if ends is not None:
             before = [s.host.clock_offset_ps for s in surveys]
-            flags += correct([s.host for s in surveys], ends)
+            are_ranks = any(s.ranks for s in surveys)
+            flags += correct([s.host for s in surveys], ends, _LEAVING_PS if are_ranks else 0)
             for survey, offset in zip(surveys, before, strict=True):
                 for timeline in {id(p.timeline): p.timeline for p in survey.planes.values()}.values():
                     timeline.move(survey.host.clock_offset_ps - offset)
@@ -109,18 +114,27 @@ def _unchecked(hosts: Sequence[Host], skipped: SharedEnds | None) -> Iterator[Fl
 def _first_collectives(
     surveys: Sequence[HostSurvey], instructions: Instructions
 ) -> Iterator[tuple[int, int, CollectiveOps]]:
-    """Yield host, device and the collectives among the first op events of each TPU."""
+    """Yield host, device and collectives of each TPU, among its first op events, and of each GPU of a rank, all."""
     for number, survey in enumerate(surveys):
-        for plane, core in survey.tpus:
-            row_instruction = instructions.add_metadata(plane, survey.modules)
+        of_ranks = [(plane, gpu, instructions.add_kernels(plane), None) for plane, gpu in survey.ranks]
+        of_tpus = [(p, tpu, instructions.add_metadata(p, survey.modules), _FIRST_EVENTS) for p, tpu in survey.tpus]
+        for plane, core, row_instruction, most in (*of_tpus, *of_ranks):
             is_collective = np.array([f.is_collective for f in instructions.facts], bool)
-            for batches in survey.op_lines(plane):
-                if parts := list(_collectives(batches, core.timeline, row_instruction, is_collective)):
-                    yield number, core.device.device_id, CollectiveOps.joined(parts)
+            parts = [
+                part
+                for batches in survey.op_lines(plane)
+                for part in _collectives(batches, core.timeline, row_instruction, is_collective, most)
+            ]
+            if parts:
+                yield number, core.device.device_id, CollectiveOps.joined(parts)
 
 
 def _collectives(
-    batches: Iterable[EventBatch], timeline: Timeline, row_instruction: Int32, is_collective: npt.NDArray[np.bool_]
+    batches: Iterable[EventBatch],
+    timeline: Timeline,
+    row_instruction: Int32,
+    is_collective: npt.NDArray[np.bool_],
+    most: int | None,
 ) -> Iterator[CollectiveOps]:
     count = 0
     for batch in batches:
@@ -129,9 +143,10 @@ def _collectives(
         start = batch.start_ps[at]
         none = np.full(len(at), -1, np.int32)
         execution, end = timeline.executions_at(start), start + batch.duration_ps[at]
-        yield CollectiveOps(count + at, instruction[at], start, end, execution, none, none, none)
+        sequence = sequences(batch.stats, len(batch))[at]
+        yield CollectiveOps(count + at, instruction[at], start, end, execution, none, none, none, sequence)
         count += len(batch)
-        if count >= _FIRST_EVENTS:
+        if most is not None and count >= most:
             return
 
 
@@ -152,7 +167,10 @@ def shared_ends(
         hosts: number of hosts.
     """
     instances = Instances(instructions.rows)
-    chosen = np.array([_synchronises(r) and is_comparable(r) for r in instructions.rows], bool)
+    said = [r.collective is not None and r.collective.communicator is not None for r in instructions.rows]
+    has_communicator, synchronises = np.array(said, bool), np.array([_synchronises(r) for r in instructions.rows], bool)
+    # all that a communicator executes counts its executions, whatever of it is compared
+    chosen = has_communicator | np.array([is_comparable(r) for r in instructions.rows], bool) & synchronises
     parts: list[tuple[int, Int32, Int32, Int64, Int64]] = []
     for host, device, ops in devices:
         executed = windows(instructions.facts, {}, ops, None)
@@ -161,24 +179,30 @@ def shared_ends(
             continue
         instruction = executed["instruction_id"][at]
         component = groups.components(instruction, device)
-        instances.add(device, instruction, component, executed["execution"][at])
+        component[has_communicator[instruction] & (component == NOT_KNOWN)] = 0  # its ends will tell who takes part
+        instances.add(device, instruction, component, executed["execution"][at], executed["sequence"][at])
         parts.append((host, instruction, component, executed["start_ps"][at], executed["end_ps"][at]))
     if len({p[0] for p in parts}) < 2:
         return None
     start, end = (np.concatenate([p[i] for p in parts]) for i in (3, 4))
     host_index = np.concatenate([np.full(len(p[1]), p[0], np.int32) for p in parts])
     instruction, component = (np.concatenate([p[i] for p in parts]) for i in (1, 2))
-    number, _ = instances.joined(lambda: start, lambda _i, _c: None)
+    one_clock = {device: 0 for _, device, _ in devices}
+    count = len({device for _, device, _ in devices})
+    number, _ = instances.joined(
+        lambda: start, lambda i, _: count if has_communicator[i] else None, lambda: end, one_clock
+    )
     shape = int(number.max()) + 1, hosts
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     last_start, last_end, first_end = np.full(shape, low), np.full(shape, low), np.full(shape, high)
-    is_here, repeats = np.zeros(shape, bool), np.zeros(shape[0], np.int64)
+    is_here, repeats, is_compared = np.zeros(shape, bool), np.zeros(shape[0], np.int64), np.ones(shape[0], bool)
     np.maximum.at(last_start, (number, host_index), start)
     np.maximum.at(last_end, (number, host_index), end)
     np.minimum.at(first_end, (number, host_index), end)
     is_here[number, host_index] = True
-    repeats[number] = packed([instruction, component])
-    kept = np.flatnonzero(is_here.sum(axis=1) > 1)
+    repeats[number] = packed([instances.channels[instruction], component])
+    np.logical_and.at(is_compared, number, synchronises[instruction])
+    kept = np.flatnonzero((is_here.sum(axis=1) > 1) & is_compared)
     if not len(kept):
         return None
     return SharedEnds(last_start[kept], last_end[kept], first_end[kept], is_here[kept], repeats[kept])
@@ -188,28 +212,39 @@ def _synchronises(row: InstructionRow) -> bool:
     return row.collective is not None and row.collective.kind in SYNCHRONISING and row.collective.role != "done"
 
 
-def correct(hosts: Sequence[Host], ends: SharedEnds) -> Iterator[Flag]:
+def correct(hosts: Sequence[Host], ends: SharedEnds, least_ps: int = 0) -> Iterator[Flag]:
     """Correct the clocks of hosts that share collectives, starting at the first host; yields what remains uncertain.
 
     Each host is compared with the earlier host with which it shares most executions. Its clock is moved only if this
-    brings the ends closer together, by more than they scatter, and contradicts cause and effect no more often.
+    brings the ends closer together, by more than they scatter and than `least_ps`, and contradicts cause and effect no
+    more often. Hosts that share none with those, as stages of a pipeline of GPUs, are compared among themselves.
     """
     shared = ends.is_here.astype(np.int64).T @ ends.is_here.astype(np.int64)
     first = min(range(len(hosts)), key=lambda h: (hosts[h].clock_source == "none", hosts[h].clock_offset_ps, h))
+    if least_ps:
+        hosts[first].clock_reference = first
     placed = [first]
     left = [h for h in range(len(hosts)) if h != first]
     while left:
         count, _, _, a, b = max((int(shared[a, b]), -a, -b, a, b) for a in placed for b in left)
         if count < FEWEST:
-            break
+            among = [(int(shared[a, b]), -a, a) for a in left for b in left if a < b]
+            if not least_ps or not among or max(among)[0] < FEWEST:
+                break
+            first_of_others = max(among)[2]
+            left.remove(first_of_others)
+            placed.append(first_of_others)
+            hosts[first_of_others].clock_reference = first_of_others
+            continue
         left.remove(b)
+        hosts[b].clock_reference = hosts[a].clock_reference
         placed.append(b)
-        yield from _compare(hosts, ends, a, b)
+        yield from _compare(hosts, ends, a, b, least_ps)
     if hosts[first].clock_source == "none" and any(h.clock_source == "collective_ends" for h in hosts):
         hosts[first].clock_source = "first_host"
 
 
-def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int) -> Iterator[Flag]:
+def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int, least_ps: int) -> Iterator[Flag]:
     host = hosts[b]
     at = np.flatnonzero(ends.is_here[:, a] & ends.is_here[:, b])
     apart = ends.end[at, a] - ends.end[at, b]
@@ -218,7 +253,7 @@ def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int) -> Iterato
     host.clock_instances, host.clock_residual_ps = len(at), before
     is_known = host.clock_source != "none"
     against, against_moved = _contradictions(ends, at, a, b, 0), _contradictions(ends, at, a, b, by)
-    is_better = after < before and abs(by) > after and against_moved <= against
+    is_better = after < before and abs(by) > max(after, least_ps) and against_moved <= against
     if is_better and not _is_ambiguous(ends, at, a, b, by, after):
         ends.moved(b, by)
         host.clock_offset_ps += by

@@ -77,7 +77,7 @@ class CompiledProgram:
         of_phase = np.full(len(runs), PHASES.index(phase) if phase in PHASES else -1, np.int32)
         for position, device in enumerate(devices):
             event_id = order + position * len(runs)
-            ops = CollectiveOps(event_id, runs, order, order, once, of_phase, unknown, iteration)
+            ops = CollectiveOps(event_id, runs, order, order, once, of_phase, unknown, iteration, unknown)
             executions.add_ops(device.device_id, device.host, ops)
             executions.finish_device(device.device_id, instructions.facts, {})
 

@@ -10,8 +10,11 @@ import numpy as np
 from tracewarehouse.ingest.columns.batches import codes, concatenate, integers
 from tracewarehouse.ingest.columns.profiler_names import (
     GPU_PREFIX,
+    LAUNCH_LINE,
     MODULE_LINE,
     OP_LINE,
+    RANK,
+    SEQUENCE,
     STEP_LINE,
     STREAM_PREFIX,
     device_plane,
@@ -27,6 +30,7 @@ from tracewarehouse.ingest.devices.timeline import (
     StepMarker,
     Timeline,
     step_markers,
+    steps_launched,
     steps_marked,
     steps_of_line,
 )
@@ -74,12 +78,23 @@ class HostSurvey:
         planes = self.host.trace.planes
         return [(planes[i], p) for i, p in self.planes.items() if p.device.backend == "tpu" and not p.is_sparse_core]
 
+    @property
+    def ranks(self) -> list[tuple[Plane, DevicePlane]]:
+        """The planes of GPUs that a rank of a job used; the metadata of their events tell their collectives."""
+        planes = self.host.trace.planes
+        return [(planes[i], p) for i, p in self.planes.items() if any(s.name == RANK for s in planes[i].stats)]
+
     def op_lines(self, plane: Plane) -> Iterator[Iterator[EventBatch]]:
-        """Yield the events of each op line of a TPU, on the run's clock and without stats."""
+        """Yield the events of each op line of a TPU or GPU, on the run's clock, with the numbers of collectives."""
         for line in plane.lines:
-            if line.name == OP_LINE:
+            if line.name == OP_LINE or line.name.startswith(STREAM_PREFIX):
                 yield (
-                    EventBatch(b.metadata, b.start_ps + self.host.clock_offset_ps, b.duration_ps)
+                    EventBatch(
+                        b.metadata,
+                        b.start_ps + self.host.clock_offset_ps,
+                        b.duration_ps,
+                        [s for s in b.stats if s.name == SEQUENCE],
+                    )
                     for b in self.host.trace.batches(plane, line)
                 )
 
@@ -107,34 +122,40 @@ def survey_host(host: Host, first_device_id: int, hlo_notes: list[str]) -> HostS
 
 def _timeline(host: Host, plane: Plane) -> Timeline:
     runs: list[Run] = []
-    for names, start, end, run_id in _events(host, plane, MODULE_LINE):
-        programs = [module_and_program(n) for n in names]
-        columns = programs, start.tolist(), end.tolist(), run_id
-        runs += [Run(*p, s, e, r) for p, s, e, r in zip(*columns, strict=True)]
+    for line, source in ((MODULE_LINE, "module run"), (LAUNCH_LINE, "launches")):
+        for names, start, end, run_id in _events(host, plane, line):
+            programs = [module_and_program(n) for n in names]
+            columns = programs, start.tolist(), end.tolist(), run_id
+            runs += [Run(*p, s, e, r, source) for p, s, e, r in zip(*columns, strict=True)]
     if not runs and plane.name.startswith(GPU_PREFIX):
         runs = launches(_shifted(host, plane, line) for line in plane.lines if line.name.startswith(STREAM_PREFIX))
     steps: list[Step] = []
-    for names, start, end, _ in _events(host, plane, STEP_LINE):
-        steps += steps_of_line(names, start, end, runs)
+    for names, start, end, numbers in _events(host, plane, STEP_LINE, "step_num"):
+        if None in numbers:
+            steps += steps_of_line(names, start, end, runs)
+        else:
+            steps += steps_launched(names, start, end, numbers)
     return Timeline(runs, steps)
 
 
-def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str], Int64, Int64, list[int | None]]]:
-    """Names, starts, ends and `run_id`s of all events of the plane's lines of that name."""
+def _events(
+    host: Host, plane: Plane, line_name: str, stat: str = "run_id"
+) -> Iterator[tuple[list[str], Int64, Int64, list[int | None]]]:
+    """Names, starts, ends and values of a stat of all events of the plane's lines of that name."""
     for line in plane.lines:
         if line.name != line_name:
             continue
         batches = list(host.trace.batches(plane, line))
         batch = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b in batches])
         if len(batch):
-            run_id = [number for b in batches for number in _run_ids(b)]
+            run_id = [number for b in batches for number in _numbers(b, stat)]
             names = [plane.event_metadata[i].name if i >= 0 else "" for i in batch.metadata.tolist()]
             start = batch.start_ps + host.clock_offset_ps
             yield names, start, start + batch.duration_ps, run_id
 
 
-def _run_ids(batch: EventBatch) -> list[int | None]:
-    values, known = integers(next((s for s in batch.stats if s.name == "run_id"), None), len(batch))
+def _numbers(batch: EventBatch, stat: str) -> list[int | None]:
+    values, known = integers(next((s for s in batch.stats if s.name == stat), None), len(batch))
     return [number if has else None for number, has in zip(values.tolist(), known.tolist(), strict=True)]
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from tracewarehouse.ingest.capture.batches import server_rank
 from tracewarehouse.ingest.capture.hardware import chip_named, chip_stated, vendors
 from tracewarehouse.ingest.capture.sources import stem
-from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
+from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, PROFILE_STOP, RANK, TASK_PLANE
 from tracewarehouse.ingest.columns.records import Plane, StatKind, Trace
 from tracewarehouse.ingest.readers.xplane import wire
 
@@ -31,6 +31,8 @@ class Host:
     clock_correction_ps: int | None = None
     clock_residual_ps: int | None = None
     clock_instances: int | None = None
+    clock_reference: int | None = None
+    """Index of the host with whose clock collectives tell its own; None if none do."""
 
     @property
     def window_ps(self) -> tuple[int, int] | None:
@@ -42,7 +44,8 @@ class Host:
     @property
     def is_aligned(self) -> bool:
         """Whether collectives that it shares with other hosts, or being the first, tell that its clock is the run's."""
-        return self.clock_source in ("first_host", "collective_ends") or self.clock_instances is not None
+        is_compared = self.clock_instances is not None or self.clock_reference is not None
+        return self.clock_source in ("first_host", "collective_ends") or is_compared
 
     def row(self, event_count: int) -> dict[str, Any]:
         """The row as a mapping of column to value, given the events on all its lines."""
@@ -188,6 +191,8 @@ def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: 
         core = {tag >> 3: value for tag, _, value, _ in wire.fields(details.value, 0, len(details.value))}
         # CoreDetails: 2 device_ordinal, 3 core_num, 4 local_chip_id, 5 global_chip_id, 6 global_core_id
         device.core_id, device.chip_id, device.global_id = core.get(3, 0), core.get(5, 0), core.get(6, 0)
+    if (rank := stats.get(RANK)) and isinstance(rank.value, int):
+        device.global_id = rank.value
     if known:
         _complete(device, known)
     if from_capture or known:

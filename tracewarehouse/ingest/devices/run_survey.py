@@ -21,7 +21,7 @@ from tracewarehouse.ingest.devices.host_survey import HostSurvey, survey_host
 from tracewarehouse.ingest.devices.hosts import Device, Host
 from tracewarehouse.ingest.devices.inferred_executions import infer_executions
 from tracewarehouse.ingest.devices.product_phases import tell_by_shapes
-from tracewarehouse.ingest.devices.server_steps import join_batches
+from tracewarehouse.ingest.devices.server_steps import join_batches, marked_batches
 from tracewarehouse.ingest.devices.steps import number_steps
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.errors import MalformedError
@@ -208,8 +208,15 @@ class RunSurvey:
     def clocks(self) -> dict[int, int]:
         """A number for each device, equal for those whose times can be compared: of one host, or of aligned hosts."""
         uncertain = {f.host for f in self.flags if f.name == "clock_uncertain"}
-        checked = {s.host.index for s in self.hosts if s.host.is_aligned and s.host.name not in uncertain}
-        return {d.device_id: -1 if s.host.index in checked else s.host.index for s in self.hosts for d in s.devices}
+        checked = [s.host for s in self.hosts if s.host.is_aligned and s.host.name not in uncertain]
+        of_host = {h.index: -1 - (h.clock_reference or 0) for h in checked}
+        return {d.device_id: of_host.get(s.host.index, s.host.index) for s in self.hosts for d in s.devices}
+
+    @property
+    def doubted_clocks(self) -> frozenset[int]:
+        """The devices of hosts whose clocks shared collectives contradict."""
+        uncertain = {f.host for f in self.flags if f.name == "clock_uncertain"}
+        return frozenset(d.device_id for s in self.hosts if s.host.name in uncertain for d in s.devices)
 
     def groups(self) -> CollectiveGroups:
         """The groups of the instructions that have been numbered so far."""
@@ -266,6 +273,7 @@ def survey_run(
     flags += align(surveys, instructions, run.groups)
     flags += number_steps(surveys, instructions, step_program)
     joined, unmatched = join_batches(surveys, batches)
+    joined = joined or marked_batches(surveys)
     said = {b.phase for b in batches}
     flags += [*unmatched, *tell_by_shapes(surveys, instructions, said if None not in said else ())]
     prediction = _prediction(hosts)

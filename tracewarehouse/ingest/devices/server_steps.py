@@ -29,6 +29,7 @@ from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.timeline import Run, Step, StepMarker, named_phase, step_markers, steps_marked
+from tracewarehouse.ingest.readers.launches import StepMark
 
 _BESIDE = 64
 """Most calls that several threads may make at the same time; calls of one thread follow each other."""
@@ -209,6 +210,35 @@ def _launched_by(
             if at < calls[i].end_ps and thread in (None, calls[i].thread):
                 yield i, run
                 break
+
+
+def marked_batches(surveys: Sequence[HostSurvey]) -> list[Batch]:
+    """Return the batches that the marks of steps tell, with the step of each.
+
+    Processes that share each batch, as those of tensor parallelism do, count once. If their batches differ, each
+    process is a rank of its own.
+    """
+    told: list[dict[int, StepMark]] = []
+    for survey in surveys:
+        of_host: dict[int, StepMark] = {}
+        for _, timeline in survey.device_timelines:
+            of_host |= {s.index: s.batch for s in timeline.steps if s.batch}
+        if of_host:
+            told.append(of_host)
+    are_alike = all(batches == told[0] for batches in told)
+    return [
+        Batch(
+            rank,
+            position,
+            step,
+            requests=mark.requests,
+            prefill_tokens=mark.prefill_tokens,
+            decode_tokens=mark.decode_tokens,
+            scheduled_tokens=mark.scheduled_tokens,
+        )
+        for rank, batches in enumerate(told[:1] if are_alike else told)
+        for position, (step, mark) in enumerate(sorted(batches.items()))
+    ]
 
 
 def join_batches(surveys: Sequence[HostSurvey], batches: Sequence[Batch]) -> tuple[list[Batch], list[Flag]]:

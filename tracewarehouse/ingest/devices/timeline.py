@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.profiler_names import LAUNCH_EXECUTION, LAUNCH_STEP
 from tracewarehouse.ingest.columns.records import OUTSIDE, PHASES, EventBatch, Int32, Int64, Plane
+from tracewarehouse.ingest.readers.launches import StepMark, step_mark
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Step:
     start_ps: int
     end_ps: int
     source: str
+    batch: StepMark | None = None
+    """What its mark says of its batch, if it does."""
 
     @property
     def is_marked(self) -> bool:
@@ -105,6 +109,29 @@ class Timeline:
         self.steps = []
         self.set_runs([replace(r, start_ps=r.start_ps + by_ps, end_ps=r.end_ps + by_ps) for r in self.runs])
         self.set_steps(steps)
+
+    def launched(self, events: EventBatch, at: Int64) -> tuple[Int32, Int32, Int32]:
+        """Return execution, step and phase of a device's events, by their launch if it is known, else by their times.
+
+        A reader that knows the launches states the first two as stats.
+
+        Args:
+            events: the events, in number n.
+            at: their starts on the run's clock, shape (n,).
+        """
+        execution = self.executions_at(at)
+        step, phase = self.steps_at(at)
+        stats = {s.name: s for s in events.stats}
+        number, is_known = integers(stats.get(LAUNCH_EXECUTION), len(events))
+        execution = np.where(is_known, number, execution).astype(np.int32)
+        number, is_known = integers(stats.get(LAUNCH_STEP), len(events))
+        if is_known.any():
+            place = np.append(np.argsort(self._step_index[:-1], kind="stable"), len(self._step_index) - 1)
+            found = place[self._step_index[place[:-1]].searchsorted(number)]
+            found = np.where(self._step_index[found] == number, found, len(self._step_index) - 1)
+            step = np.where(is_known, self._step_index[found], step).astype(np.int32)
+            phase = np.where(is_known, self._step_phase[found], phase).astype(np.int32)
+        return execution, step, phase
 
     def executions_at(self, at: Int64) -> Int32:
         """Index into `runs` of the execution at each time, -1 for none."""
@@ -191,6 +218,16 @@ def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence
     return steps
 
 
+def steps_launched(names: Sequence[str], start: Int64, end: Int64, numbers: Sequence[int | None]) -> list[Step]:
+    """Return the steps of which a reader knows the launches: windows on the device, under the names of their marks."""
+    steps = []
+    for name, low, high, number in zip(names, start.tolist(), end.tolist(), numbers, strict=True):
+        phase, mark = named_phase(name), step_mark(name)
+        batch = mark if mark and mark.has_batch else None
+        steps.append(Step(number or 0, phase, phase or name, low, high, "launches", batch))
+    return steps
+
+
 def host_steps(markers: Sequence[StepMarker]) -> list[Step]:
     """Return the steps on the host's clock: its markers in time order, the outermost where those of threads nest."""
     named = ((m, named_phase(m.name)) for m in _outermost(steps_marked(markers)))
@@ -266,6 +303,8 @@ class StepMarker:
 
 def named_phase(name: str) -> str | None:
     """Prefill or decode, if the name of a marker or HLO module says so; else None."""
+    if mark := step_mark(name):
+        return mark.phase
     match = _PHASE.search(name.replace("_", " "))
     return match.group(1).lower() if match else None
 

@@ -15,6 +15,9 @@ KINDS = frozenset({
 })  # fmt: skip
 """HLO opcodes that move data between devices, without -start and -done. HLO `broadcast` is local."""
 
+SYNCHRONISING = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
+"""Kinds in which every rank needs data of every other; a permute's source may end long before its target."""
+
 DCN = "dcn"
 """The data center network, which connects slices."""
 DCN_KINDS = {
@@ -53,6 +56,9 @@ class Collective:
         is_second_half: the other half stands for the collective, because its shape is that of the message.
         joined: number of collectives that the compiler joined into this one: the operands of a reduction or gather.
             All-to-alls have several operands by nature.
+        axis: mesh axes that the description of its process group names, joined by '+'; None if nothing names them.
+        communicator: what the ranks of a process group all call it. They run its collectives in the same order,
+            whatever kernels these are. None for HLO, whose instruction is the same on all ranks.
     """
 
     kind: str
@@ -68,6 +74,8 @@ class Collective:
     rendezvous: str | None = None
     is_second_half: bool = False
     joined: int = 1
+    axis: str | None = None
+    communicator: str | None = None
 
     @property
     def members(self) -> tuple[tuple[int, ...], ...] | None:

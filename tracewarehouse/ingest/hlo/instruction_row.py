@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
+from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy, is_memset
 from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
@@ -38,6 +38,7 @@ class OpFacts(NamedTuple):
     `trips` is the number of iterations of a loop, 0 if the compiler does not tell it, None if it is no loop.
     `is_outside` says that it is named after the embedding or the output head, which no layer has.
     The compiler does not know what an `is_custom_call` costs, so that a stated 0 is no cost there.
+    `is_memset` fills memory with one value: it is of the class copy, but copies nothing.
     """
 
     name: str
@@ -54,6 +55,7 @@ class OpFacts(NamedTuple):
     contracts: bool = False
     is_outside: bool = False
     is_custom_call: bool = False
+    is_memset: bool = False
 
     @property
     def is_collective(self) -> bool:
@@ -129,6 +131,8 @@ class InstructionRow:
     """The part of `hlo` that has been read so far, if the instruction is neither a collective nor a done."""
     kernel: str | None = None
     """Name of its event on a GPU's stream."""
+    kernel_part: str | None = None
+    """The part of the model that the kernel's name tells."""
     hbm_bytes: int | None = None
     """The part of bytes_accessed in HBM, if the profiler splits it by memory."""
     on_chip_bytes: int | None = None
@@ -141,6 +145,8 @@ class InstructionRow:
     """It is a fusion that computes, and a collective is part of it."""
     started: Collective | None = None
     """The collective of its start, if it is a done that does not state its collective."""
+    stated: Collective | None = None
+    """The collective that the framework says a kernel executes."""
 
     @cached_property
     def collective(self) -> Collective | None:
@@ -148,7 +154,7 @@ class InstructionRow:
         if self.outline:
             return None
         if self.hlo is None:
-            return self._by_kernel
+            return self.stated or self._by_kernel
         stated = find_collective(self.hlo)
         if stated is None and self.started:
             return replace(
@@ -195,7 +201,8 @@ class InstructionRow:
     @property
     def op_class(self) -> OpClass:
         """The class of the instruction: what a device does while it runs."""
-        opcode = self.hlo.opcode if self.hlo else "copy" if self.kernel and is_memcpy(self.kernel) else None
+        moves_memory = self.kernel is not None and (is_memcpy(self.kernel) or is_memset(self.kernel))
+        opcode = self.hlo.opcode if self.hlo else "copy" if moves_memory else None
         return op_class(opcode, is_collective=self.collective is not None and not self.is_fused)
 
     @property
@@ -217,6 +224,7 @@ class InstructionRow:
             self.contracts,
             self.contracts and op_names.layer_and_part(self.op_name)[1] in ("embed", "lm_head"),
             self.hlo is not None and self.hlo.opcode == "custom-call",
+            self.hlo is None and self.kernel is not None and is_memset(self.kernel),
         )
 
     @property
@@ -267,6 +275,8 @@ class InstructionRow:
             part, part_source = self.inferred.part, "inferred"
         if self.in_loop and self.in_loop.part and part is None:
             part, part_source = self.in_loop.part, "inferred"
+        if part is None and self.kernel_part:
+            part, part_source = self.kernel_part, "inferred"
         return {
             "program_id": self.program_id,
             "module": self.module,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.profiler_names import is_memcpy
+from tracewarehouse.ingest.columns.profiler_names import RANK, WORLD_SIZE, is_memcpy, is_memset
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import op_names, text
@@ -17,10 +17,16 @@ from tracewarehouse.ingest.hlo.instruction import Instruction, Loop, merged, wit
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
 from tracewarehouse.ingest.hlo.modules import HloModule, HloModules, module_and_program
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_role, async_start_name, base_opcode, is_spread
+from tracewarehouse.ingest.hlo.replica_groups import MAX_MEMBERS
+from tracewarehouse.ingest.hlo.stated_collectives import stated_collective
+from tracewarehouse.ingest.readers.launches import kernel_class
 
 MOST_MEMBERS = 1 << 20
 """Most members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
+UNNAMED = EventMetadata("(unnamed)")
 _INT64_MAX = (1 << 63) - 1
+_PARTS = {"attention": "attn", "moe": "moe", "norm": "norm"}
+"""Parts of a model by what a kernel computes."""
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
 
@@ -108,11 +114,31 @@ class Instructions:
             for name in names
         }
 
-    def add_name(self, name: str) -> int:
-        """Return the id of the row for a device event that is no instruction."""
-        row = InstructionRow(name, kernel=name)
-        row.category = _category_of_kernel(row)
-        return self._add(("name", name), row)
+    def add_kernels(self, plane: Plane) -> Int32:
+        """Return the instruction id of each row of a GPU plane's event metadata, and one for events without any."""
+        return np.array([self.add_kernel(m, plane) for m in (*plane.event_metadata, UNNAMED)], np.int32)
+
+    def add_kernel(self, metadata: EventMetadata, plane: Plane) -> int:
+        """Return the id of the row for a device event that is no HLO instruction, such as a kernel of PyTorch.
+
+        Its metadata may name the operator that launched it and the modules around that, as `tf_op`, the operator's
+        inputs, and what it says of a collective. The plane may tell the rank, and how many there are.
+        """
+        if known := self._by_identity.get(id(metadata)):
+            return known[1]
+        stats = {s.name: s for s in metadata.stats}
+        row = InstructionRow(metadata.name, kernel=metadata.name, op_name=_string(stats.get("tf_op")))
+        row.stats = [s for s in metadata.stats if s.name != "tf_op"]
+        job = {s.name: s for s in plane.stats}
+        rank, world = _integer(job.get(RANK)), _integer(job.get(WORLD_SIZE))
+        row.stated = stated_collective(metadata.name, {s.name: s.value for s in metadata.stats}, rank)
+        if row.stated and rank is not None and world is not None and rank < world <= MAX_MEMBERS:
+            row.assignments = (tuple(range(world)),)  # process groups name ranks, which are the devices' global ids
+        computes = kernel_class(metadata.name)
+        row.category = _category_of_kernel(row) or computes
+        row.kernel_part = _PARTS.get(computes or "")
+        pairs = row.stated.pairs if row.stated else None
+        return self._keep(metadata, ("kernel", metadata.name, metadata.stats, pairs), row)
 
     def _add_event_metadata(self, metadata: EventMetadata, modules: HloModules) -> int:
         row = self._named_row(metadata, modules)
@@ -342,6 +368,8 @@ def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule |
 def _category_of_kernel(row: InstructionRow) -> str | None:
     if row.kernel and is_memcpy(row.kernel):
         return "memcpy"
+    if row.kernel and is_memset(row.kernel):
+        return "memset"
     return row.collective.kind if row.collective else None
 
 

@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.profiler_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """Version of the tables; raise it whenever a table changes. The error about another version names the command that
 ingests again."""
 
@@ -135,8 +135,8 @@ RUNS = _table(
     origin!               VARCHAR  Where the times come from: recorded (a profiler measured them), predicted (computed
         from the compiled programs; nothing ran), or compiled (a program alone, which has none).
     backend!              VARCHAR  Kind of the devices: tpu, gpu, cpu (virtual devices), or unknown.
-    format!               VARCHAR  Format of the capture: xplane or chrome; of a compiled program, hlo_proto or
-        hlo_text.
+    format!               VARCHAR  Format of the capture: xplane, kineto or chrome; of a compiled program, hlo_proto
+        or hlo_text.
     host_count!           INTEGER  Hosts that have events in the capture. [hosts]
     device_count!         INTEGER  Devices that have events in the capture. [devices]
     profile_start_ns      BIGINT   Start of the profile, Unix time; all times of the run count from here. [ns]
@@ -324,8 +324,8 @@ INSTRUCTIONS = _table(
         replace flops. [FLOP]
     given_bytes_accessed  BIGINT   Memory traffic of one execution that `tw ingest --costs` gave. [bytes]
     op_name               VARCHAR  The framework's name path of the operation.
-    layer                 INTEGER  Transformer layer, known from layer_source; NULL if it is run for different layers,
-        as in a loop over layers and in a pipeline, or if not known. models.op_layers gives the layer of each op.
+    layer                 INTEGER  Transformer layer; layer_source says how it is known. NULL if unknown, or if the
+        instruction runs for several layers, as in a loop over layers. models.op_layers gives the layer of each op.
     loop_layer            INTEGER  Of an instruction in a loop over layers: its layer in the first iteration. In a
         pipeline it counts from the first layer of the stage. A kernel that runs for several layers has it too.
     layers_per_iteration  INTEGER  Of an instruction in a loop over layers: how many layers further it is in each
@@ -338,7 +338,7 @@ INSTRUCTIONS = _table(
     layer_source          VARCHAR  How layer, loop_layer or stage_layer is known: marked (in op_name), loop (a loop runs
         the layers), or inferred (from what repeats in the program).
     part_source           VARCHAR  How part is known: marked (in op_name), or inferred (from its neighbours in an
-        inferred layer or in the body of a loop).
+        inferred layer or in the body of a loop, or from the name of a GPU's kernel).
     layer_confidence      DOUBLE   How sure the inferred layer is, from 0.8 to 1; below 0.8 no layer is given. NULL if
         none is inferred.
     source                VARCHAR  Source line, as file:line.
@@ -387,10 +387,9 @@ OPS = _table(
     phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
         step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
-    flops               BIGINT   Floating-point operations of the op, if its event states them; NULL where at most its
-        instruction does. [FLOP]
-    model_flops         BIGINT   The same of model_flops. [FLOP]
-    bytes_accessed      BIGINT   The same of bytes_accessed. [bytes]
+    flops               BIGINT   Floating-point operations that the op's event states; NULL if it states none. [FLOP]
+    model_flops         BIGINT   Those without work that the compiler added, if the event states them. [FLOP]
+    bytes_accessed      BIGINT   Memory traffic that the op's event states; NULL if it states none. [bytes]
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
     basis               VARCHAR  Of a predicted op: what its duration follows from, such as compiler_cycles, links,
@@ -415,10 +414,12 @@ COLLECTIVES = _table(
     device_id!        INTEGER  The device.
     instruction_id!   INTEGER  The HLO instruction.
     instance          BIGINT   Number of the execution; all its ranks share it.
-    kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...
+    kind!             VARCHAR  HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ...; on
+        GPUs also reduce, gather and scatter of NCCL, and unknown if nothing tells what a kernel of several kinds does.
     axis!             VARCHAR  Mesh axes that the groups span, such as tp or dp+tp; 'dcn' between slices, 'unknown' if
         no mesh fits.
-    axis_source       VARCHAR  How the axis is known: mesh, or inferred (see main.mesh_axes); NULL if it is unknown.
+    axis_source       VARCHAR  How the axis is known: mesh, described (by its process group, on GPUs), or inferred (see
+        main.mesh_axes); NULL if it is unknown.
     link              VARCHAR  Class of the slowest links that carry it: die (all members share a chip), ici, nvlink,
         fabric, or dcn between slices. NULL where not known, as between hosts of GPUs.
     channel_id        BIGINT   HLO channel.
@@ -522,17 +523,16 @@ PHASES = _table(
     index      INTEGER  Number of a step; other intervals are counted from 0.
     start_ps!  BIGINT   Start since the run's profile start. [ps]
     end_ps!    BIGINT   End, exclusive. [ps]
-    source!    VARCHAR  Where it comes from. Executions: module run, op line (inferred). Steps: step line, marker,
-        module name, server call, program (begins a step), told program (named by the user), manifest; or that of
-        another device.
+    source!    VARCHAR  Where it comes from. Executions: module run, launches (of a GPU's kernels), op line (inferred).
+        Steps: step line, launches (what the host launched under a mark), marker, module name, server call, program
+        (begins a step), told program (named by the user), manifest; or that of another device.
     """,
 )
 
 STEP_BATCHES = _table(
     "step_batches",
     "One row per batch that a server scheduled, as vLLM on TPU writes them beside its captures. The k-th batch "
-    "belongs to the k-th step. The server also writes of the batch before which it stops the profiler; that one "
-    "has no step.",
+    "belongs to the k-th step. The server stops the profiler before its last batch, which therefore has no step.",
     """
     rank*             INTEGER  Rank of the server, from the name of its files or folder.
     position*         INTEGER  Position of the batch among those of the rank, from 0.
@@ -656,6 +656,7 @@ PREDICTIONS = _table(
     kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
         microseconds; NULL without any.
     host_ps!           BIGINT   Time that the host was said to add to each step. [ps]
+    chip_price_usd_per_h DOUBLE  What-if: price of a chip for an hour in place of the list price; NULL for that. [USD/h]
     calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with
         tracewarehouse.
     argument_bytes     BIGINT   Memory of a device for weights, caches and inputs, of the whole model. [bytes]

@@ -21,6 +21,8 @@ from tracewarehouse.ingest.layers.shared_kernels import repeated_layers
 
 _MOSTLY = 0.5
 """Share of a program's op time from which on marks cover it, and nothing is inferred."""
+_LEAST_REPEATED = 0.25
+"""Least share of an execution's time in what repeats, for it to be the layers of the model."""
 _AGREED = 0.9
 """Share of the marked instructions in inferred layers whose marks must agree with these."""
 _FEW_LAYERS = 2
@@ -194,7 +196,7 @@ def _repeated(
         return None
     longest, iteration = max(placed, key=lambda item: len(item[1]))
     pieces = repeated_layers(longest.instruction_id, rows)
-    if pieces is None:
+    if pieces is None or longest.self_ps[iteration >= 0].sum() < _LEAST_REPEATED * longest.self_ps.sum():
         return None
     stated = np.array([marks.get(i, -1) for i in longest.instruction_id.tolist()])
     both = (stated >= 0) & (iteration >= 0)

@@ -26,6 +26,8 @@ from tracewarehouse.ingest.errors import CaptureError
 CHUNK = 1 << 20
 MAX_GZIP_RATIO = 200
 """Highest ratio of uncompressed to compressed bytes that is taken for a capture; real ones stay far below."""
+HEAD = 1 << 17
+"""Bytes by which the format of a file is told."""
 IN_MEMORY = 8 << 20
 """Files up to this size are read once and kept."""
 
@@ -77,7 +79,7 @@ class CaptureFile:
     @property
     def head(self) -> bytes:
         """The first uncompressed bytes, which tell the format."""
-        return os.pread(self._plain, 64, 0)
+        return os.pread(self._plain, HEAD, 0)
 
     def read(self, low: int, high: int) -> bytes:
         """The uncompressed bytes [low:high].

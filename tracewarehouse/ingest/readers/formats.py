@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import shlex
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -91,6 +92,14 @@ def _begins_as_json(head: bytes) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
+def _begins_as_kineto(head: bytes) -> bool:
+    return _begins_as_json(head) and _KINETO.search(head) is not None and b'"added_arguments"' not in head
+
+
+def _begins_as_sqlite(head: bytes) -> bool:
+    return head.startswith(b"SQLite format 3\0")
+
+
 def _begins_as_hlo_text(head: bytes) -> bool:
     return head.startswith(b"HloModule ")
 
@@ -103,10 +112,12 @@ def _begins_as_hlo_proto(head: bytes) -> bool:
 
 _READERS = "tracewarehouse.ingest.readers"
 XPLANE = Format("xplane", XPLANE_SUFFIX, f"{_READERS}.xplane.reader", None, has_window=True, is_divisible=True)
+KINETO = Format("kineto", ".pt.trace.json", f"{_READERS}.kineto.reader", _begins_as_kineto)
+NSYS = Format("nsys", ".sqlite", f"{_READERS}.nsys.reader", _begins_as_sqlite, has_window=True)
 CHROME = Format("chrome", CHROME_SUFFIX, f"{_READERS}.chrome.reader", _begins_as_json, is_export=True)
 HLO_PROTO = Format("hlo_proto", ".hlo.pb", f"{_READERS}.hlo_program", _begins_as_hlo_proto, is_program=True)
 HLO_TEXT = Format("hlo_text", ".hlo.txt", f"{_READERS}.hlo_program", _begins_as_hlo_text, is_program=True)
-FORMATS = (XPLANE, CHROME, HLO_PROTO, HLO_TEXT)
+FORMATS = (XPLANE, KINETO, NSYS, CHROME, HLO_PROTO, HLO_TEXT)
 """All formats."""
 
 _SEARCHED = tuple(f for f in FORMATS if not f.is_program)
@@ -116,10 +127,18 @@ LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in _SEARCHED)
 """The names of captures for which folders are searched, for a sentence."""
 
 
+_KINETO = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|cupti_version)"\s*:'
+    rb'|"cat"\s*:\s*"(?:cpu_op|kernel|gpu_memcpy|gpu_memset|cuda_runtime|cuda_driver|python_function|user_annotation'
+    rb'|Operator|Kernel|Runtime)"'
+)
+"""Members that Kineto writes, and categories of its events in traces that lack them."""
+_REPORT = "a report of Nsight Systems"
+_EXPORT = "nsys export --type=sqlite --include-blobs=true"
+"""The command that makes a file to read of such a report; without blobs, what NCCL says of its messages is left out."""
 _FOREIGN = {
-    ".sqlite": "an SQLite database, as Nsight Systems exports",
-    ".nsys-rep": "a report of Nsight Systems",
-    ".qdrep": "a report of Nsight Systems",
+    ".nsys-rep": _REPORT,
+    ".qdrep": _REPORT,
     ".ncu-rep": "a report of Nsight Compute",
     ".pftrace": "a protobuf trace of Perfetto",
     ".perfetto-trace": "a protobuf trace of Perfetto",
@@ -167,7 +186,10 @@ def file_format(file: CaptureFile) -> Format:
     head = file.head
     if marked := next((f for f in FORMATS if f.begins and f.begins(head)), None):
         return marked
-    foreign = _FOREIGN[".sqlite"] if head.startswith(b"SQLite format 3\0") else foreign_kind(file.path.name)
+    foreign = foreign_kind(file.path.name)
+    if foreign == _REPORT:
+        command = f"{_EXPORT} {shlex.quote(file.path.name)}"
+        raise CaptureError(f"{file.path}: {foreign}; run `{command}` and give the .sqlite file that it writes")
     if foreign:
         raise CaptureError(f"{file.path}: {foreign}, which is not read; give {LOOKED_FOR}, or HLO")
     if file.path.name.endswith(HLO_TEXT.endings):

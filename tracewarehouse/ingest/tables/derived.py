@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.collectives.axis_inference import InferredAxis
 from tracewarehouse.ingest.collectives.table import CollectiveWriter
+from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import DAY_NS, link_between
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, RunSurvey
@@ -64,6 +65,7 @@ def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[Li
             lambda group: link_between([by_id.get(d) if d is not None else None for d in group]),
             survey.clocks,
             launch_offsets(survey.timelines, survey.clocks),
+            doubted=survey.doubted_clocks,
             is_timed=not survey.is_program,
         )
         collectives.write(writers["collectives"], groups)
@@ -192,16 +194,19 @@ def _partial_layers(
     """Yield a flag if much of the op time may be in unknown layers, in programs whose layers are not inferred."""
     time = _summed(time_ps, len(rows))
     time[[i for i, row in enumerate(rows) if row.op_class == "container"]] = 0
-    lacking: dict[str, float] = {}
+    lacking: dict[str, Int64] = {}
     for program in programs:
         if program.has_layers and not program.is_inferred:
             ids = np.array([i for i in program.instructions if not _is_placed(rows[i])], np.int64)
             names = f"names tell the layers of {program.marked_share:.0%} of its time"
             reason = names if program.is_marked else program.refusal
-            lacking[f"{shown(program.program[0])}: {reason}"] = float(time[ids].sum())
-    if sum(lacking.values()) > _MOST_UNPLACED * time.sum():
-        reasons = "; ".join(sorted((r for r, ps in lacking.items() if ps), key=lambda r: -lacking[r])[:3])
-        yield Flag("partial_layers", f"{sum(lacking.values()) / time.sum():.0%} of the op time ({reasons})")
+            lacking[f"{shown(program.program[0])}: {reason}"] = ids
+    # programs may share instructions
+    share = float(time[np.unique(np.concatenate([*lacking.values(), np.zeros(0, np.int64)]))].sum())
+    if share > _MOST_UNPLACED * time.sum():
+        of = {reason: float(time[ids].sum()) for reason, ids in lacking.items()}
+        reasons = "; ".join(sorted((r for r, ps in of.items() if ps), key=lambda r: -of[r])[:3])
+        yield Flag("partial_layers", f"{share / time.sum():.0%} of the op time ({reasons})")
 
 
 def _is_placed(row: InstructionRow) -> bool:

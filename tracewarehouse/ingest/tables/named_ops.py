@@ -26,7 +26,7 @@ from tracewarehouse.ingest.devices.cpu_threads import CpuExecutions, CpuLine
 from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run, Timeline
-from tracewarehouse.ingest.hlo.instructions import Instructions
+from tracewarehouse.ingest.hlo.instructions import UNNAMED, Instructions
 from tracewarehouse.ingest.hlo.modules import HloModules
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
@@ -72,7 +72,7 @@ class NamedOpWriter:
             instruction, _ = self._name_instructions(host.modules, lines.plane, batch)
             classes = self._tables.ops.op_classes()[instruction]
             start = batch.start_ps + lines.clock_offset_ps
-            executed.append((timeline.executions_at(start), start, instruction))
+            executed.append((timeline.launched(batch, start)[0], start, instruction))
             at = classes == _COMPUTE
             start = start[at]
             compute.append((start, start + batch.duration_ps[at]))
@@ -211,9 +211,10 @@ class NamedOpWriter:
         _, first, inverse = np.unique(packed(columns), return_index=True, return_inverse=True)
         ids = []
         for m, o, h, p, has in zip(*(c[first].tolist() for c in columns), strict=True):
-            event, hlo_text = _named(plane.event_metadata[m]) if m >= 0 else ("(unnamed)", None)
+            metadata = plane.event_metadata[m] if m >= 0 else UNNAMED
+            event, hlo_text = _named(metadata)
             if o < 0:
-                ids.append(self._instructions.add_name(event))
+                ids.append(self._instructions.add_kernel(metadata, plane))
             else:
                 name = modules[h] if h >= 0 else None
                 number = p % (1 << 64) if has else None

@@ -10,10 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps
+from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps, sequences
 from tracewarehouse.ingest.columns.batches import chunks, codes, integers
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, OWN_STATS, PREDICTED_STATS, line_kind
+from tracewarehouse.ingest.columns.profiler_names import (
+    ASYNC_LINE,
+    LAUNCH_EXECUTION,
+    LAUNCH_STEP,
+    OWN_STATS,
+    PREDICTED_STATS,
+    line_kind,
+)
 from tracewarehouse.ingest.columns.records import PHASES, EventBatch, Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
@@ -73,6 +80,7 @@ class OpWriter:
         self._has_collective: Flags = np.zeros(0, bool)
         self._lacks_program: Flags = np.zeros(0, bool)
         self._is_custom_call: Flags = np.zeros(0, bool)
+        self._is_memset: Flags = np.zeros(0, bool)
         self._loop_facts = loop_facts(())
         self._executions = executions
         self._copies = CopyWriter(writers["copies"])
@@ -106,7 +114,6 @@ class OpWriter:
         self._order = LeafOrder()
         if line.is_op_line and line.device_id is not None and line.device_id not in self.sampled:
             self.sampled[line.device_id] = SampledExecutions(line.device_id, timeline.runs)
-        is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = self._homeless(row_instruction) if line.is_op_line else []
         self._has_windows = line.is_op_line and self._begins_collectives(row_instruction)
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
@@ -114,8 +121,6 @@ class OpWriter:
             execution = self.write_chunk(line, first, batch, instruction, list(batch.stats), timeline, leaf_times)
             if homeless:
                 self._assign_programs(homeless, instruction, execution, timeline)
-            if is_counters:
-                self._write_counters(line, first, batch, instruction)
         self._has_windows = False
 
     def write_chunk(
@@ -131,14 +136,15 @@ class OpWriter:
     ) -> Int32:
         """Write the events of a line from number `first` on, with those stats; return the execution of each."""
         start = batch.start_ps + line.clock_offset_ps
-        execution = timeline.executions_at(start)
-        step, phase = timeline.steps_at(start)
+        execution, step, phase = timeline.launched(batch, start)
         end = first + len(batch)
         rows = np.arange(first, end)
         columns = OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats)
         columns.leaf_times = leaf_times[first:end] if leaf_times else None
         columns.loops = loops[first:end] if loops else None
         self.write(line, columns)
+        if line_kind(line.plane, line.line) == "counters":
+            self._write_counters(line, first, batch, instruction)
         return execution
 
     def write(self, line: DeviceLine, events: OpColumns) -> None:
@@ -207,7 +213,7 @@ class OpWriter:
             iteration = np.empty(n, np.int32)
             iteration[order] = loops.iteration
             self._keep_collectives(line, line.device_id, events, event_id, end, iteration, collectives)
-        copies = np.flatnonzero(op_class[instruction] == _COPY) if leaf_times else ()
+        copies = np.flatnonzero((op_class[instruction] == _COPY) & ~self._is_memset[instruction]) if leaf_times else ()
         if leaf_times and len(copies):
             ops = CopyOps(
                 event_id[order][copies],
@@ -258,7 +264,8 @@ class OpWriter:
     ) -> None:
         instruction, start = events.instruction_id[at], events.start_ps[at]
         if line.is_op_line:
-            where = events.execution[at], events.phase[at], events.step[at], iteration[at]
+            sequence = sequences(events.stats, len(end))[at]
+            where = events.execution[at], events.phase[at], events.step[at], iteration[at], sequence
             self._executions.add_ops(
                 device_id, line.host, CollectiveOps(event_id[at], instruction, start, end[at], *where)
             )
@@ -278,6 +285,7 @@ class OpWriter:
             self._has_collective = np.array([f.has_collective for f in self._facts], bool)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
             self._is_custom_call = np.array([f.is_custom_call for f in self._facts], bool)
+            self._is_memset = np.array([f.is_memset for f in self._facts], bool)
             self._loop_facts = loop_facts(self._facts)
         return self._op_class
 
@@ -376,7 +384,7 @@ def _truth(values: Nullable) -> list[bool | None]:
 
 def _leftover(column: StatColumn) -> StatColumn:
     """The values of a stat that no column holds: all, or, if the stat has a column, those that do not fit it."""
-    if column.name not in OWN_STATS and column.name not in PREDICTED_STATS:
+    if column.name not in (*OWN_STATS, LAUNCH_STEP, LAUNCH_EXECUTION, *PREDICTED_STATS):
         return column
     if PREDICTED_STATS.get(column.name) == "basis":
         return unheld(column, (column.kinds == StatKind.STRING) | (column.kinds == StatKind.REF))

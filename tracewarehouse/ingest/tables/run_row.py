@@ -52,17 +52,18 @@ def run_facts(
 ) -> RunFacts:
     """Collect what manifest, card, survey and tables state about a run; `notes` are about files that were left out."""
     empty = (Flag("empty_file", f"{p.name} is empty; its .trace.json was read instead") for p in capture.empty_files)
-    flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written))
+    flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written, card))
     return RunFacts(_run_row(name, capture, card, source_digest, survey, written, flags), flags)
 
 
-def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
+def quality_flags(survey: RunSurvey, written: Written, card: WorkloadCard | None = None) -> list[Flag]:
     """All flags of a run, except those about files that were left out."""
     flags = [*survey.flags, *written.flags]
     for s, event_count in zip(survey.hosts, written.host_events, strict=True):
         host, trace = s.host, s.host.trace
         flags += messages(trace.errors, trace.warnings, host.name)
         flags += dropped(trace.planes, host.name)
+        flags += [Flag(name, sentence, host.name) for name, sentence in trace.findings]
         if format_named(trace.format).is_export:
             flags += event_cap(host.file_name, event_count, host.name)
     manifest, devices = survey.manifest, survey.devices
@@ -77,9 +78,9 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
             manifest = for_program(manifest, {k.phase for k in written.collective_counts})
         broken = broken_promises(manifest, written.collective_counts, {d.device_id: d.pp_index for d in devices})
         flags += [Flag("promise_broken", sentence) for sentence in broken]
-    foreign = sorted({n for s in survey.hosts if (n := s.host.trace.foreign)})
-    flags += [Flag("foreign_profiler", sentence) for sentence in foreign]
-    if not devices and not foreign:
+    if card and "published" in (card.model_extra or {}):  # written by `tw import ccl-bench`
+        flags.append(Flag("no_trace", "the card and the published values of a row of CCL-Bench, without its trace"))
+    elif not devices:
         flags.append(Flag("no_device_events", "the capture has no device events: only the host was profiled"))
     return summarised(flags)
 

@@ -19,9 +19,19 @@ async function fetched(figure) {
   let found;
   try { found = await (await fetch(figure.dataset.address)).json(); }
   catch (error) { found = { error: `The server does not answer: ${error.message}` }; }
+  if (found.absent) {  // one folded line says so, in place of an empty box
+    const absent = document.getElementById("absent"), line = absent.querySelector("ul").appendChild(document.createElement("li"));
+    line.textContent = `No chart ${figure.querySelector("h3").textContent}: ${found.absent}`;
+    const count = absent.querySelectorAll("li").length;
+    absent.querySelector("summary").textContent = count === 1
+      ? "1 chart needs something that is not there" : `${count} charts need something that is not there`;
+    absent.hidden = false;
+    figure.remove();
+    return;
+  }
   if (!found.specification) {
-    state.textContent = found.absent ?? found.error;
-    place.dataset.state = found.absent ? "absent" : "failed";
+    state.textContent = found.error;
+    place.dataset.state = "failed";
     return;
   }
   state.textContent = "";
@@ -54,6 +64,17 @@ if (shared) {
     for (const figure of waiting) if (!figure.querySelector("[data-state]")) { seen.unobserve(figure); fetched(figure); }
   });
   followWindow(() => drawings.forEach((specification, place) => drawChart(place, specification, shared)));
+}
+
+// the steps of listed runs, each when it comes into view
+const near = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) { near.unobserve(entry.target); stepOf(entry.target); }
+}, { rootMargin: "200px" });
+document.querySelectorAll(".step").forEach((place) => near.observe(place));
+
+async function stepOf(place) {
+  const answer = await fetch(place.dataset.address).catch(() => null);
+  if (answer?.ok) place.innerHTML = await answer.text();  // escaped by the server
 }
 
 for (const form of document.forms) form.addEventListener("formdata", (event) => {

@@ -1,6 +1,8 @@
 /*---
 audit: overlapping_phases
-description: Phases, steps or program executions of a device or host that overlap others of their kind.
+description: >
+  Phases, steps or program executions of a device or host that overlap others of their kind. What a host launches on
+  several streams of a GPU may overlap.
 ---*/
 WITH intervals AS (
   SELECT
@@ -10,7 +12,7 @@ WITH intervals AS (
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS previous_end_ps
   FROM main.phases
-  WHERE kind IN ('phase', 'step', 'module')
+  WHERE kind IN ('phase', 'step', 'module') AND source <> 'launches'
 )
 
 SELECT

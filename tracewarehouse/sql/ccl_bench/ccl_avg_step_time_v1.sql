@@ -12,7 +12,9 @@ notes: >
   It reads host events named exactly $core.py:331 step, a line number of one version of vLLM. It takes their mean
   duration, prefill and decode alike, without the gaps between. If there are more than two, it leaves out the first
   and the last of the file. A run without such events gets the whole span of the trace over the iterations of the
-  card, rounded to microseconds.
+  card, rounded to microseconds. In Kineto traces it reads the host's marks of PyTorch, or else of vLLM, or else of
+  SGLang, and takes the mean of the ranks; it knows neither marks such as execute_32_context_0 nor steps in exports of
+  Nsight Systems.
 changed: First version.
 ccl_bench: avg_step_time
 ---*/
@@ -20,6 +22,19 @@ WITH marked AS (
   SELECT run_id, SUM(duration_ps) / (COUNT(*) * 1e12) AS avg_step_time_s, COUNT(*) AS steps
   FROM models.ccl_steps
   WHERE places <= 2 OR (file_place > 1 AND file_place < places)
+  GROUP BY run_id
+),
+
+of_ranks AS (
+  SELECT run_id, CAST(ROUND(SUM(duration_ps) / COUNT(*)) AS BIGINT) AS step_ps, COUNT(*) AS steps
+  FROM models.ccl_marks
+  WHERE run_choice = 1 AND (places <= 2 OR (place > 1 AND place < places))
+  GROUP BY run_id, host
+),
+
+on_gpus AS (
+  SELECT run_id, SUM(step_ps) / (COUNT(*) * 1e12) AS avg_step_time_s, SUM(steps) AS steps
+  FROM of_ranks
   GROUP BY run_id
 ),
 
@@ -32,8 +47,10 @@ events AS (
 ),
 
 spans AS (
-  SELECT run_id, MAX(end_ps) - MIN(start_ps) AS span_ps
-  FROM events
+  SELECT run_id, MAX(e.end_ps) - MIN(e.start_ps) AS span_ps
+  FROM events AS e
+  LEFT JOIN main.runs AS r USING (run_id)
+  WHERE r.format IS NULL OR r.format NOT IN ('kineto', 'nsys')
   GROUP BY run_id
 )
 
@@ -47,3 +64,6 @@ FROM spans AS s
 LEFT JOIN marked AS m USING (run_id)
 LEFT JOIN models.ccl_card AS c USING (run_id)
 WHERE m.run_id IS NOT NULL OR (c.iterations > 0 AND s.span_ps > 0)
+UNION ALL
+SELECT run_id, avg_step_time_s, CAST(steps AS BIGINT) AS steps, TRUE AS has_marks
+FROM on_gpus

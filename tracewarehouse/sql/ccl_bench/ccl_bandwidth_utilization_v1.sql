@@ -13,7 +13,8 @@ notes: >
   It takes the median over events of bytes_accessed / 2^30 x f / duration, where f is 2 (n-1)/n for all-reduce and
   (n-1)/n otherwise. bytes_accessed is memory traffic, about twice the message. n is not the size of a group but the
   number of devices with events of the same all_reduce_unique_id, or for other kinds of the same name. The unit is
-  GiB/s though it is called GB/s. Waiting for late ranks counts as transfer.
+  GiB/s though it is called GB/s. Waiting for late ranks counts as transfer. In Kineto traces it reads the first rank
+  alone; there the bytes are the elements that go in, so that an all-gather of n ranks is n times too slow.
 changed: First version.
 ccl_bench: bandwidth_utilization
 ---*/
@@ -59,12 +60,33 @@ rated AS (
   WHERE c.bytes > 0 AND c.duration_ps > 0
 ),
 
+sized AS (
+  SELECT
+    run_id, kind, event_id, host_index, group_size, bytes, duration_ps,
+    MIN(host_index) OVER (PARTITION BY run_id, kind) AS first_index
+  FROM models.ccl_messages
+  WHERE kind IS NOT NULL AND bytes > 0 AND has_known_type AND group_size IS NOT NULL AND duration_ps > 0
+),
+
+all_rated AS (
+  SELECT run_id, event_id, kind, devices, bytes_per_ps
+  FROM rated
+  UNION ALL
+  SELECT
+    run_id, event_id, kind,
+    group_size AS devices,
+    CASE WHEN kind = 'all-reduce' THEN 2 ELSE 1 END * (group_size - 1) * bytes
+    / (group_size * duration_ps) AS bytes_per_ps
+  FROM sized
+  WHERE host_index = first_index
+),
+
 ranked AS (
   SELECT
     * EXCLUDE (event_id),
     ROW_NUMBER() OVER (PARTITION BY run_id, kind ORDER BY bytes_per_ps, event_id) AS place,
     COUNT(*) OVER (PARTITION BY run_id, kind) AS places
-  FROM rated
+  FROM all_rated
 )
 
 SELECT

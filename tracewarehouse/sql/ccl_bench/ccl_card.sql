@@ -30,7 +30,18 @@ SELECT
       WHEN LOWER(c.kind) IN ('tpu7x', 'tpu v7x') THEN 'tpu_v7x'
       ELSE c.kind
     END
-  ) AS hardware
+  ) AS hardware,
+  -- The same as the card alone says it; NULL if it does not.
+  NULLIF(LOWER(r.card ->> '$.workload.model.phase'), '') AS stated_phase,
+  COALESCE(CAST(NULLIF(r.card ->> '$.workload.hardware.xpu_spec.total_count', '') AS BIGINT), 1) AS gpus, -- Chips, or 1.
+  -- Parameters that each token meets, without the embedding.
+  COALESCE(r.num_params_active, r.num_params) - COALESCE(r.num_params_embedding, 0) AS parameters,
+  -- Layers times width of a head times heads times length of a sequence.
+  r.num_layers * r.head_dim * r.num_heads
+  * COALESCE(CAST(NULLIF(r.card ->> '$.workload.data.seq_len', '') AS BIGINT), 1) AS attention_parameters,
+  -- Tokens of a step as CCL-Bench counts them: sequences times their length.
+  COALESCE(CAST(NULLIF(r.card ->> '$.workload.data.batch_size', '') AS BIGINT), 1)
+  * COALESCE(CAST(NULLIF(r.card ->> '$.workload.data.seq_len', '') AS BIGINT), 1) AS tokens
 FROM main.runs AS r
 LEFT JOIN counted AS n USING (run_id)
 LEFT JOIN models.run_chips AS c USING (run_id)

@@ -12,7 +12,8 @@ description: >
 notes: >
   It sums the profiler's bytes_accessed of events whose category is exactly a collective's, over all devices and the
   whole capture. That is memory traffic, for an all-reduce at least twice the message, and not what goes over links. A
-  kind without an event has 0.
+  kind without an event has 0. In Kineto traces it sums the elements that go in times their size over the first rank
+  alone, and has no value for exports of Nsight Systems.
 changed: First version.
 ccl_bench: collective_vol
 ---*/
@@ -28,6 +29,20 @@ WITH added AS (
     COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'all-to-all'), 0) AS all_to_all_bytes,
     COUNT(bytes_accessed) FILTER (WHERE category = 'all-to-all') AS all_to_alls
   FROM models.ccl_events
+  GROUP BY run_id
+  UNION ALL
+  SELECT
+    run_id,
+    COALESCE(SUM(bytes) FILTER (WHERE kind = 'all-reduce'), 0) AS all_reduce_bytes,
+    COUNT(bytes) FILTER (WHERE kind = 'all-reduce') AS all_reduces,
+    COALESCE(SUM(bytes) FILTER (WHERE kind = 'all-gather'), 0) AS all_gather_bytes,
+    COUNT(bytes) FILTER (WHERE kind = 'all-gather') AS all_gathers,
+    COALESCE(SUM(bytes) FILTER (WHERE kind = 'reduce-scatter'), 0) AS reduce_scatter_bytes,
+    COUNT(bytes) FILTER (WHERE kind = 'reduce-scatter') AS reduce_scatters,
+    COALESCE(SUM(bytes) FILTER (WHERE kind = 'all-to-all'), 0) AS all_to_all_bytes,
+    COUNT(bytes) FILTER (WHERE kind = 'all-to-all') AS all_to_alls
+  FROM models.ccl_messages
+  WHERE host_index = 0
   GROUP BY run_id
 ),
 

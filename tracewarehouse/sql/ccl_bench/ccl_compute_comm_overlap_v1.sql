@@ -15,7 +15,9 @@ notes: >
   another's communication. Programs, loops and host frames count by their names. Only the host's steps count, each for
   itself if they overlap. If there are more than two, the first and the last do not count. Steps are events named
   $core.py:331 step, a line number of one version of vLLM, or else StepMarker events of more than a tenth of the
-  longest.
+  longest. In Kineto traces every kernel without a word of communication computes, the marks on the host are those of
+  PyTorch, vLLM or SGLang, and the value is the mean of the ranks; in exports of Nsight Systems the whole trace counts,
+  and each device for itself.
 changed: First version.
 ccl_bench: compute_comm_overlap
 ---*/
@@ -130,6 +132,103 @@ summed AS (
   FROM swept
   WHERE steps > 0 AND communications > 0
   GROUP BY run_id
+),
+
+kernels AS (
+  SELECT
+    run_id, is_nsys,
+    CASE WHEN is_nsys THEN CAST(device_id AS VARCHAR) ELSE host END AS place,
+    start_ps, end_ps,
+    REGEXP_MATCHES(
+      lower_name,
+      'nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|broadcast|cross[-_]?device|sendrecv'
+      || '|collective'
+    ) AS is_communication
+  FROM models.ccl_kernels
+),
+
+marks AS (
+  SELECT run_id, host AS place, start_ps, start_ps + duration_ps AS end_ps
+  FROM models.ccl_marks
+  WHERE choice = 1 AND (places <= 2 OR (place > 1 AND place < places))
+  UNION ALL
+  SELECT run_id, place, MIN(start_ps) AS start_ps, MAX(end_ps) AS end_ps
+  FROM kernels
+  WHERE is_nsys
+  GROUP BY run_id, place
+),
+
+edges AS (
+  SELECT run_id, place, start_ps AS at_ps, 1 AS marks, 0 AS communications, 0 AS computes
+  FROM marks
+  UNION ALL
+  SELECT run_id, place, end_ps AS at_ps, -1 AS marks, 0 AS communications, 0 AS computes
+  FROM marks
+  UNION ALL
+  SELECT
+    run_id, place,
+    start_ps AS at_ps,
+    0 AS marks,
+    CASE WHEN is_communication THEN 1 ELSE 0 END AS communications,
+    CASE WHEN is_communication THEN 0 ELSE 1 END AS computes
+  FROM kernels
+  UNION ALL
+  SELECT
+    run_id, place,
+    end_ps AS at_ps,
+    0 AS marks,
+    CASE WHEN is_communication THEN -1 ELSE 0 END AS communications,
+    CASE WHEN is_communication THEN 0 ELSE -1 END AS computes
+  FROM kernels
+),
+
+turns AS (
+  SELECT
+    run_id, place, at_ps,
+    SUM(marks) AS marks, SUM(communications) AS communications, SUM(computes) AS computes
+  FROM edges
+  GROUP BY run_id, place, at_ps
+),
+
+passed AS (
+  SELECT
+    run_id, place,
+    LEAD(at_ps) OVER (PARTITION BY run_id, place ORDER BY at_ps) - at_ps AS length_ps,
+    SUM(marks) OVER earlier AS marks,
+    SUM(communications) OVER earlier AS communications,
+    SUM(computes) OVER earlier AS computes
+  FROM turns
+  WINDOW earlier AS (PARTITION BY run_id, place ORDER BY at_ps ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+
+of_places AS (
+  SELECT
+    run_id, place,
+    SUM(length_ps * marks) AS communication_ps,
+    COALESCE(SUM(length_ps * marks) FILTER (WHERE computes > 0), 0) AS overlap_ps
+  FROM passed
+  WHERE marks > 0 AND communications > 0
+  GROUP BY run_id, place
+  HAVING SUM(length_ps * marks) > 0
+),
+
+marked AS (
+  SELECT run_id, COUNT(*) AS steps
+  FROM marks
+  GROUP BY run_id
+),
+
+of_runs AS (
+  SELECT
+    run_id,
+    CASE
+      WHEN r.format = 'nsys' THEN SUM(p.overlap_ps) * 100 / SUM(p.communication_ps)
+      ELSE SUM(CAST(FLOOR(p.overlap_ps / p.communication_ps * 1e15 + 5e-1) AS BIGINT)) / (1e13 * COUNT(*))
+    END AS overlap_percent,
+    SUM(p.communication_ps) AS communication_ps
+  FROM of_places AS p
+  INNER JOIN main.runs AS r USING (run_id)
+  GROUP BY run_id, r.format
 )
 
 SELECT
@@ -140,3 +239,7 @@ SELECT
 FROM summed AS u
 INNER JOIN stepped AS n USING (run_id)
 WHERE u.communication_ps > 0
+UNION ALL
+SELECT run_id, g.overlap_percent, g.communication_ps / 1e9 AS communication_ms, k.steps
+FROM of_runs AS g
+INNER JOIN marked AS k USING (run_id)

@@ -12,7 +12,8 @@ description: >
 notes: >
   It takes the largest share of a category in the duration of all events that have one. A while loop counts beside the
   ops in its body, so its share is too large and theirs are too small. Microseconds of events that state no duration
-  on the device's clock are added to nanoseconds of the others.
+  on the device's clock are added to nanoseconds of the others. In Kineto traces and exports of Nsight Systems it takes
+  the largest share of a kernel, by its name.
 changed: First version.
 ccl_bench: dominant_kernel_concentration
 ---*/
@@ -24,6 +25,12 @@ WITH categories AS (
   FROM models.ccl_events
   WHERE counts AND category <> '' AND mixed_duration > 0
   GROUP BY run_id, category
+),
+
+kernels AS (
+  SELECT run_id, name, SUM(duration_ps) AS kernel_ps
+  FROM models.ccl_kernels
+  GROUP BY run_id, name
 )
 
 SELECT
@@ -32,3 +39,8 @@ SELECT
   SUM(category_ps) / 1e9 AS total_ms -- Duration of all events with a category.
 FROM categories
 GROUP BY run_id
+UNION ALL
+SELECT run_id, MAX(kernel_ps) * 100 / SUM(kernel_ps) AS share_percent, SUM(kernel_ps) / 1e9 AS total_ms
+FROM kernels
+GROUP BY run_id
+HAVING SUM(kernel_ps) > 0

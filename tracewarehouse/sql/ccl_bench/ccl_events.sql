@@ -5,7 +5,7 @@ description: >
 notes: >
   They come from every line, on devices and on the host, so programs, steps and containers count in addition to the
   ops in them. Asynchronous ops and counter samples are other kinds of events there. Their order in the file is that
-  of event_id.
+  of event_id. Kineto traces and exports of Nsight Systems are not read here: see ccl_kernels.
 ---*/
 WITH instruction_stats AS (
   SELECT
@@ -15,6 +15,12 @@ WITH instruction_stats AS (
   FROM main.instruction_stats
   WHERE name IN ('display_name', 'event_name', 'raw_bytes_accessed')
   GROUP BY run_id, instruction_id
+),
+
+read_elsewhere AS (
+  SELECT run_id, format
+  FROM main.runs
+  WHERE format IN ('kineto', 'nsys')
 ),
 
 exported AS (
@@ -30,24 +36,29 @@ exported AS (
   FROM main.ops AS o
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   LEFT JOIN instruction_stats AS s USING (run_id, instruction_id)
+  LEFT JOIN read_elsewhere AS x USING (run_id)
   WHERE
-    o.line <> 'Async XLA Ops'
+    x.format IS NULL
+    AND o.line <> 'Async XLA Ops'
     AND (o.duration_ps <> 0 OR (o.line <> '_counters_' AND o.line NOT LIKE 'counters_%'))
   UNION ALL
   SELECT
-    run_id, event_id, host, plane,
+    run_id, e.event_id, e.host, e.plane,
     NULL AS device_id,
     FALSE AS has_facts,
-    name,
+    e.name,
     NULL AS category,
-    start_ps, duration_ps,
+    e.start_ps, e.duration_ps,
     NULL AS device_offset_ps,
     NULL AS device_duration_ps,
     NULL AS copied_bytes,
     NULL AS bytes_accessed,
     NULL AS model_flops
-  FROM main.host_events
-  WHERE duration_ps <> 0 OR (thread <> '_counters_' AND thread NOT LIKE 'counters_%')
+  FROM main.host_events AS e
+  LEFT JOIN read_elsewhere AS x USING (run_id)
+  WHERE
+    x.format IS NULL
+    AND (e.duration_ps <> 0 OR (e.thread <> '_counters_' AND e.thread NOT LIKE 'counters_%'))
 ),
 
 processes AS (

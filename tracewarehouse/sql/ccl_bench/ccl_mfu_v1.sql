@@ -11,7 +11,9 @@ description: >
 notes: >
   It divides the operations of all events that state some by the union of these events' intervals over all devices,
   and by 918e12 for every chip of the run. Idle time does not count. A while loop counts with its body, and
-  all-reduces count. The only TPU that it knows is the v6e. The result is rounded to four decimals.
+  all-reduces count. The only TPU that it knows is the v6e. The result is rounded to four decimals. For Kineto traces
+  it computes the operations of the prompt's tokens from the card, three times as many in training, and divides them by
+  the mean duration of PyTorch's marks on the host; it knows the peaks of A100 and H100.
 changed: First version.
 ccl_bench: mfu
 ---*/
@@ -33,6 +35,19 @@ summed AS (
     SUM(GREATEST(end_ps - GREATEST(start_ps, COALESCE(covered_until_ps, start_ps)), 0)) AS active_ps
   FROM timed
   GROUP BY run_id
+),
+
+of_ranks AS (
+  SELECT run_id, CAST(ROUND(SUM(duration_ps) / COUNT(*)) AS BIGINT) AS step_ps
+  FROM models.ccl_marks
+  WHERE kind = 'profiler step' AND (places <= 2 OR (place > 1 AND place < places))
+  GROUP BY run_id, host
+),
+
+on_gpus AS (
+  SELECT run_id, SUM(step_ps) / (COUNT(*) * 1e12) AS step_s
+  FROM of_ranks
+  GROUP BY run_id
 )
 
 SELECT
@@ -42,3 +57,15 @@ SELECT
 FROM summed AS s
 INNER JOIN models.ccl_card AS c USING (run_id)
 WHERE s.active_ps > 0 AND c.chips > 0 AND c.hardware = 'tpu_v6e'
+UNION ALL
+SELECT
+  run_id,
+  ROUND(
+    CASE WHEN c.stated_phase = 'inference' THEN 1 ELSE 3 END
+    * (2 * CAST(c.parameters AS DOUBLE) + 4 * CAST(c.attention_parameters AS DOUBLE)) * c.tokens
+    / (g.step_s * CASE c.hardware WHEN 'nvidia_a100' THEN 312e12 ELSE 989e12 END * c.gpus) * 1e2,
+    4
+  ) AS mfu_percent
+FROM on_gpus AS g
+INNER JOIN models.ccl_card AS c USING (run_id)
+WHERE g.step_s > 0 AND c.hardware IN ('nvidia_a100', 'nvidia_h100') AND c.attention_parameters IS NOT NULL

@@ -1,7 +1,7 @@
 /*---
 model: instruction_classes
 description: >
-  What the device does in each instruction, as the parts of a step and the colours of charts tell it: a kind of collective, a
+  What the device does in each instruction, as the parts of a step and the colours of charts tell it: communication, a
   copy, an attention kernel, a matrix product, or other computing.
 notes: >
   An attention kernel is known by its name, on TPUs and GPUs. Attention that a framework composes of products counts as these,
@@ -10,7 +10,7 @@ notes: >
 ---*/
 WITH named AS (
   SELECT
-    run_id, instruction_id, op_class, collective, opcode, operand_dtype,
+    run_id, instruction_id, op_class, opcode, operand_dtype,
     opcode IS NULL OR opcode IN ('custom-call', 'fusion') AS is_kernel,
     LOWER(name) AS name,
     COALESCE(LOWER(category), '') AS category,
@@ -21,20 +21,15 @@ WITH named AS (
 SELECT
   run_id, -- The run.
   instruction_id, -- The HLO instruction.
-  -- The kind of collective, other collective, copy, attention, matrix (a product or a fusion around one), fusion, or
-  -- other.
+  -- communication, copy, attention, matrix (a product or a fusion around one), or other compute.
   CASE
-    WHEN
-      op_class = 'communication'
-      AND collective IN ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
-      THEN collective
-    WHEN op_class = 'communication' THEN 'other collective'
-    WHEN op_class = 'copy' THEN 'copy'
+    WHEN op_class IN ('communication', 'copy') THEN op_class
     WHEN
       is_kernel
       AND (
         REGEXP_MATCHES(name, '(flash|paged|splash|ring)_?(attention|attn|mha|mqa|fwd|mla)|fmha|attn_fwd')
         OR REGEXP_MATCHES(name, '(^|[ /_])(rpa|mha|mla)([-_. ]|$)')
+        OR category = 'attention'
       )
       THEN 'attention'
     WHEN
@@ -45,11 +40,10 @@ SELECT
     WHEN
       operand_dtype IS NOT NULL
       OR opcode IN ('dot', 'convolution', 'ragged-dot')
-      OR (is_kernel AND REGEXP_MATCHES(name, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_'))
+      OR (is_kernel AND REGEXP_MATCHES(name, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_|bmm_mx'))
       OR (is_kernel AND REGEXP_MATCHES(category, 'convolution|dot|gemm|matmul'))
       OR (category = 'custom fusion' AND REGEXP_MATCHES(scope, '/dot_general$'))
       THEN 'matrix'
-    WHEN opcode = 'fusion' THEN 'fusion'
-    ELSE 'other'
+    ELSE 'other compute'
   END AS class
 FROM named

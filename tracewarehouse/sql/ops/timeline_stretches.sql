@@ -7,8 +7,8 @@ parameters:
   stretch_ps: Length of the stretches into which the window is divided.
 reads_runs: [run]
 description: >
-  The class of ops that takes most of each stretch of time on a device; a row for stretches in a row of one class. An op
-  counts for the stretch in which it starts.
+  The class of ops that takes most of each stretch of time in a lane of macros.timeline_bars. Neighbouring stretches of
+  one class share a row. An op counts for the stretch in which it starts.
 ---*/
 WITH placed AS (
   SELECT run_id, instruction_id, device_id, (start_ps - begin_ps) // stretch_ps AS stretch, duration_ps
@@ -17,7 +17,11 @@ WITH placed AS (
 ),
 
 timed AS (
-  SELECT p.device_id, p.stretch, c.class, SUM(p.duration_ps) AS time_ps
+  SELECT
+    p.device_id,
+    CASE c.class WHEN 'communication' THEN c.class ELSE 'core' END AS lane,
+    p.stretch, c.class,
+    SUM(p.duration_ps) AS time_ps
   FROM placed AS p
   INNER JOIN models.instruction_classes AS c USING (run_id, instruction_id)
   GROUP BY ALL
@@ -26,7 +30,7 @@ timed AS (
 largest AS (
   SELECT *
   FROM timed
-  QUALIFY ROW_NUMBER() OVER (PARTITION BY device_id, stretch ORDER BY time_ps DESC, class) = 1
+  QUALIFY ROW_NUMBER() OVER (PARTITION BY device_id, lane, stretch ORDER BY time_ps DESC, class) = 1
 ),
 
 numbered AS (
@@ -36,10 +40,11 @@ numbered AS (
 
 SELECT
   device_id, -- The device.
+  lane, -- core or communication.
   MIN(stretch) * stretch_ps / 1e9 AS start_ms, -- Start of the first stretch, since the start of the window.
   (MAX(stretch) + 1) * stretch_ps / 1e9 AS end_ms, -- End of the last stretch.
   class, -- The class, as in models.instruction_classes.
   COUNT(*) AS stretches, -- Number of stretches.
   SUM(time_ps) / 1e6 AS duration_us -- Time of the ops of the class.
 FROM numbered
-GROUP BY device_id, class, series
+GROUP BY device_id, lane, class, series

@@ -16,10 +16,11 @@ launched AS (
     COALESCE(CAST(s.int_value AS VARCHAR), s.string_value) AS launch
   FROM main.ops AS o
   INNER JOIN main.event_stats AS s USING (run_id, event_id)
-  WHERE o.line = 'XLA Modules' AND o.execution IS NOT NULL AND s.name = 'run_id'
+  WHERE o.line IN ('XLA Modules', 'Launches') AND o.execution IS NOT NULL AND s.name = 'run_id'
 ),
 
--- on TPUs the runtime's DoEnqueueProgram and the execution share a run_id, and the former has its device's ordinal
+-- on TPUs the runtime's DoEnqueueProgram and the execution share a run_id, and the former has its device's ordinal; on
+-- GPUs the call that launches its first kernel
 enqueued AS (
   SELECT
     run_id, h.host,
@@ -29,7 +30,9 @@ enqueued AS (
   FROM main.host_events AS h
   INNER JOIN main.event_stats AS l USING (run_id, event_id)
   INNER JOIN main.event_stats AS n USING (run_id, event_id)
-  WHERE h.name = 'DoEnqueueProgram' AND l.name = 'run_id' AND n.name = 'device_ordinal'
+  WHERE
+    (h.name = 'DoEnqueueProgram' OR h.name LIKE 'cu%' OR h.name LIKE 'hip%')
+    AND l.name = 'run_id' AND n.name = 'device_ordinal'
   GROUP BY run_id, h.host, launch, ordinal
 ),
 

@@ -12,7 +12,8 @@ end, as in the trace of a program that was stopped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -32,7 +33,8 @@ _COMMA = re.compile(rb"\}%b(,)%b\Z" % (_SPACE, _SPACE))
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|["\[\]{},]', re.DOTALL)
 _READ = b"[ ]"
 """Takes the place of the array of events when the rest is parsed."""
-_NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What is raised for a text that is no JSON of the expected types."""
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 Id = int | float | str | None
 """The values that a trace may have as pid, tid or id."""
@@ -55,15 +57,9 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Members(msgspec.Struct, gc=False, rename="camel"):
-    """The members of a trace that are read, as JSON; a million others must not become objects.
-
-    Only Kineto writes the last two, and a tool may have dropped one.
-    """
+    """The members of a trace that are read, as JSON; a million others must not become objects."""
 
     trace_events: msgspec.Raw = NOTHING
-    base_time_nanoseconds: msgspec.Raw = NOTHING
-    schema_version: msgspec.Raw = NOTHING
-    device_properties: msgspec.Raw = NOTHING
 
 
 class _Metadata(msgspec.Struct, gc=False, frozen=True, rename="camel"):
@@ -75,21 +71,28 @@ class _Head(msgspec.Struct, gc=False):
     metadata: _Metadata = _Metadata()
 
 
+E = TypeVar("E")
+M = TypeVar("M")
 _decode = msgspec.json.Decoder(list[Event]).decode
 _added = msgspec.json.Decoder(_Head).decode
 _members = msgspec.json.Decoder(Members).decode
 
 
-class Document:
+class Document(Generic[E]):
     """The events of a trace, and the members before and after them.
 
     Attributes:
         is_ended: the array of events is closed; a program that was stopped leaves it open.
     """
 
-    def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
-        """Find the events; `chunk` is CHUNK unless it is given."""
-        self._file, self._chunk = file, chunk or CHUNK
+    def __init__(
+        self,
+        file: CaptureFile,
+        chunk: int | None = None,
+        decode: Callable[[bytes], list[E]] = _decode,  # type: ignore[assignment]
+    ) -> None:
+        """Find the events; `chunk` is CHUNK unless it is given. `decode` turns an array into events."""
+        self._file, self._chunk, self._decode = file, chunk or CHUNK, decode
         bom = 3 if file.read(0, min(3, file.size)) == b"\xef\xbb\xbf" else 0
         size = _HEAD
         while True:
@@ -109,7 +112,7 @@ class Document:
         self._head = text[: start - 1]
         self.is_ended = False
 
-    def pieces(self) -> Iterator[list[Event]]:
+    def pieces(self) -> Iterator[list[E]]:
         """Yield the events in file order; they can be read only once."""
         size, mark = self._chunk, b","
         while mark == b",":
@@ -137,7 +140,7 @@ class Document:
             yield events
         self.is_ended = mark == b"]"
 
-    def _parsed(self, text: bytes, stop: int) -> tuple[list[Event], bytes]:
+    def _parsed(self, text: bytes, stop: int) -> tuple[list[E], bytes]:
         """Return the events of a text up to the comma or bracket at `stop`, and that mark; at the text's end none."""
         mark = text[stop : stop + 1]
         if stop < 0 or mark not in (b",", b"]", b""):
@@ -146,7 +149,7 @@ class Document:
         if not array.isascii():
             array.decode()  # the parser does not look into values that it skips
         try:
-            events = _decode(array)
+            events = self._decode(array)
         except msgspec.MsgspecError as error:
             raise ValueError(str(error)) from None
         except RecursionError:
@@ -170,11 +173,11 @@ class Document:
     def _metadata(self) -> _Metadata:
         try:
             return _Metadata() if self._is_list else _added(self._head + b"[]}").metadata
-        except _NO_JSON:  # the members that follow the events tell what is wrong
+        except NO_JSON:  # the members that follow the events tell what is wrong
             return _Metadata()
 
-    def members(self) -> Members:
-        """Return the members beside the events, once these have been read."""
+    def members(self, decode: Callable[[bytes], Any] = _members) -> Any:
+        """Return the members beside the events, once these have been read; `decode` makes what has `trace_events`."""
         text = self._file.read(self._low, self._file.size)
         if self._is_list and text.strip(_BLANK):
             raise MalformedError(
@@ -184,8 +187,8 @@ class Document:
         try:
             if not rest.isascii():
                 rest.decode()
-            members = Members() if self._is_list else _members(rest)
-        except _NO_JSON as error:
+            members = decode(b"{}" if self._is_list else rest)
+        except NO_JSON as error:
             found = f"{text[:20]!r} and an error: {error}" if text.strip() else "the end of the file; copy it again"
             raise MalformedError(
                 f"not complete JSON: looked for ',' or '}}' and other members around traceEvents, found {found}"
@@ -198,7 +201,7 @@ class Document:
 def _without_events(text: bytes) -> MalformedError:
     try:
         members = _names(text)
-    except _NO_JSON as error:
+    except NO_JSON as error:
         return MalformedError(f"not JSON: looked for an object with the member traceEvents, found {error}")
     if events := bytes(members.get("traceEvents", b"")):
         return MalformedError(f"no Chrome trace: looked for an array as traceEvents, found {events[:20]!r}")

@@ -40,7 +40,6 @@ from tracewarehouse.ingest.columns.batches import part
 from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.profiler_names import (
     COUNTER_LINE,
-    DEVICE_PREFIX,
     PREDICTION,
     PREDICTION_PLANE,
     PROFILE_START,
@@ -59,10 +58,6 @@ from tracewarehouse.ingest.readers.chrome.values import (
 )
 from tracewarehouse.ingest.readers.files import CaptureFile
 
-KINETO = (
-    "a PyTorch (Kineto) trace: its operators, kernels and copies are read as events of threads; its devices, steps, "
-    "collectives, flows and shapes are not, so that no metric of a device has a value"
-)
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
 MOST_LINES = 1 << 17
@@ -98,10 +93,10 @@ class ChromeTrace(Trace):
         self._written = 0
         self._added = [(np.zeros((3, 0), np.int64), np.zeros(0, np.int64))]
         try:
-            document = Document(file, chunk)
+            document: Document[Event] = Document(file, chunk)
             self._arguments = Arguments(document.added_arguments)
             self._gather(document)
-            members = document.members()
+            document.members()
         except MalformedError as error:
             raise MalformedError(f"{file.path}: {error}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -120,8 +115,7 @@ class ChromeTrace(Trace):
             self.planes.append(Plane(PREDICTION_PLANE, stats=(stat,)))
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
-        self.foreign = KINETO if members.schema_version or members.device_properties or self._has_operators() else None
-        self._add_start(bytes(members.base_time_nanoseconds))
+        self._add_start()
         self.warnings = self._warnings(document)
 
     @property
@@ -141,7 +135,7 @@ class ChromeTrace(Trace):
         a, z = self._places[0].searchsorted([code, code + 1])
         return self._places[1:, a:z].T
 
-    def _gather(self, document: Document) -> None:
+    def _gather(self, document: Document[Event]) -> None:
         """Put the events into a temporary file, by line."""
         try:
             self._events: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
@@ -293,18 +287,13 @@ class ChromeTrace(Trace):
             planes.append(plane)
         return planes
 
-    def _has_operators(self) -> bool:
-        """Return whether the trace has PyTorch's operators and no device of XLA's, as parts of a Kineto trace do."""
-        has_devices = any(DEVICE_PREFIX in plane.name for plane in self.planes)
-        return not has_devices and any(m.name.startswith("aten::") for p in self.planes for m in p.event_metadata)
-
-    def _add_start(self, base: bytes) -> None:
-        """Add the time from which the events count, if the trace states it."""
-        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + (self._origin_us or 0) * 1000
+    def _add_start(self) -> None:
+        """Add the time from which the events count, if it is in 1970 or later."""
+        start = (self._origin_us or 0) * 1000
         if 0 < start < 1 << 63:
             self.planes.append(Plane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
 
-    def _warnings(self, document: Document) -> list[str]:
+    def _warnings(self, document: Document[Event]) -> list[str]:
         warnings = [f"{count} {what}" for what, count in sorted(self._counted.items()) if count]
         if self._left_out:
             phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(self._left_out.items())[:20])

@@ -1,11 +1,11 @@
 /*---
-model: faster_links
+model: speed_factors
 description: >
-  The factors by which links may be faster, for what-ifs, and the share of a time that each saves.
+  The factors by which a what-if makes links, memory or matrix units faster, and the share of a time that each saves.
 ---*/
 SELECT
   run_id,
-  '2' AS factor, -- How many times faster the links are - 2, 4 or infinite.
+  '2' AS factor, -- How many times faster - 2, 4 or infinite.
   2 AS saved_quarters -- 1 - 1 / factor, in quarters.
 FROM main.runs
 UNION ALL

@@ -1,0 +1,220 @@
+"""Small Kineto traces: the forms of old and new versions, of CUDA and ROCm, and files that are no traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kineto_reference import read
+
+from tracewarehouse.ingest.columns.batches import concatenate
+from tracewarehouse.ingest.columns.records import EventBatch, Plane
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.kineto.reader import KinetoTrace
+
+Event = dict[str, Any]
+
+
+def event(cat: str, name: str, tid: int, ts: float, dur: float, pid: int = 9, **args: Any) -> Event:
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def kernel(ts: float, dur: float, correlation: int, name: str = "gemm", stream: int = 7, **args: Any) -> Event:
+    given = {"device": 0, "stream": stream, "correlation": correlation} | args
+    return event("kernel", name, stream, ts, dur, 0, **given)
+
+
+def call(ts: float, correlation: int, name: str = "cudaLaunchKernel", tid: int = 9) -> Event:
+    return event("cuda_runtime", name, tid, ts, 1, correlation=correlation)
+
+
+def write(folder: Path, events: list[Event], **members: Any) -> Path:
+    path = folder / "t.pt.trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1} | members | {"traceEvents": events}))
+    return path
+
+
+def opened(folder: Path, events: list[Event], **members: Any) -> KinetoTrace:
+    return KinetoTrace(CaptureFile(write(folder, events, **members)))
+
+
+def line(trace: KinetoTrace, plane: int, name: str) -> tuple[Plane, EventBatch]:
+    found = trace.planes[plane]
+    [of_name] = [x for x in found.lines if x.name == name]
+    return found, concatenate(list(trace.batches(found, of_name)))
+
+
+def said(trace: KinetoTrace, name: str = "Stream #7") -> list[tuple[str, dict[str, Any]]]:
+    """Name and facts of each event of a stream."""
+    plane, batch = line(trace, 0, name)
+    metadata = [plane.event_metadata[i] for i in batch.metadata.tolist()]
+    return [(m.name, {s.name: s.value for s in m.stats}) for m in metadata]
+
+
+def test_times_are_read_from_their_digits(tmp_path: Path) -> None:
+    """A double cannot hold this time in nanoseconds; the base is the time from which it counts."""
+    text = '{"schemaVersion":1,"baseTimeNanoseconds":1711964646000000000,"traceEvents":[%s]}'
+    one = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":4458676522690.%s,"dur":%s,"args":{"device":0}}'
+    path = tmp_path / "t.json"
+    path.write_text(text % ",".join((one % ("655", "0.001"), one % ("656", "1"), one % ("9", "0"))))
+    trace = KinetoTrace(CaptureFile(path))
+    _, batch = line(trace, 0, "Stream #7")
+    assert batch.start_ps.tolist() == [0, 1000, 245000]
+    assert batch.duration_ps.tolist() == [1000, 1_000_000, 0]
+    [start] = [s.value for s in trace.planes[-1].stats if s.name == "profile_start_time"]
+    assert start == 1711964646000000000 + 4458676522690655
+
+
+def test_microseconds_since_1970_need_no_base(tmp_path: Path) -> None:
+    trace = opened(tmp_path, [kernel(1661203463029566, 7, 1), kernel(1661203463029580, 3, 2)])
+    _, batch = line(trace, 0, "Stream #7")
+    assert batch.start_ps.tolist() == [0, 14_000_000]
+    assert trace.planes[-1].stats[0].value == 1661203463029566000
+
+
+def test_a_kernel_is_of_the_operator_and_the_modules_around_its_launch(tmp_path: Path) -> None:
+    """The kernel runs long after; a second operator without a module is on another thread."""
+    inputs = {"Input Dims": [[4, 8], [8, 8]], "Input type": ["float", "float"]}
+    events = [
+        event("python_function", "nn.Module: LlamaDecoderLayer_3", 9, 10, 50),
+        event("python_function", "model.py(7): forward", 9, 11, 40),
+        event("python_function", "nn.Module: LlamaMLP_3", 9, 12, 30),
+        event("cpu_op", "aten::linear", 9, 13, 20),
+        event("cpu_op", "aten::mm", 9, 14, 10, **inputs),
+        call(15, 1),
+        event("cpu_op", "aten::add", 8, 13, 9),
+        call(14, 2, tid=8),
+        kernel(900, 5, 1, "nvjet"),
+        kernel(950, 5, 2, "add"),
+        kernel(960, 5, 0, "lost"),
+    ]
+    assert said(opened(tmp_path, events)) == [
+        (
+            "nvjet",
+            {
+                "tf_op": "LlamaDecoderLayer_3/LlamaMLP_3/aten::mm",
+                "Input Dims": "[[4,8],[8,8]]",
+                "Input type": '["float","float"]',
+            },
+        ),
+        ("add", {"tf_op": "aten::add"}),
+        ("lost", {}),
+    ]
+
+
+def test_a_launch_of_the_backward_pass_is_of_the_modules_of_its_forward_operator(tmp_path: Path) -> None:
+    events = [
+        event("python_function", "nn.Module: Block_1", 9, 10, 10),
+        event("cpu_op", "aten::mm", 9, 11, 5, **{"Sequence number": 7}),
+        event(
+            "cpu_op", "autograd::engine::evaluate_function: MmBackward0", 8, 30, 10,
+            **{"Sequence number": 7, "Fwd thread id": 1},
+        ),
+        event("cpu_op", "aten::mm", 8, 32, 5),
+        call(33, 1, tid=8),
+        kernel(40, 5, 1),
+    ]  # fmt: skip
+    assert said(opened(tmp_path, events)) == [("gemm", {"tf_op": "Block_1/MmBackward0/aten::mm"})]
+
+
+def test_one_correlation_of_two_calls_is_that_of_the_last_before_the_kernel(tmp_path: Path) -> None:
+    """Ranks in one file count their correlations for themselves."""
+    events = [
+        event("cpu_op", "first", 9, 9, 3), call(10, 5), event("cpu_op", "second", 8, 19, 3), call(20, 5, tid=8),
+        kernel(15, 2, 5), kernel(25, 2, 5),
+    ]  # fmt: skip
+    assert [facts["tf_op"] for _, facts in said(opened(tmp_path, events))] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "properties", "plane", "kind"),
+    [
+        (3, [{"id": i, "name": f"NVIDIA {i}"} for i in range(4)], "/device:GPU:3", "NVIDIA 3"),
+        (9, [{"id": 0, "name": "AMD Instinct MI300X"}], "/device:GPU:0", "AMD Instinct MI300X"),
+        (2, [{"id": i, "name": ""} for i in range(8)], "/device:GPU:0", None),
+    ],
+)
+def test_a_device_is_numbered_by_cuda_but_not_by_hsa(
+    tmp_path: Path, agent: int, properties: list[Any], plane: str, kind: str | None
+) -> None:
+    version = {} if plane.endswith("3") else {"roctracer_version": 4.1}
+    trace = opened(tmp_path, [kernel(1, 1, 1, device=agent)], deviceProperties=properties, **version)
+    assert trace.planes[0].name == plane
+    stats = {s.name: s.value for s in trace.planes[0].stats}
+    assert (stats["profiler_device"], stats.get("gpu_device_name")) == (str(agent), kind)
+
+
+def test_names_of_categories_of_2021(tmp_path: Path) -> None:
+    events = [
+        event("Operator", "aten::mm", 9, 1, 5),
+        event("Runtime", "cudaLaunchKernel", 9, 2, 1, correlation=4, **{"external id": 4}),
+        event("Kernel", "gemm", 7, 5, 3, 0, device=0, stream=7, correlation=4),
+        event("Memcpy", "Memcpy HtoD (Pageable -> Device)", 7, 9, 1, 0, device=0, stream=7, correlation=0),
+    ]
+    assert [n for n, _ in said(opened(tmp_path, events))] == ["gemm", "Memcpy HtoD (Pageable -> Device)"]
+    assert said(opened(tmp_path, events))[0][1] == {"tf_op": "aten::mm"}
+
+
+def test_arguments_of_any_type_are_kept_and_a_zero_is_no_time(tmp_path: Path) -> None:
+    far = 4835912161316.5
+    events = [
+        kernel(far, 1, 1, grid=[8, 1, 1], **{"blocks per SM": 0.5, "registers per thread": 40, "priority": "high"}),
+        kernel(far + 2, 1, 2, grid="8,1", **{"est. achieved occupancy %": {"theoretical": 50}}),
+        kernel(0, 0, 3),
+    ]
+    trace = opened(tmp_path, events)
+    _, batch = line(trace, 0, "Stream #7")
+    assert len(batch) == 2
+    assert trace.warnings == ["1 events without a time, left out"]
+    names = {s.name: (s.rows.tolist(), list(s.texts)) for s in batch.stats}
+    assert names["grid"] == ([0, 1], [b"[8,1,1]", b"8,1"])
+    assert names["est. achieved occupancy %"] == ([1], [b'{"theoretical":50}'])
+    assert names["blocks per SM"] == ([0], [])
+
+
+def test_a_trace_of_the_host_alone_has_no_device(tmp_path: Path) -> None:
+    path = write(tmp_path, [event("cpu_op", "aten::mm", 9, 1, 5), event("user_annotation", "ProfilerStep#1", 9, 0, 9)])
+    assert ingest_one(path, tmp_path / "w").entry.flags == ["no_device_events"]
+
+
+GOOD = json.dumps({"schemaVersion": 1, "traceEvents": [kernel(1, 1, 1), call(0, 1)]})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (GOOD[:-20], "truncated trace"),
+        (GOOD[: GOOD.index("[") + 1], "truncated trace"),
+        (GOOD.replace('"ts": 1', '"ts": 01'), "not complete JSON"),
+        (GOOD.replace('"traceEvents"', '"events"'), "looked for the member traceEvents"),
+        (GOOD.replace('"correlation": 1', '"correlation": [1]'), "not complete JSON"),
+        (GOOD.replace('"args": {', '"args": 5, "x": {'), "not complete JSON"),
+        (GOOD.replace('"pid": 0', '"pid": {}'), "not complete JSON"),
+        ('{"schemaVersion": 1, "traceEvents": []}', "without events"),
+        ('{"schemaVersion": 1, "traceEvents": {}}', "looked for an array as traceEvents"),
+        (GOOD[:-1] + ', "deviceProperties": [1, {"name": 3}], "distributedInfo": [], "baseTimeNanoseconds": "x"}', ""),
+        (GOOD[:-1] + ', "distributedInfo": {"rank": -5, "pg_config": 7}}', ""),
+        (GOOD.replace('"gemm"', '"\\ud800"'), "not complete JSON"),
+    ],
+)
+def test_a_file_is_read_whole_or_refused_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "t.pt.trace.json.gz"
+    path.write_bytes(gzip.compress(text.encode("utf-8", "surrogatepass")))
+    warehouse = tmp_path / "w"
+    if not sentence:
+        assert ingest_one(path, warehouse).entry.rows["ops"] > 0
+        return
+    with pytest.raises(CaptureError, match=sentence) as refused:
+        ingest_one(path, warehouse)
+    assert "\n" not in str(refused.value)
+    assert not list(warehouse.glob("lake/*/*"))
+
+
+def test_pieces_of_any_size_give_the_same_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, [kernel(i, 1, i) for i in range(1, 50)] + [call(i - 0.5, i) for i in range(1, 50, 2)])
+    assert read(path, 60) == read(path, 100_000)

@@ -1,0 +1,77 @@
+"""The capture of data/gpu, recorded with CUDA events around each step, and what ingest makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tracewarehouse
+from tracewarehouse.warehouse import Warehouse
+
+CAPTURE = Path(__file__).parents[4] / "data" / "gpu" / "h200-torch-cuda-graph.pt.trace.json.gz"
+STARTS_US = [
+    0.0, 6819.0, 7862.0, 8281.7, 8699.4, 9119.9, 9540.4, 9959.2, 10378.1, 10796.6, 11216.1, 11636.6, 12054.7, 12474.2,
+    12893.6, 13311.8, 13730.9,
+]  # fmt: skip
+"""Times at which the device reached the beginning of each step, by CUDA events."""
+LASTED_US = [418.1, 416.4, 418.8, 419.1, 417.2, 417.7, 416.9, 418.2, 418.9, 416.8, 418.0, 418.1, 416.7, 417.9, 418.8]
+"""Times of the steps that replay the graph."""
+EVENT_US = 5
+"""Time of the device between an event and the next kernel."""
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    with tracewarehouse.open(tmp_path_factory.mktemp("gpu") / "w", create=True) as opened:
+        opened.ingest(CAPTURE)
+        yield opened
+
+
+def test_steps_are_those_that_cuda_events_measured(warehouse: Warehouse) -> None:
+    rows = warehouse.query(
+        """SELECT "index", name, source, start_ps / 1e6, (end_ps - start_ps) / 1e6 FROM main.phases
+        WHERE kind = 'step' AND device_id IS NOT NULL ORDER BY 1"""
+    ).rows()
+    assert [(i, name) for i, name, *_ in rows] == [(0, "prefill"), *((i, "decode") for i in range(1, 17))]
+    assert {source for _, _, source, *_ in rows} == {"launches"}
+    starts = [start for _, _, _, start, _ in rows]
+    from_second = [s - starts[2] for s in starts[2:]]
+    assert from_second == pytest.approx([s - STARTS_US[2] for s in STARTS_US[2:]], abs=EVENT_US)
+    assert [us for *_, us in rows[2:]] == pytest.approx(LASTED_US, abs=EVENT_US)
+
+
+def test_the_marks_tell_phases_tokens_and_so_metrics_of_serving(warehouse: Warehouse) -> None:
+    found = (
+        "SELECT step, scheduled_tokens, prefill_tokens, decode_tokens, requests FROM main.step_batches ORDER BY step"
+    )
+    batches = warehouse.query(found).rows()
+    assert batches == [(0, 1024, 1024, 0, 4), *((i, 4, 0, 4, 4) for i in range(1, 17))]
+    [(tpot,)] = warehouse.query("SELECT tpot_ms FROM metrics.tpot WHERE clock = 'device'").rows()
+    assert tpot == pytest.approx((STARTS_US[-1] - STARTS_US[1]) / 15 / 1000, rel=0.03)
+
+
+def test_layers_of_replays_follow_from_repetition_and_of_eager_kernels_from_modules(warehouse: Warehouse) -> None:
+    layers = warehouse.query(
+        """SELECT o.phase, COUNT(DISTINCT l.layer), MIN(l.layer), MAX(l.layer) FROM main.ops AS o
+        INNER JOIN models.op_layers AS l USING (run_id, event_id) WHERE o.phase <> 'outside' GROUP BY 1 ORDER BY 1"""
+    ).rows()
+    assert layers == [("decode", 4, 0, 3), ("prefill", 4, 0, 3)]
+    path = "LlamaForCausalLM_0/LlamaDecoderLayer_2/LlamaAttention_2/aten::_cudnn_attention_forward"
+    found = (
+        "SELECT DISTINCT op_name, part, layer_source FROM main.instructions WHERE layer = 2 AND category = 'attention'"
+    )
+    assert warehouse.query(found).rows() == [(path, "attn", "marked")]
+
+
+def test_launches_and_gaps_have_values(warehouse: Warehouse) -> None:
+    [(launches, dispatch)] = warehouse.query(
+        "SELECT launches, dispatch_us FROM metrics.launch_overhead WHERE phase = 'decode'"
+    ).rows()
+    assert launches >= 16
+    assert dispatch > 0
+    gaps = dict(warehouse.query("SELECT phase, gap_ratio FROM metrics.host_gap").rows())
+    assert gaps["decode"] < 0.2 < gaps["prefill"]  # replays leave no gaps, eager kernels do
+    assert warehouse.query("SELECT kind, backend FROM main.devices").rows() == [("NVIDIA H200", "gpu")]
+    assert not warehouse.fsck()

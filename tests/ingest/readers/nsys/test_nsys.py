@@ -1,0 +1,380 @@
+"""Exports of Nsight Systems: what each table becomes, and what of it must not be confused."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nsys_builder import COMMUNICATOR, MESSAGE, Export, payload
+
+from tracewarehouse.ingest.columns.batches import codes, concatenate, integers
+from tracewarehouse.ingest.columns.records import EventBatch, Plane
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.formats import open_trace, profile_window
+from tracewarehouse.ingest.readers.nsys.reader import NsysTrace
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+
+
+def opened(path: Path) -> NsysTrace:
+    trace = open_trace(CaptureFile(path))
+    assert isinstance(trace, NsysTrace)
+    return trace
+
+
+def stats_of(batch: EventBatch) -> dict[str, dict[int, Any]]:
+    """Stats by name and place of the event."""
+    found: dict[str, dict[int, Any]] = {}
+    for s in batch.stats:
+        values, known = integers(s, len(batch))
+        code, texts = codes(s, len(batch))
+        found[s.name] = {
+            i: int(values[i]) if known[i] else texts[code[i]] for i in range(len(batch)) if known[i] or code[i] >= 0
+        }
+    return found
+
+
+def events(trace: NsysTrace, plane: Plane, line: str) -> list[tuple[str, int, int]]:
+    """Name, start and end in ns of the events of a line."""
+    [of_name] = [x for x in plane.lines if x.name == line]
+    batch = concatenate(list(trace.batches(plane, of_name)))
+    columns = batch.metadata.tolist(), batch.start_ps.tolist(), batch.duration_ps.tolist()
+    return [(plane.event_metadata[m].name, s // 1000, (s + d) // 1000) for m, s, d in zip(*columns, strict=True)]
+
+
+def metadata(plane: Plane) -> dict[str, dict[str, Any]]:
+    return {m.name: {s.name: s.value for s in m.stats} for m in plane.event_metadata}
+
+
+def batch(trace: NsysTrace, plane: Plane, line: str) -> EventBatch:
+    [of_name] = [x for x in plane.lines if x.name == line]
+    return concatenate(list(trace.batches(plane, of_name)))
+
+
+class TestDevices:
+    def test_an_ordinal_of_cuda_counts_per_process(self, tmp_path: Path) -> None:
+        """Both processes call their GPU 0; the export says which GPUs these are."""
+        export = Export().gpu(0).gpu(3, "NVIDIA H200", smCount=132)
+        for pid, gpu in ((7, 3), (8, 0)):
+            export.add("TARGET_INFO_CUDA_DEVICE", gpuId=gpu, cudaId=0, pid=pid)
+            export.kernel(10 * pid, 10 * pid + 5, pid=pid)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        names = {p.name: {s.name: s.value for s in p.stats}.get("gpu_device_name") for p in trace.planes}
+        assert names["/device:GPU:0"] == "NVIDIA H100 80GB HBM3"
+        assert names["/device:GPU:3"] == "NVIDIA H200"
+        assert events(trace, trace.planes[0], "Stream #7") == [("gemm", 80, 85)]
+        assert events(trace, trace.planes[1], "Stream #7") == [("gemm", 70, 75)]
+
+    def test_two_processes_share_a_gpu_only_if_the_export_says_so(self, tmp_path: Path) -> None:
+        export = Export().kernel(0, 5, pid=7).kernel(1, 6, pid=8)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        assert [p.name for p in trace.planes if p.lines] == ["/device:GPU:0", "/device:GPU:1"]
+        assert any("nothing tells the ranks" in w for w in trace.warnings)
+        for pid in (7, 8):
+            export.add("TARGET_INFO_CUDA_DEVICE", gpuId=2, cudaId=0, pid=pid)
+        shared = opened(export.write(tmp_path / "b.sqlite"))
+        [plane] = [p for p in shared.planes if p.lines]
+        assert plane.name == "/device:GPU:2"
+        assert [x.name for x in plane.lines] == ["Stream #7", "Stream #7 (process 8, context 1)"]
+
+    def test_without_a_mapping_a_gpu_has_what_all_of_them_have(self, tmp_path: Path) -> None:
+        export = Export().gpu(0).gpu(1, memoryBandwidth=1).kernel(0, 5)
+        plane = opened(export.write(tmp_path / "a.sqlite")).planes[0]
+        stats = {s.name: s.value for s in plane.stats}
+        assert stats["gpu_device_name"] == "NVIDIA H100 80GB HBM3"
+        assert stats["core_count"] == 132
+        assert "memory_bandwidth" not in stats
+        assert "uuid" not in stats
+
+    def test_ranks_are_those_of_the_largest_communicator(self, tmp_path: Path) -> None:
+        export = Export().nccl()
+        for rank, pid in ((5, 7), (1, 8)):
+            export.kernel(0, 5, pid=pid)
+            for ranks, own in ((2, 0), (8, rank)):
+                blob = payload(COMMUNICATOR, ranks, ranks, own, 0)
+                export.range(0, 1, "ncclCommInitRank", pid=pid, domainId=1, binaryData=blob)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        stats = [{s.name: s.value for s in p.stats} for p in trace.planes if p.name.startswith("/device")]
+        assert [(s["rank"], s["world_size"]) for s in stats] == [(5, 8), (1, 8)]
+        assert not trace.warnings
+
+    def test_mpi_names_its_threads_by_rank(self, tmp_path: Path) -> None:
+        export = Export().kernel(0, 5).range(3, None, "MPI Rank 6", eventType=39)
+        plane = opened(export.write(tmp_path / "a.sqlite")).planes[0]
+        assert ("rank", 6) in [(s.name, s.value) for s in plane.stats]
+
+
+class TestLaunches:
+    def test_a_correlation_counts_per_process(self, tmp_path: Path) -> None:
+        """Correlation 9 of process 7 launches under a mark, that of process 8 outside of one and a day later."""
+        export = Export().range(0, 20, "decode 1")
+        export.call(5, 6, correlationId=9)
+        export.call(86_400 * 10**9, 86_400 * 10**9 + 1, pid=8, tid=8, correlationId=9)
+        export.kernel(10, 15, launch=9).kernel(86_400 * 10**9 + 5, 86_400 * 10**9 + 6, launch=9, pid=8)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        steps = [stats_of(batch(trace, p, "Stream #7")).get("launch_step") for p in trace.planes[:2]]
+        assert steps == [{0: 1}, {0: -1}]
+
+    def test_steps_are_those_of_the_launch(self, tmp_path: Path) -> None:
+        """The host is two steps ahead: both kernels run after both marks."""
+        export = Export()
+        for k in range(2):
+            export.range(100 * k, 100 * k + 50, f"execute_context_0(0)_generation_{k + 3}({k + 3})")
+            export.kernel(1000 + 300 * k, 1200 + 300 * k, launch=export.call(100 * k + 10, 100 * k + 12))
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        names = [f"execute_context_0(0)_generation_{n}({n})" for n in (3, 4)]
+        assert events(trace, trace.planes[0], "Steps") == [(names[0], 1000, 1200), (names[1], 1300, 1500)]
+        marks = stats_of(batch(trace, trace.planes[0], "Steps"))
+        assert marks["mark_start_ps"] == {0: 0, 1: 100_000}
+
+    def test_the_runtime_of_old_exports_is_doubled(self, tmp_path: Path) -> None:
+        """In schema 2.9 a call has two rows; both are events of the thread, and the runtime's own one launches."""
+        export = Export("2.9.1")
+        export.call(10, 30, "cudaLaunchKernel", eventClass=67, correlationId=4)
+        export.call(12, 28, "cudaLaunchKernel_v7000", correlationId=4)
+        trace = opened(export.kernel(40, 50, launch=4).write(tmp_path / "a.sqlite"))
+        [host] = [p for p in trace.planes if p.name == "/host:CPU"]
+        assert events(trace, host, "thread 7") == [("cudaLaunchKernel", 10, 30), ("cudaLaunchKernel_v7000", 12, 28)]
+        assert stats_of(batch(trace, host, "thread 7"))["device_ordinal"] == {1: 0}
+        assert not trace.findings
+
+    def test_a_kernel_from_before_the_recording_is_flagged(self, tmp_path: Path) -> None:
+        export = Export().kernel(0, 30, launch=99).kernel(40, 50, launch=77)
+        export.call(35, 36, correlationId=77)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        assert trace.findings == [("unlinked_ops", "1 of 2 ops, 75.0% of their time, have no launch in the capture")]
+        assert stats_of(batch(trace, trace.planes[0], "Stream #7"))["is_unlinked"] == {0: 1}
+
+    def test_a_graph_is_an_op_only_where_its_kernels_are_absent(self, tmp_path: Path) -> None:
+        export = Export()
+        whole, parts = (export.call(10 * k, 10 * k + 5, "cudaGraphLaunch_v10000") for k in range(2))
+        export.other("GRAPH_TRACE", 100, 200, whole, graphId=5).other("GRAPH_TRACE", 300, 400, parts, graphId=5)
+        export.kernel(300, 350, "a", parts, graphId=5, graphNodeId=1).kernel(350, 400, "b", parts, graphId=5)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        plane = trace.planes[0]
+        assert events(trace, plane, "Stream #7") == [("CUDA graph 5", 100, 200), ("a", 300, 350), ("b", 350, 400)]
+        assert [name for name, _, _ in events(trace, plane, "Launches")] == ["graph 0", "graph 1"]
+        assert [name for name, _ in trace.findings] == ["opaque_graphs"]
+
+    def test_a_launch_is_around_ranges_of_its_own_thread(self, tmp_path: Path) -> None:
+        export = Export().range(0, 100, "{'Module': 'model.layers.3.mlp', 'TrainableParams': {}}")
+        export.range(0, 100, "model.layers.9", tid=8).range(10, 40, "aten::linear, seq = 4, op_id = 8")
+        export.range(12, 38, "aten::mm, op_id = 9, sizes = [[2, 3], [3, 4]], input_op_ids = [(8,0)]")
+        export.kernel(200, 300, "gemm", export.call(20, 25)).kernel(300, 310, "add", export.call(60, 65))
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        said = metadata(trace.planes[0])
+        assert said["gemm"]["tf_op"] == "model.layers.3.mlp/aten::mm"
+        assert said["gemm"]["Input Dims"] == "[[2, 3], [3, 4]]"
+        assert said["add"]["tf_op"] == "model.layers.3.mlp"
+
+    def test_operators_differ_by_name_and_not_by_number(self, tmp_path: Path) -> None:
+        export = Export()
+        for k in range(50):
+            export.range(10 * k, 10 * k + 9, f"aten::mm, op_id = {k}")
+            export.kernel(10 * k, 10 * k + 5, launch=export.call(10 * k + 1, 10 * k + 2))
+        plane = opened(export.write(tmp_path / "a.sqlite")).planes[0]
+        assert [m.name for m in plane.event_metadata].count("gemm") == 1
+
+
+class TestCollectives:
+    def test_the_annotation_of_pytorch_is_more_than_what_nccl_calls(self, tmp_path: Path) -> None:
+        export = (
+            Export().range(0, 90, "nccl:all_to_all").range(5, 80, "record_param_comms").range(10, 70, "ncclGroupEnd")
+        )
+        export.kernel(100, 200, "ncclDevKernel_SendRecv", export.call(20, 30))
+        assert metadata(opened(export.write(tmp_path / "a.sqlite")).planes[0])["ncclDevKernel_SendRecv"][
+            "annotation"
+        ] == ("nccl:all_to_all")
+
+    def test_bytes_and_size_of_the_group_are_those_of_the_payload(self, tmp_path: Path) -> None:
+        export = Export().nccl()
+        export.range(0, 1, "ncclCommInitRank", domainId=1, binaryData=payload(COMMUNICATOR, 77, 4, 2, 0))
+        export.range(10, 30, "ncclAllReduce", domainId=1, binaryData=payload(MESSAGE, 77, 4096))
+        export.kernel(100, 200, ALL_REDUCE, export.call(20, 25))
+        said = metadata(opened(export.write(tmp_path / "a.sqlite")).planes[0])[ALL_REDUCE]
+        assert (said["annotation"], said["message_bytes"], said["Group size"]) == ("ncclAllReduce", 4096, 4)
+
+    @pytest.mark.parametrize(
+        "blob", [b"", b"\0" * 31, payload(MESSAGE, 1, 2)[:40], b"\xff" * 64], ids=["empty", "header", "half", "foreign"]
+    )
+    def test_a_payload_that_is_cut_off_says_nothing(self, tmp_path: Path, blob: bytes) -> None:
+        export = Export().nccl().range(10, 30, "ncclAllReduce", domainId=1, binaryData=blob)
+        export.kernel(100, 200, ALL_REDUCE, export.call(20, 25))
+        said = metadata(opened(export.write(tmp_path / "a.sqlite")).planes[0])[ALL_REDUCE]
+        assert "message_bytes" not in said
+
+
+class TestRows:
+    def test_rows_have_no_order(self, tmp_path: Path) -> None:
+        export = Export().range(0, 1000, "decode 1").range(5, 900, "aten::mm")
+        for k in range(20):
+            export.kernel(1000 + k * 10, 1009 + k * 10, f"k{k}", export.call(10 + k, 11 + k))
+        one, other = (opened(export.write(tmp_path / f"{o}.sqlite", order=o)) for o in (1, -1))
+        for line in ("Stream #7", "Steps", "Launches"):
+            assert events(one, one.planes[0], line) == events(other, other.planes[0], line)
+        assert metadata(one.planes[0]) == metadata(other.planes[0])
+
+    def test_copies_and_sets(self, tmp_path: Path) -> None:
+        export = Export().other("MEMCPY", 0, 5, bytes=64, copyKind=1, srcKind=1, dstKind=2)
+        export.other("MEMCPY", 5, 9, bytes=8, copyKind=99, srcKind=-1, dstKind=2).other(
+            "MEMSET", 9, 10, bytes=4, value=0
+        )
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        names = ["Memcpy HtoD (Pinned -> Device)", "Memcpy Unknown (Unknown -> Device)", "Memset (Device)"]
+        assert [name for name, _, _ in events(trace, trace.planes[0], "Stream #7")] == names
+        assert stats_of(batch(trace, trace.planes[0], "Stream #7"))["bytes"] == {0: 64, 1: 8, 2: 4}
+
+    def test_samples_of_a_gpu_are_counters(self, tmp_path: Path, tables_in: Any) -> None:
+        export = Export().kernel(0, 10)
+        export.add("TARGET_INFO_GPU_METRICS", typeId=1 << 8, metricId=4, metricName="SMs Active [%]")
+        for at, value in ((7, 90), (3, 80)):
+            export.add("GPU_METRICS", timestamp=at, typeId=1 << 8, metricId=4, value=value)
+        export.add("GPU_METRICS", timestamp=3, typeId=1 << 8 | 1, metricId=4, value=33)  # of a GPU that ran nothing
+        ingest_one(export.write(tmp_path / "a.sqlite"), tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
+        assert query("SELECT name, device_id, start_ps, value FROM counters ORDER BY start_ps") == [
+            ("SMs Active [%]", 0, 3000, 80.0),
+            ("SMs Active [%]", 0, 7000, 90.0),
+        ]
+        assert query("SELECT kind, event_count FROM lines WHERE line = '_counters_'") == [("counters", 2)]
+
+    def test_a_graphless_export_of_only_the_host(self, tmp_path: Path) -> None:
+        trace = opened(
+            Export()
+            .range(0, 10, "a")
+            .add("OSRT_API", start=3, end=4, globalTid=7, nameId=None)
+            .write(tmp_path / "a.sqlite")
+        )
+        assert [p.name for p in trace.planes] == ["/host:CPU", "Task Environment"]
+
+    def test_a_range_without_an_end_is_an_event_that_holds_nothing(self, tmp_path: Path) -> None:
+        export = Export().range(5, None, "cut")
+        export.kernel(20, 30, launch=export.call(10, 11))
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        [host] = [p for p in trace.planes if p.name == "/host:CPU"]
+        assert ("cut", 5, 5) in events(trace, host, "thread 7")
+        assert "tf_op" not in metadata(trace.planes[0])["gemm"]
+
+
+class TestTimes:
+    def session(self) -> Export:
+        export = Export().add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_700_000_000 * 10**9)
+        return export.add("ANALYSIS_DETAILS", duration=5_000)
+
+    def test_times_count_from_the_start_of_the_session(self, tmp_path: Path) -> None:
+        path = self.session().kernel(20, 30).write(tmp_path / "a.sqlite")
+        assert opened(path).origin_ns == 1_700_000_000 * 10**9
+        assert profile_window(path) == (1_700_000_000 * 10**9, 1_700_000_000 * 10**9 + 5_000)
+
+    def test_a_shift_of_the_export_is_taken_back(self, tmp_path: Path) -> None:
+        export = self.session().add("META_DATA_EXPORT", name="EXPORT_PARAM_TIME_SHIFT", value="1000")
+        assert opened(export.kernel(1020, 1030).write(tmp_path / "a.sqlite")).origin_ns == 1_700_000_000 * 10**9 - 1000
+
+    def test_unix_times_count_from_the_first_event(self, tmp_path: Path) -> None:
+        at = 1_700_000_000 * 10**9
+        trace = opened(self.session().kernel(at + 20, at + 30).kernel(at + 40, at + 50).write(tmp_path / "a.sqlite"))
+        assert trace.origin_ns == at + 20
+        assert events(trace, trace.planes[0], "Stream #7") == [("gemm", 0, 10), ("gemm", 20, 30)]
+
+
+class TestRefusals:
+    def refused(self, path: Path) -> str:
+        with pytest.raises(CaptureError) as caught:
+            open_trace(CaptureFile(path))
+        return str(caught.value)
+
+    def test_another_database(self, tmp_path: Path) -> None:
+        connection = sqlite3.connect(tmp_path / "a.sqlite")
+        connection.execute("CREATE TABLE history (url)")
+        connection.commit()
+        assert "found another SQLite database" in self.refused(tmp_path / "a.sqlite")
+
+    def test_another_schema(self, tmp_path: Path) -> None:
+        found = self.refused(Export("4.1.0").kernel(0, 1).write(tmp_path / "a.sqlite"))
+        assert "schema 4.1.0; versions 2.9 to 3.25 are read" in found
+
+    def test_nothing_recorded(self, tmp_path: Path) -> None:
+        assert "without events" in self.refused(Export().gpu(0).write(tmp_path / "a.sqlite"))
+
+    def test_a_report_that_is_not_exported(self, tmp_path: Path) -> None:
+        (tmp_path / "my run.nsys-rep").write_bytes(b"QDREP\0\1\2")
+        found = self.refused(tmp_path / "my run.nsys-rep")
+        assert "run `nsys export --type=sqlite --include-blobs=true 'my run.nsys-rep'`" in found
+
+    @pytest.mark.parametrize("value", ["soon", b"\1\2", 1.5e300])
+    def test_a_time_that_is_none(self, tmp_path: Path, value: Any) -> None:
+        path = Export().kernel(value, 30).write(tmp_path / "a.sqlite")
+        assert "looked for an integer" in self.refused(path)
+
+    @pytest.mark.parametrize(
+        ("start", "end"), [(0, 1 << 62), (-(1 << 62), 0), (5, -(1 << 62)), (1 << 62, 5), (None, 30), (3, None)]
+    )
+    def test_times_that_64_bits_of_picoseconds_cannot_hold(self, tmp_path: Path, start: Any, end: Any) -> None:
+        assert "damaged" in self.refused(Export().kernel(start, end).write(tmp_path / "a.sqlite"))
+
+    def test_a_truncated_file(self, tmp_path: Path) -> None:
+        export = Export()
+        for k in range(500):
+            export.kernel(k, k + 1, launch=k)
+        content = export.write(tmp_path / "a.sqlite").read_bytes()
+        for size in (20, 100, 4000, len(content) // 2, len(content) - 1):
+            (tmp_path / "a.sqlite").write_bytes(content[:size])
+            assert "damaged" in self.refused(tmp_path / "a.sqlite")
+        packed = gzip.compress(content)
+        (tmp_path / "b.sqlite.gz").write_bytes(packed[: len(packed) // 2])
+        assert "damaged gzip file" in self.refused(tmp_path / "b.sqlite.gz")
+
+    def test_a_view_or_a_generated_column_is_no_table(self, tmp_path: Path) -> None:
+        """Its query would run for ever."""
+        endless = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n AS start, n AS end FROM r"
+        connection = sqlite3.connect(Export().range(0, 10, "a").write(tmp_path / "a.sqlite"))
+        connection.execute(f"CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS {endless}")
+        slow = "length(zeroblob(1000000000))"
+        connection.execute(f"CREATE TABLE GPU_METRICS (timestamp, typeId, metricId, value AS ({slow}))")
+        connection.execute("INSERT INTO GPU_METRICS VALUES (1, 1, 1)")
+        connection.commit()
+        connection.close()
+        assert [p.name for p in opened(tmp_path / "a.sqlite").planes] == ["/host:CPU", "Task Environment"]
+
+    def test_pages_that_many_others_share_are_not_read_for_ever(self, tmp_path: Path) -> None:
+        """A forged tree of 12 levels, each with its one child 100 times over: 10^24 rows in 60 kB."""
+        path = forged_tree(Export().kernel(0, 5).write(tmp_path / "a.sqlite"), levels=12, width=100)
+        assert "more rows than a file of its size can have" in self.refused(path)
+
+
+def forged_tree(path: Path, levels: int, width: int) -> Path:
+    """Put levels of inner pages above the only page of the kernels' table, of which all cells lead to one page."""
+    connection = sqlite3.connect(path)
+    [(root,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'")
+    [(size,)] = connection.execute("PRAGMA page_size")
+    connection.close()
+    content = bytearray(path.read_bytes())
+    count = len(content) // size
+    leaf = content[(root - 1) * size : root * size]
+    content += leaf
+    child = count + 1
+    for level in range(levels):
+        page = bytearray(size)
+        cells = bytes(child.to_bytes(4, "big") + bytes([1]))
+        start = size - width * len(cells)
+        page[0] = 5  # an inner page of a table
+        page[3:5] = width.to_bytes(2, "big")
+        page[5:7] = start.to_bytes(2, "big")
+        page[8:12] = child.to_bytes(4, "big")
+        for i in range(width):
+            at = start + i * len(cells)
+            page[12 + 2 * i : 14 + 2 * i] = at.to_bytes(2, "big")
+            page[at : at + len(cells)] = cells
+        if level == levels - 1:
+            content[(root - 1) * size : root * size] = page
+        else:
+            content += page
+            child = len(content) // size
+    content[28:32] = (len(content) // size).to_bytes(4, "big")
+    path.write_bytes(content)
+    return path

@@ -1,0 +1,1 @@
+"""Reads the traces of PyTorch's profiler (Kineto)."""

@@ -1,0 +1,391 @@
+"""Turns the events of a Kineto trace into columns, piece by piece.
+
+Times are decimal microseconds, read from their digits into integer picoseconds. Of the arguments only those are parsed
+that are read: msgspec skips the others. Flows are not read, because kernels and launches share a correlation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from itertools import count
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK
+from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn, StatKind
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
+from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
+from tracewarehouse.ingest.readers.launches import integer_stat
+
+_WIDEST = 1 << 62
+MOST_LINES = 1 << 17
+"""Most threads and streams of a trace."""
+
+
+class Family(IntEnum):
+    """What an event is, by its category."""
+
+    KERNEL = 0
+    COPY = 1
+    SET = 2
+    LAUNCH = 3
+    """A call of the CUDA or HIP runtime or driver."""
+    OPERATOR = 4
+    ANNOTATION = 5
+    FRAME = 6
+    """A call of a Python function, or of a module."""
+    ON_STREAM = 7
+    """Says something of a stream, but no work of the device: an annotation or a synchronisation."""
+    OTHER = 8
+
+
+FAMILIES = {
+    "kernel": Family.KERNEL,
+    "Kernel": Family.KERNEL,
+    "gpu_memcpy": Family.COPY,
+    "Memcpy": Family.COPY,
+    "gpu_memset": Family.SET,
+    "Memset": Family.SET,
+    "cuda_runtime": Family.LAUNCH,
+    "cuda_driver": Family.LAUNCH,
+    "Runtime": Family.LAUNCH,
+    "cpu_op": Family.OPERATOR,
+    "Operator": Family.OPERATOR,
+    "user_annotation": Family.ANNOTATION,
+    "python_function": Family.FRAME,
+    "gpu_user_annotation": Family.ON_STREAM,
+    "cuda_sync": Family.ON_STREAM,
+}
+"""The family of each category; early versions have other names."""
+_LACKING = "BECbe"
+"""Phases of events with a duration or a value, which Kineto does not write."""
+SPAN = "Trace"
+"""Category of the event that is the profiler's own window."""
+
+_Number = int | float | str | None
+_Value = tuple[_Number, ...] | int | float | str | None
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments that are read; what is only passed on stays text."""
+
+    correlation: _Number = None
+    device: _Number = None
+    stream: _Number = None
+    bytes: _Number = None
+    sequence: _Number = msgspec.field(default=None, name="Sequence number")
+    forward_thread: _Number = msgspec.field(default=None, name="Fwd thread id")
+    dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
+    name: msgspec.Raw = NOTHING
+    context: _Value = None
+    grid: _Value = None
+    block: _Value = None
+    registers: _Value = msgspec.field(default=None, name="registers per thread")
+    shared_memory: _Value = msgspec.field(default=None, name="shared memory")
+    blocks_per_sm: _Value = msgspec.field(default=None, name="blocks per SM")
+    warps_per_sm: _Value = msgspec.field(default=None, name="warps per SM")
+    priority: _Value = None
+    kind: _Value = None
+    graph: _Value = msgspec.field(default=None, name="graph id")
+    node: _Value = msgspec.field(default=None, name="graph node id")
+    occupancy: msgspec.Raw = msgspec.field(default=NOTHING, name="est. achieved occupancy %")
+    collective: msgspec.Raw = msgspec.field(default=NOTHING, name="Collective name")
+    in_elements: msgspec.Raw = msgspec.field(default=NOTHING, name="In msg nelems")
+    out_elements: msgspec.Raw = msgspec.field(default=NOTHING, name="Out msg nelems")
+    dtype: msgspec.Raw = NOTHING
+    group_size: msgspec.Raw = msgspec.field(default=NOTHING, name="Group size")
+    group: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Name")
+    group_description: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Description")
+    group_ranks: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Ranks")
+    in_splits: msgspec.Raw = msgspec.field(default=NOTHING, name="In split size")
+    out_splits: msgspec.Raw = msgspec.field(default=NOTHING, name="Out split size")
+    source_rank: msgspec.Raw = msgspec.field(default=NOTHING, name="Src Rank")
+    target_rank: msgspec.Raw = msgspec.field(default=NOTHING, name="Dst Rank")
+    instance: msgspec.Raw = msgspec.field(default=NOTHING, name="Seq")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One element of traceEvents."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Id = None
+    tid: Id = None
+    ts: msgspec.Raw = NOTHING
+    dur: msgspec.Raw = NOTHING
+    args: Args | None = None
+
+
+decode_events = msgspec.json.Decoder(list[Event]).decode
+_WIRE = {f.name: f.encode_name for f in msgspec.structs.fields(Args)}
+_SHAPE = ("context", "grid", "block", "registers", "shared_memory", "blocks_per_sm", "warps_per_sm", "priority", "kind",
+          "graph", "node", "occupancy")  # fmt: skip
+"""Arguments that say how a kernel was launched; the last one is kept as text."""
+_MESSAGE = ("collective", "in_elements", "out_elements", "dtype", "group_size", "group", "group_description",
+            "group_ranks", "in_splits", "out_splits", "source_rank", "target_rank")  # fmt: skip
+"""Arguments that say what a collective moves, and among whom."""
+SHAPE_NAMES = tuple(_WIRE[n] for n in _SHAPE)
+MESSAGE_NAMES = tuple(_WIRE[n] for n in _MESSAGE)
+DIMS, TYPES = _WIRE["dims"], _WIRE["types"]
+_shape_of = attrgetter(*_SHAPE[:-1])
+_message_of = attrgetter(*_MESSAGE)
+_NO_ARGS = Args()
+_CODES = {category: int(family) for category, family in FAMILIES.items()}
+_SET, _LAUNCH, _OPERATOR, _ANNOTATION, _OTHER = map(
+    int, (Family.SET, Family.LAUNCH, Family.OPERATOR, Family.ANNOTATION, Family.OTHER)
+)
+
+
+def _numbered(*first: Any) -> defaultdict[Any, int]:
+    """Return a mapping that numbers its keys in the order in which they are asked for."""
+    numbers: defaultdict[Any, int] = defaultdict(count().__next__)
+    for key in first:
+        numbers[key]
+    return numbers
+
+
+class LineKey(NamedTuple):
+    """A thread of a process, or a stream of a device."""
+
+    is_device: bool
+    process: Any
+    """Process id, or number of the device as the profiler has it."""
+    number: Any
+    """Thread id, or number of the stream."""
+
+
+class Table:
+    """The events of a trace by column, in file order; arrays of shape (n,).
+
+    Attributes:
+        family: what the event is, a Family.
+        name: number of its name in `names`.
+        line: number of its line in `lines`.
+        start: picoseconds since `origin_us`.
+        duration: picoseconds.
+        link: correlation of a launch and of a device's event, sequence number of an operator; 0 if unknown.
+        detail: of an operator and a collective's mark the number of its inputs in `inputs`, of a device's event that of
+            its launch in `shapes`; 0 for none.
+        message: number in `messages` of what a collective moves, by row; rows without one are absent.
+        instance: sequence number of a collective, by row.
+        bytes: bytes of copies and sets, and of calls that state them, by row.
+        forward: rows of operators of the backward pass, which name the forward pass by `link`.
+    """
+
+    def __init__(self) -> None:
+        self.names: defaultdict[str, int] = _numbered()
+        self.lines: defaultdict[tuple[bool, Any, Any], int] = _numbered()
+        self.inputs: defaultdict[tuple[bytes, bytes], int] = _numbered((b"", b""))
+        self.shapes: defaultdict[tuple[Any, ...], int] = _numbered(())
+        self.messages: defaultdict[tuple[bytes, ...], int] = _numbered((b"",) * len(_MESSAGE))
+        self.message: dict[int, int] = {}
+        self.instance: dict[int, bytes] = {}
+        self.bytes: dict[int, int] = {}
+        self.backward: list[int] = []
+        self.process_names: dict[Any, str] = {}
+        self.thread_names: dict[tuple[Any, Any], str] = {}
+        self.counted: Counter[str] = Counter()
+        self.origin_us: int | None = None
+        self.span: tuple[int, int] | None = None
+        """Start and end of the profiler's own window."""
+        self._held: list[Event] = []
+        """The first events, as long as all have a time of 0."""
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+        self._count = 0
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Add the events of a piece of the file."""
+        kept: list[Event] = []
+        for e in events:
+            if e.ph == "X":
+                kept.append(e)
+            elif e.ph == "M":
+                self._name(e)
+            elif e.ph in _LACKING:
+                self.counted[f"events of phase {e.ph}, left out"] += 1
+        self._held += kept
+        if self.origin_us is None:
+            first = next((t for e in self._held if (t := exact_picoseconds(bytes(e.ts)))), None)
+            self.origin_us = None if first is None else first // PS_PER_US
+        if self._held and self.origin_us is not None:
+            kept, self._held = self._held, []
+            self._add_timed(kept, self.origin_us)
+
+    def _add_timed(self, kept: Sequence[Event], origin_us: int) -> None:
+        """Add events; a time of 0 is none where others are far from it."""
+        start, is_timed = picoseconds([e.ts for e in kept], origin_us)
+        duration, _ = picoseconds([e.dur for e in kept])
+        if origin_us > 1:
+            is_timed &= start != -origin_us * PS_PER_US
+        if not is_timed.all():
+            self.counted["events without a time, left out"] += int((~is_timed).sum())
+            at = np.flatnonzero(is_timed).tolist()
+            kept, start, duration = [kept[i] for i in at], start[is_timed], duration[is_timed]
+        self._add(kept, start, duration)
+
+    def _add(self, events: Sequence[Event], start: Int64, duration: Int64) -> None:
+        family = [_CODES.get(e.cat, _OTHER) for e in events]
+        line, link, detail = [0] * len(events), [0] * len(events), [0] * len(events)
+        lines, inputs, shapes, row = self.lines, self.inputs, self.shapes, self._count
+        for i, (e, f) in enumerate(zip(events, family, strict=True)):
+            args = e.args
+            if f > _SET:
+                line[i] = lines[False, e.pid, e.tid]
+                if args is None:
+                    continue
+                if f == _OPERATOR:
+                    if args.sequence is not None:
+                        link[i] = _integer(args.sequence) + 1
+                        if args.forward_thread:
+                            self.backward.append(row + i)
+                    if args.dims:
+                        detail[i] = inputs[bytes(args.dims), bytes(args.types)]
+                elif f == _LAUNCH:
+                    link[i] = _integer(args.correlation)
+                    if args.bytes is not None:
+                        self.bytes[row + i] = _integer(args.bytes)
+                elif f == _ANNOTATION and args.dims and COLLECTIVE_MARK.match(e.name):
+                    detail[i] = inputs[bytes(args.dims), bytes(args.types)]
+                continue
+            args = args or _NO_ARGS
+            device, stream, moved = args.device, args.stream, args.bytes
+            line[i] = lines[True, e.pid if device is None else device, e.tid if stream is None else stream]
+            link[i] = _integer(args.correlation)
+            detail[i] = shapes[*_shape_of(args), bytes(args.occupancy)]
+            if moved is not None:
+                self.bytes[row + i] = _integer(moved)
+            if args.collective:
+                self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
+                if args.instance:
+                    self.instance[row + i] = bytes(args.instance)
+        if len(lines) > MOST_LINES:
+            raise MalformedError(
+                f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
+            )
+        if self.span is None:
+            self.span = next(
+                (
+                    (int(start[i]), int(start[i] + duration[i]))
+                    for i, e in enumerate(events)
+                    if family[i] == _OTHER and e.cat == SPAN
+                ),
+                None,
+            )
+        name = [self.names[e.name] for e in events]
+        self._parts.append((
+            np.array(family, np.int8), np.array(name, np.int32), np.array(line, np.int32), start, duration,
+            np.array(link, np.int64), np.array(detail, np.int32),
+        ))  # fmt: skip
+        self._count += len(events)
+
+    def finish(self) -> None:
+        """Join the pieces; nothing can be added afterwards."""
+        if self._held:  # all times are 0
+            self._add_timed(self._held, 0)
+        parts, self._parts = self._parts, []
+        types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32
+        columns: list[npt.NDArray[Any]] = [
+            np.concatenate([np.zeros(0, dtype), *(p[i] for p in parts)]) for i, dtype in enumerate(types)
+        ]
+        self.family: Int8 = columns[0]
+        self.name: Int32 = columns[1]
+        self.line: Int32 = columns[2]
+        self.start: Int64 = columns[3]
+        self.duration: Int64 = columns[4]
+        self.link: Int64 = columns[5]
+        self.detail: Int32 = columns[6]
+        self.end: Int64 = self.start + self.duration
+
+    def shift_to_start(self) -> int:
+        """Let times count from the first event, and return its time before, in whole nanoseconds as picoseconds."""
+        zero_ps = int(self.start.min()) // 1000 * 1000
+        self.start -= zero_ps
+        self.end -= zero_ps
+        if self.span:
+            self.span = self.span[0] - zero_ps, self.span[1] - zero_ps
+        return zero_ps
+
+    def shape_stats(self, rows: Int64) -> list[StatColumn]:
+        """Return the stats of events of a device: how each was launched, its bytes, and a collective's number."""
+        stats: list[StatColumn] = []
+        code = self.detail[rows]
+        shapes = list(self.shapes)
+        used = np.unique(code)
+        for column, name in enumerate(SHAPE_NAMES):
+            values = {c: shapes[c][column] for c in used.tolist() if c and shapes[c][column] not in (None, b"")}
+            values = {c: msgspec.json.decode(v) if isinstance(v, bytes) else v for c, v in values.items()}
+            stats.append(_column(name, code, values))
+        return [*stats, *self.number_stats(rows)]
+
+    def number_stats(self, rows: Int64) -> list[StatColumn]:
+        """Return the stats that few events have: bytes of copies, sets and their calls, and a collective's number."""
+        stats: list[StatColumn] = []
+        for name, known in (("bytes", self.bytes), ("Seq", self.instance)):
+            at = np.flatnonzero(np.isin(rows, np.fromiter(known, np.int64, len(known)))) if known else rows[:0]
+            numbers = [_integer(text_of(v) if isinstance(v, bytes) else v) for v in map(known.get, rows[at].tolist())]
+            stats.append(integer_stat(name, at, np.array(numbers, np.int64)))
+        return stats
+
+    def rows(self, *families: Family) -> Int64:
+        """Return the rows of events of some families, ascending."""
+        return np.flatnonzero(np.isin(self.family, [int(f) for f in families]))
+
+    def _name(self, e: Event) -> None:
+        if e.args is None or not e.args.name or e.name not in ("process_name", "thread_name"):
+            return
+        try:
+            name = msgspec.json.decode(e.args.name, type=str)
+        except msgspec.MsgspecError:
+            return
+        if e.name == "process_name":
+            self.process_names[e.pid] = name
+        else:
+            self.thread_names[e.pid, e.tid] = name
+
+
+def _integer(value: _Number) -> int:
+    """Return a whole number in 64 bits; 0 for anything else."""
+    if type(value) is int:
+        return value if -_WIDEST < value < _WIDEST else 0
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _WIDEST else 0
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else 0
+
+
+def _column(name: str, code: Int32, values: Mapping[int, Any]) -> StatColumn:
+    """Return a stat by the number of each event's value: whole numbers, numbers, or texts."""
+    at = np.flatnonzero(np.isin(code, list(values)))
+    kinds = {type(v) for v in values.values()}
+    texts: dict[bytes, int] = {}
+    lookup = np.zeros(max(values, default=0) + 1, np.uint64)
+    if kinds <= {int} and all(abs(v) < 1 << 63 for v in values.values()):
+        kind, lookup = StatKind.INT64, lookup.view(np.int64)
+        lookup[list(values)] = list(values.values())
+    elif kinds <= {int, float}:
+        kind, lookup = StatKind.DOUBLE, lookup.view(np.float64)
+        lookup[list(values)] = list(values.values())
+    else:
+        kind = StatKind.STRING
+        for c, value in values.items():
+            lookup[c] = texts.setdefault(_text(value).encode(), len(texts))
+    return StatColumn(name, at, np.full(len(at), int(kind), np.uint8), lookup.view(np.uint64)[code[at]], tuple(texts))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def text_of(value: bytes) -> str:
+    """Return a JSON value as text: a string as it is, anything else as compact JSON."""
+    if value[:1] == b'"':
+        return msgspec.json.decode(value, type=str)
+    return msgspec.json.encode(msgspec.json.decode(value)).decode() if value[:1] in b"[{" else value.decode()

@@ -1,0 +1,232 @@
+"""Links the events of a device to what launched them: the call, the operator, the modules and the marks around it.
+
+A launch and its kernels share a correlation; a replay of a CUDA graph gives one to all its kernels. Around a launch, on
+its thread, are the operator that called it and the modules and annotations in which that ran. A launch of the backward
+pass runs on a thread without modules, so it takes those of the operator of the forward pass with its sequence number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracewarehouse.ingest.columns.nesting import nest
+from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK, GRAPH_LAUNCH, LAYER_SCOPE
+from tracewarehouse.ingest.columns.records import Int64
+from tracewarehouse.ingest.readers.kineto.events import Family, Table
+
+_MODULE = "nn.Module: "
+_BACKWARD = "autograd::engine::evaluate_function: "
+
+
+@dataclass(frozen=True)
+class Links:
+    """What launched the events of the devices; arrays of shape (k,), one for each of `rows`.
+
+    Attributes:
+        rows: the rows of the device's events in the table, ascending.
+        launch: row of the call that launched it, -1 if the file has none.
+        operator: row of the innermost operator around the launch, -1 for none.
+        op_name: number in `op_names` of the path of modules and the operator around the launch; 0 for none.
+        annotation: row of the annotation of a collective around the launch, -1 for none.
+        is_graph: whether the launch replays a graph.
+        op_names: the paths by number.
+    """
+
+    rows: Int64
+    launch: Int64
+    operator: Int64
+    op_name: Int64
+    annotation: Int64
+    is_graph: np.ndarray
+    op_names: list[str]
+
+
+def link(table: Table) -> Links:
+    """Link all events of the devices."""
+    rows = table.rows(Family.KERNEL, Family.COPY, Family.SET)
+    names = list(table.names)
+    launch = _launches(table, rows)
+    used, place = np.unique(launch[launch >= 0], return_inverse=True)
+    around = _Around(table, names)
+    operator, path, annotation = around.of(used)
+    op_names: dict[str, int] = {"": 0}
+    keys, which = np.unique(
+        np.stack([path, np.where(operator >= 0, table.name[operator], -1)]), axis=1, return_inverse=True
+    )
+    paths = around.paths
+    said = [
+        op_names.setdefault("/".join(filter(None, (paths[p], names[n] if n >= 0 else ""))), len(op_names))
+        for p, n in keys.T.tolist()
+    ]
+    of_launch = np.array(said, np.int64)[which.ravel()] if len(used) else np.zeros(0, np.int64)
+    is_graph_name = np.array([bool(GRAPH_LAUNCH.search(n)) for n in names] or [False], bool)
+    linked = launch >= 0
+
+    def spread(values: Int64, lacking: int) -> Int64:
+        out = np.full(len(rows), lacking, np.int64)
+        out[linked] = values[place]
+        return out
+
+    is_graph = np.zeros(len(rows), bool)
+    is_graph[linked] = is_graph_name[table.name[launch[linked]]]
+    return Links(
+        rows, launch, spread(operator, -1), spread(of_launch, 0), spread(annotation, -1), is_graph, list(op_names)
+    )
+
+
+def _launches(table: Table, rows: Int64) -> Int64:
+    """Return the row of the call that launched each event, -1 for none.
+
+    Correlations are unique in a process. Where processes share one, the last call before the event counts.
+    """
+    calls = table.rows(Family.LAUNCH)
+    calls = calls[table.link[calls] > 0]
+    calls = calls[np.lexsort((table.start[calls], table.link[calls]))]
+    known, wanted = table.link[calls], table.link[rows]
+    low, high = known.searchsorted(wanted), known.searchsorted(wanted, side="right")
+    found = np.where((high > low) & (wanted > 0), high - 1, -1)
+    for i in np.flatnonzero(high - low > 1).tolist():
+        if wanted[i] > 0:
+            starts = table.start[calls[low[i] : high[i]]]
+            before = int(starts.searchsorted(table.start[rows[i]], side="right")) - 1
+            found[i] = low[i] + max(before, 0)
+    launch = np.full(len(rows), -1, np.int64)
+    launch[found >= 0] = calls[found[found >= 0]]
+    return launch
+
+
+class _Around:
+    """Finds what is around launches on their threads.
+
+    Attributes:
+        paths: paths of modules by number; 0 is none.
+    """
+
+    def __init__(self, table: Table, names: list[str]) -> None:
+        self._table = table
+        self._names = names
+        self.paths: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
+        kinds = [(n.startswith(_MODULE), bool(LAYER_SCOPE.search(n)), bool(COLLECTIVE_MARK.match(n))) for n in names]
+        is_module, is_scope, is_collective = np.array(kinds or [(False, False, False)], bool).T
+        frames, annotations = table.rows(Family.FRAME), table.rows(Family.ANNOTATION)
+        frames = frames[is_module[table.name[frames]]]
+        scopes = annotations[is_scope[table.name[annotations]]]
+        self._scopes = _Stacks(table, np.concatenate([frames, scopes]))
+        self._collectives = _Stacks(table, annotations[is_collective[table.name[annotations]]])
+        operators = table.rows(Family.OPERATOR)
+        self._operators = _Stacks(table, operators)
+        self._path_of_scope = self._scope_paths()
+        backward = np.array(table.backward, np.int64)
+        self._backward = _Stacks(table, backward)
+        forward = operators[(table.link[operators] > 0) & ~np.isin(operators, backward)]
+        order = np.lexsort((table.start[forward], table.link[forward]))
+        self._forward = forward[order]
+        self._of_sequence = table.link[self._forward]
+
+    def of(self, calls: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return the operator's row, the number of the path and the row of a collective's annotation of each call."""
+        line, at = self._table.line[calls], self._table.start[calls]
+        operator = self._operators.innermost(line, at)
+        annotation = self._collectives.innermost(line, at)
+        path = self._path(self._scopes.innermost(line, at))
+        lacking = np.flatnonzero(path == 0)
+        if len(lacking) and len(self._forward):
+            backward = self._backward.innermost(line[lacking], at[lacking])
+            is_known = backward >= 0
+            lacking, backward = lacking[is_known], backward[is_known]
+            wanted = self._table.link[backward]
+            first = np.minimum(self._of_sequence.searchsorted(wanted), len(self._forward) - 1)
+            has = self._of_sequence[first] == wanted
+            forward = self._forward[first]
+            scope = self._scopes.innermost(self._table.line[forward], self._table.start[forward])
+            path[lacking] = np.where(has, self._backward_path(self._path(scope), backward), 0)
+        return operator, path, annotation
+
+    def _path(self, scope: Int64) -> Int64:
+        place = np.searchsorted(self._scopes.rows, scope)
+        return np.where(scope >= 0, self._path_of_scope[np.minimum(place, len(self._path_of_scope) - 1)], 0)
+
+    def _scope_paths(self) -> Int64:
+        """Return the number of the path of each scope, in the order of their rows; its parents' paths come first."""
+        stacks = self._scopes
+        numbers = np.zeros(max(len(stacks.rows), 1), np.int64)
+        by_path: dict[tuple[int, int], int] = {}
+        for place in stacks.by_depth.tolist():
+            parent = int(stacks.parent[place])
+            key = (
+                int(numbers[stacks.position[parent]]) if parent >= 0 else 0,
+                int(self._table.name[stacks.ordered[place]]),
+            )
+            if key not in by_path:
+                own = self._names[key[1]].removeprefix(_MODULE)
+                by_path[key] = self._number("/".join(filter(None, (self.paths[key[0]], own))))
+            numbers[stacks.position[place]] = by_path[key]
+        return numbers
+
+    def _backward_path(self, path: Int64, backward: Int64) -> Int64:
+        keys, which = np.unique(np.stack([path, self._table.name[backward]]), axis=1, return_inverse=True)
+        numbers = [
+            self._number(f"{self.paths[p]}/{self._names[n].removeprefix(_BACKWARD)}") if p else 0
+            for p, n in keys.T.tolist()
+        ]
+        return np.array(numbers, np.int64)[which.ravel()] if len(path) else path
+
+    def _number(self, path: str) -> int:
+        number = self._numbers.setdefault(path, len(self.paths))
+        if number == len(self.paths):
+            self.paths.append(path)
+        return number
+
+
+class _Stacks:
+    """Some events of threads, nested; finds the innermost one that is open at a time.
+
+    Attributes:
+        rows: their rows in the table, ascending.
+        ordered: the same rows, ordered by line and start, longer ones first.
+        parent: place in `ordered` of the event that holds each, -1 for none.
+        position: place in `rows` of each of `ordered`.
+        by_depth: the places in `ordered`, outer ones first.
+    """
+
+    def __init__(self, table: Table, rows: Int64) -> None:
+        self._table = table
+        self.rows = np.sort(rows)
+        start, end, line = table.start[self.rows], table.end[self.rows], table.line[self.rows]
+        self.position = np.lexsort((-end, start, line))
+        self.ordered = self.rows[self.position]
+        self.parent = np.full(len(rows), -1, np.int64)
+        depth = np.zeros(len(rows), np.int32)
+        self._lines = line[self.position]
+        for low, high in self._bounds():
+            of_line = self.ordered[low:high]
+            nesting = nest(table.start[of_line], table.end[of_line])
+            self.parent[low:high] = np.where(nesting.parent >= 0, nesting.parent + low, -1)
+            depth[low:high] = nesting.depth
+        self.by_depth = np.argsort(depth, kind="stable")
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        edges = np.flatnonzero(np.diff(self._lines, prepend=-1, append=-1)) if len(self._lines) else np.zeros(0, int)
+        return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+
+    def innermost(self, line: np.ndarray, at: Int64) -> Int64:
+        """Return the row of the innermost event around each time on its line, -1 for none."""
+        found = np.full(len(at), -1, np.int64)
+        end = self._table.end
+        for low, high in self._bounds():
+            of_line = np.flatnonzero(line == self._lines[low])
+            if not len(of_line):
+                continue
+            own = self.ordered[low:high]
+            place = self._table.start[own].searchsorted(at[of_line], side="right") - 1 + low
+            place[place < low] = -1
+            while True:
+                is_over = (place >= 0) & (end[self.ordered[place]] < at[of_line])
+                if not is_over.any():
+                    break
+                place[is_over] = self.parent[place[is_over]]
+            found[of_line] = np.where(place >= 0, self.ordered[place], -1)
+        return found
