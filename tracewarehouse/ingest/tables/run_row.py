@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.ingest.capture.promises import broken_promises, for_program
 from tracewarehouse.ingest.capture.sources import Capture, stem
 from tracewarehouse.ingest.devices.flags import Flag, summarised
+from tracewarehouse.ingest.devices.hosts import near_each_other
 from tracewarehouse.ingest.devices.quality import dropped, event_cap, messages
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, RunSurvey
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
@@ -94,8 +95,7 @@ def _run_row(
     flags: Sequence[Flag],
 ) -> dict[str, Any]:
     hosts, manifest, mesh = [s.host for s in survey.hosts], survey.manifest, survey.placement.mesh
-    starts = [h.start_ns for h in hosts if h.start_ns is not None]
-    stops = [h.stop_ns for h in hosts if h.stop_ns is not None]
+    starts, stops = near_each_other(h.start_ns for h in hosts), near_each_other(h.stop_ns for h in hosts)
     row: dict[str, Any] = {
         "name": name,
         "origin": survey.origin,
