@@ -311,7 +311,9 @@ class TestRefusals:
         path = Export().kernel(value, 30).write(tmp_path / "a.sqlite")
         assert "looked for an integer" in self.refused(path)
 
-    @pytest.mark.parametrize(("start", "end"), [(0, 1 << 62), (-(1 << 62), 0), (None, 30)])
+    @pytest.mark.parametrize(
+        ("start", "end"), [(0, 1 << 62), (-(1 << 62), 0), (5, -(1 << 62)), (1 << 62, 5), (None, 30), (3, None)]
+    )
     def test_times_that_64_bits_of_picoseconds_cannot_hold(self, tmp_path: Path, start: Any, end: Any) -> None:
         assert "damaged" in self.refused(Export().kernel(start, end).write(tmp_path / "a.sqlite"))
 

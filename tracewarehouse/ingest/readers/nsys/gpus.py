@@ -24,6 +24,9 @@ _FACTS = {
 _NAMES = {"name": "gpu_device_name", "chipName": "chip_name", "busLocation": "bus_location", "uuid": "uuid"}
 _RANK = re.compile(r"MPI Rank (\d{1,6})")
 
+_LARGEST = 9999
+"""Largest number that is taken for that of a GPU."""
+
 User = tuple[int, int]
 """A process, and the CUDA ordinal by which it knows a GPU."""
 
@@ -51,11 +54,11 @@ def find_gpus(database: Database, used: Sequence[User], ranges: Ranges) -> tuple
     """
     gpu_of = _mapped(database)
     known = {user: gpu_of[key] for user in used if (key := (user[0] & PID, user[1])) in gpu_of}
-    is_mapped = len(known) == len(used)
+    is_mapped = len(known) == len(used) and all(0 <= n <= _LARGEST for n in known.values())
     groups: dict[object, list[User]] = {}
     for user in sorted(used):
         groups.setdefault(known[user] if is_mapped else user, []).append(user)
-    ordinals = {user[1] for user in used}
+    ordinals = {user[1] for user in used if 0 <= user[1] <= _LARGEST}
     facts = _facts(database)
     ranks = _ranks(ranges, used)
     gpus = []

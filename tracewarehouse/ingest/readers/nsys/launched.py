@@ -222,7 +222,7 @@ class Launched:
             return "Memset (Device)"
         name = int(a.name[row])
         if kind == GRAPH:
-            return f"CUDA graph {name}"
+            return "CUDA graph" if name == NONE else f"CUDA graph {name}"
         return self._strings.get(self._short.get(name, name)) or "(unnamed kernel)"
 
     def _said(self, kind: int, row: int) -> Iterator[Stat]:
