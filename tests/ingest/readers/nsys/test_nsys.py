@@ -199,6 +199,21 @@ class TestCollectives:
         said = metadata(opened(export.write(tmp_path / "a.sqlite")).planes[0])[ALL_REDUCE]
         assert (said["annotation"], said["message_bytes"], said["Group size"]) == ("ncclAllReduce", 4096, 4)
 
+    def test_kernels_from_before_the_recording_share_a_channel_with_the_others(
+        self, tmp_path: Path, tables_in: Any
+    ) -> None:
+        """Nothing tells what the first kernel of each process does, nor its group; those of the second overlap."""
+        export = Export()
+        for pid in (7, 8):
+            export.kernel(0, 50, "ncclDevKernel_SendRecv", 10**6, pid=pid, deviceId=pid)
+            export.range(60, 90, "nccl:all_to_all", pid=pid, tid=pid)
+            launch = export.call(70, 75, pid=pid, tid=pid)
+            export.kernel(100, 200, "ncclDevKernel_SendRecv", launch, pid=pid, deviceId=pid)
+        ingest_one(export.write(tmp_path / "a.sqlite"), tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
+        found = query("SELECT kind, group_size, is_partial, COUNT(DISTINCT instance) FROM collectives GROUP BY ALL")
+        assert sorted(found) == [("all-to-all", 2, False, 1), ("send", None, True, 2)]
+
     @pytest.mark.parametrize(
         "blob", [b"", b"\0" * 31, payload(MESSAGE, 1, 2)[:40], b"\xff" * 64], ids=["empty", "header", "half", "foreign"]
     )
