@@ -185,8 +185,12 @@ H200 = {"device_vendor": "Nvidia", "compute_cap_major": 9, "compute_cap_minor": 
          ("fabric", None)),
         (H200 | {"device_vendor": "AMD", "compute_cap_minor": 4, "memory_size": 206_141_652_992}, "MI300X", 1307e12,
          ("fabric", 448.0)),
-        (H200 | {"device_vendor": "AMD", "compute_cap_minor": 4, "memory_size": 274_861_129_728}, "AMD", None,
-         (None, None)),  # MI325X
+        (H200 | {"device_vendor": "AMD", "compute_cap_minor": 4, "memory_size": 274_861_129_728}, "MI325X", 1307e12,
+         ("fabric", 448.0)),
+        (H200 | {"core_count": 114, "memory_size": 85_029_158_912}, "H100 PCIe", 756e12, (None, None)),
+        (H200 | {"gpu_device_name": "NVIDIA H100 PCIe"}, "NVIDIA H100 PCIe", 756e12, (None, None)),
+        (H200 | {"gpu_device_name": "NVIDIA H100 NVL"}, "NVIDIA H100 NVL", 835e12, (None, None)),
+        (H200 | {"gpu_device_name": "AMD Instinct MI325X"}, "AMD Instinct MI325X", 1307e12, ("fabric", 448.0)),
         ({"device_vendor": "Nvidia"}, "Nvidia", None, (None, None)),
     ],
 )  # fmt: skip
@@ -280,5 +284,5 @@ def test_int8_has_a_peak_of_its_own_on_gpus() -> None:
     peaks = {c["kind"]: c["peak_flops_per_s"].get("int8") for c in chips() if c["link"] != "ici"}
     assert peaks == {
         "A100 40GB": 624e12, "A100 80GB": 624e12, "H100": 1979e12, "H200": 1979e12, "B200": 4500e12,
-        "MI250": 181.05e12, "MI300X": 2614.9e12,
+        "MI250": 181.05e12, "MI300X": 2614.9e12, "MI325X": 2614.9e12, "H100 PCIe": 1512e12, "H100 NVL": 1670e12,
     }  # fmt: skip
