@@ -21,12 +21,10 @@ class PlacedCollective(NamedTuple):
     Attributes:
         time: how long it takes.
         direction: 1 or -1 for pairs that send ahead or back in the order of the devices, which do not meet; else 0.
-        group_size: devices of its largest group.
     """
 
     time: TimeRange
     direction: int
-    group_size: int
 
 
 class ProgramCollectives:
@@ -51,12 +49,14 @@ class ProgramCollectives:
 
     @cached_property
     def filled(self) -> float:
-        """The share of the rows of other devices that arrive: all send as many if the experts have equal loads.
+        """The share of the room for rows of other devices that they fill if the experts have equal loads.
 
-        The buffers of a ragged all-to-all have room for all rows of all devices of its group.
+        A device then gets as many rows as it sends. The room is the result of a ragged all-to-all on the way to the
+        experts and its operand on the way back; the rows are the other of the two.
         """
-        ragged = (op for op in self._schedule.ops(self._schedule.entry) if op.opcode == "ragged-all-to-all")
-        return 1 / max((found.group_size for op in ragged if (found := self.find(op))), default=1)
+        ragged = [op for op in self._schedule.ops(self._schedule.entry) if op.opcode == "ragged-all-to-all"]
+        counts = [(op.operands[0][0].dimensions[0], op.results[0].dimensions[0]) for op in ragged if _has_rows(op)]
+        return min((min(pair) / max(pair) for pair in counts), default=1.0)
 
     def _placed(self, op: ScheduledOp) -> PlacedCollective | None:
         if not any(base_opcode(opcode) in KINDS for opcode in (op.opcode, *self._schedule.opcodes(op))):
@@ -81,12 +81,16 @@ class ProgramCollectives:
         if collective not in self._times:
             self._times[collective] = collective_time(self._machine, collective)
         ahead = sum(1 if b > a else -1 for a, b in collective.groups) if collective.is_pairs else 0
-        return PlacedCollective(
-            self._times[collective], (ahead > 0) - (ahead < 0), max(map(len, collective.groups), default=1)
-        )
+        return PlacedCollective(self._times[collective], (ahead > 0) - (ahead < 0))
 
     def _on_devices(self, groups: Groups | None, pairs: Pairs | None) -> Groups:
         """Return groups, or pairs, of logical numbers as those of devices; no groups mean one of all devices."""
         places = self._module.assignment
         members = pairs if pairs is not None else groups or (tuple(range(self._machine.topology.devices)),)
         return tuple(tuple(places[n] if n < len(places) else n for n in group) for group in members)
+
+
+def _has_rows(op: ScheduledOp) -> bool:
+    """Return whether a ragged all-to-all states the rows that it takes and the room for those that it gives."""
+    given = [*op.operands[0], *op.results] if op.operands else []
+    return len(given) > 1 and all(buffer.dimensions and buffer.dimensions[0] for buffer in given)
