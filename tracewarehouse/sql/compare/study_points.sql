@@ -8,8 +8,8 @@ description: >
   rates with the ranges of predicted ones, and its price. Runs of one workload compete.
 notes: >
   Runs have one workload if model, layers, parameters, lengths, backend, origin and what-if are equal. Throughput counts
-  whole requests, prompts included. The ends of its range take both phases at the same end. Where two runs have the same configuration, their
-  names tell them apart. A range leaves out what metrics.prediction_range says.
+  whole requests, prompts included. Its range takes both phases at their low ends, or both at their high ends. Where two
+  runs have the same configuration, their names tell them apart. A range leaves out what metrics.prediction_range says.
 ---*/
 WITH ran AS (
   SELECT *
