@@ -74,20 +74,24 @@ demo: $(LIGHT)
 ifdef OFFLINE
 	$(TW) ingest $(CAPTURES)
 else
-	$(TW) collect --model llama --mesh tp=4 --output-length 17 -o $(DEMO)/captures
-	$(TW) ingest $(DEMO)/captures
+	$(TW) collect --model llama --mesh tp=4 --input-length 16 --output-length 17 -o $(DEMO)/captures
+	$(TW) ingest $(DEMO)/captures $(CAPTURES)/llama-tp4-b4-i16-o17
 endif
 	$(TW) build
 	$(TW) report -o $(DEMO)/report.html
 	@echo
-	@$(TW) show "$$($(TW) query "SELECT name FROM runs WHERE name LIKE 'llama-tp4-b%' LIMIT 1" --csv | tail -1)"
+	@$(TW) show "$$($(TW) query "SELECT name FROM runs WHERE name LIKE 'llama-tp4-b%' ORDER BY name DESC LIMIT 1" --csv | tail -1)"
 	@echo
-	@echo "This is what one run looks like. Go on with these:"
+	@echo "The bar above is where a step goes. All runs beside each other, as a page:"
+	@echo
+	@echo "  file://$(abspath $(DEMO))/report.html"
+	@echo
+	@echo "Go on with these:"
 	@echo
 	@echo "  export PATH=\"$(abspath $(BIN)):\$$PATH\" TRACEWAREHOUSE=$(abspath $(DEMO))/warehouse"
-	@echo "  tw                      what is in the warehouse"
-	@echo "  tw shell                SQL over all tables and metrics"
-	@echo "  $(abspath $(DEMO))/report.html    the pictures: open it in a browser"
+	@echo "  tw compare llama-tp4-b4-i16-o17-jax llama-tp4-b4-i16-o17    why JAX and torch_xla differ"
+	@echo "  tw serve                                                    all runs in a browser"
+	@echo "  tw shell                                                    SQL over all tables and metrics"
 	@echo
 	@echo "docs/README.md leads on; docs/tutorial.md takes fifteen minutes."
 

@@ -51,7 +51,8 @@ with a prediction lie between the stated low and high, {outside} of {count_outsi
   A row with `n` of 0 is a public statement or a judgement; the others say how many measurements stand behind them.
 - Low and high take every rate at one end of its range. They say how wrong the rules may be, not how much steps differ.
 
-**In the sample** are measurements to which some rate was fitted, so they prove little. **Outside** are all others.
+**In the sample** are measurements to which some rate was fitted, so they prove little. **Outside** are all others. The
+factors of loop fusions on v6e were chosen on the prefills of CCL-Bench, so these are in it, by both clocks.
 
 ## Where it must not be used
 

@@ -130,6 +130,7 @@ class Export:
         plain = path.with_suffix(".plain")
         plain.unlink(missing_ok=True)
         connection = sqlite3.connect(plain)
+        connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
         for table, rows in self.rows.items():
             columns = list(dict.fromkeys(c for row in rows for c in row))
             if table in TABLES:

@@ -28,6 +28,7 @@ INPUTS = {
     "hlo-text": 3000,
     "hlo-proto": 3000,
     "chrome": 150,
+    "nsys": 60,
     "kineto": 300,
     "card": 100,
     "manifest": 1000,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
-from tracewarehouse.ingest.errors import CaptureError, WarehouseError
+from tracewarehouse.ingest.errors import CaptureError, QueryError, WarehouseError
 from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS, Leftover
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, UnreadRun
@@ -164,8 +164,17 @@ class Warehouse:
         from tracewarehouse.queries.tables_read import ParsedSql
 
         query = ParsedSql(sql)
-        session = self._sessions.for_query(query) if read_only else self._sessions.unrestricted()
-        return self._ask(session, query, parameters, read_only=read_only, as_values=as_values)
+        if not read_only:
+            return self._ask(self._sessions.unrestricted(), query, parameters, read_only=False, as_values=as_values)
+        session = self._sessions.for_query(query)
+        try:
+            return self._ask(session, query, parameters, as_values=as_values)
+        except (QueryError, WarehouseError) as error:
+            if not session.may_blame_catalogue(error):
+                raise
+        self._catalogue.leave_out()
+        self._sessions.close()
+        return self._ask(self._sessions.for_query(query), query, parameters, as_values=as_values)
 
     def _ask(
         self,
@@ -212,7 +221,7 @@ class Warehouse:
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The database that read-only queries run on; it accepts nothing but such queries.
 
-        It shows the runs as they are now, and is valid until the next query.
+        It shows the runs as they are now, and is valid until the next query. No file is checked for damage.
 
         Raises:
             WarehouseError: the runs cannot be listed or read.

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +17,28 @@ from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made, run_spec
 from tracewarehouse.collect.models.architectures import ARCHITECTURES
 from tracewarehouse.collect.run_spec import RunSpec, stage_layout
+from tracewarehouse.ingest.capture.sample import NAME as SAMPLE
+from tracewarehouse.ingest.capture.sample import sample
 
 
-def test_the_default_run_is_the_demo() -> None:
+def test_the_demo_records_the_workload_of_the_sample() -> None:
+    """So the two can be compared, as the demo's last lines say."""
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    [options] = re.findall(r"collect (--model .*) -o ", makefile)
+    names, values = (options.split()[at::2] for at in (0, 1))
+    given = {
+        n.removeprefix("--").replace("-", "_"): int(v) if v.isdigit() else v for n, v in zip(names, values, strict=True)
+    }
+    spec = run_spec(**given)
+    recorded = json.loads((sample() / "manifest.json").read_text())["spec"]
+    own = json.loads(spec.model_dump_json())
+    said = [{k: v for k, v in of.items() if v is not None and k != "backend"} for of in (own, recorded)]
+
+    assert said[0] == said[1]
+    assert f"tw compare {spec.name} {SAMPLE}" in makefile
+
+
+def test_the_default_run() -> None:
     spec = RunSpec()
 
     assert (spec.model, str(spec.mesh), spec.output_length) == ("llama", "tp=4", 17)

@@ -11,6 +11,7 @@ import pytest
 from accessibility import HAS_AXE, needs_axe, violations
 from headless_browser import CHROMIUM, Page, browser
 
+from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
 from tracewarehouse.dashboards.writing import write_text
 from tracewarehouse.warehouse import Warehouse
@@ -91,6 +92,23 @@ def test_every_chart_is_drawn(page: Page, reports: dict[str, tuple[Report, Path]
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.evaluate(TOO_WIDE) == []
     assert not HAS_AXE or violations(page) == []
+
+
+def test_a_notebook_draws_a_chart_without_a_network(page: Page, recorded: Warehouse, tmp_path: Path) -> None:
+    """The cell's frame asks for nothing, draws the bars, and becomes as high as its chart."""
+    cell = RUN_CHARTS["traffic"](recorded, "llama-tp4-b4-i16-o17")._repr_mimebundle_()
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{cell['text/html']}</body>")
+    page.visit(notebook.as_uri(), 800)
+    while page.evaluate("document.readyState") != "complete":
+        assert page.errors == []
+    frame = "document.querySelector('iframe')"
+    while not page.evaluate(f"{frame}.contentDocument.querySelectorAll('svg .mark-rect path').length"):
+        assert page.errors == []
+    while page.evaluate(f"{frame}.style.height") == "":
+        assert page.errors == []
+    assert [r for r in page.requests if not r.startswith(("file:", "data:", "about:"))] == []
+    assert page.evaluate(f"{frame}.contentDocument.documentElement.scrollHeight <= parseInt({frame}.style.height)")
 
 
 def test_the_wheel_over_every_chart_moves_the_page(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:

@@ -14,7 +14,8 @@ from tracewarehouse.cli import run
 from tracewarehouse.dashboards import words, writing
 from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
-from tracewarehouse.dashboards.writing import folded, report_text, vega_script, with_code, write_pictures, write_text
+from tracewarehouse.dashboards.vega import vega_script
+from tracewarehouse.dashboards.writing import folded, report_text, with_code, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 
@@ -158,12 +159,12 @@ def test_study_of_a_query(recorded: Warehouse) -> None:
     assert {f.name for f in section.figures} == {
         "pareto",
         "study-parts",
+        "parallelisms",
         "mean-layers",
-        "sweep",
         "tpot-over-time",
         "faster-links",
     }
-    assert dict(section.absent).keys() == {"scaling", "overlap-ratio-against-step-time"}
+    assert dict(section.absent).keys() == {"scaling", "sweep", "overlap-ratio-against-step-time"}
     assert [row[0] for row in section.values[0].rows] == ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
 
 
@@ -219,8 +220,17 @@ def test_words_of_what_does_not_fit() -> None:
 def test_a_page_folds_the_charts_beyond_its_size() -> None:
     """The first two fill the page; a small one behind them waits as well."""
     charts = {name: {"rows": "x" * size} for name, size in (("a", 400), ("b", 400), ("c", 400), ("d", 1))}
-    assert folded(charts, 1_000) == ["c", "d"]
-    assert folded(charts, 2_000) == []
+    assert folded(charts, 1_000, 100) == ["c", "d"]
+    assert folded(charts, 2_000, 100) == []
+
+
+def test_a_page_folds_the_charts_beyond_its_marks() -> None:
+    """30 rows in one layer, 20 rows in each of two layers of a facet: 30 marks, then 70."""
+    rows = {"rows": [{}] * 30}
+    charts = {"a": {"datasets": rows}, "b": {"datasets": {"rows": [{}] * 20}, "spec": {"layer": [{}, {}]}}}
+    assert folded(charts, 2_000, 70) == []
+    assert folded(charts, 2_000, 69) == ["b"]
+    assert folded(charts, 2_000, 29) == ["a", "b"]
 
 
 def test_a_folded_chart_is_said_and_not_drawn(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:

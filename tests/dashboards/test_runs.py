@@ -70,6 +70,8 @@ def test_sweep_is_the_mean_of_each_configuration(study: Warehouse) -> None:
     rows = runs.sweep_heat_map(study, ALL).rows
     found = {(r["batch_size"], r["input_length"]): (r["value"], r["runs"]) for r in rows}
     assert found == {(1, 16): (pytest.approx((0.150 + 0.180) / 2), 2), (4, 16): (pytest.approx(0.240), 1)}
+    with pytest.raises(NothingToDraw, match="one batch size and one prompt length"):
+        runs.sweep_heat_map(study, ["fast", "slow"])
     with pytest.raises(NothingToDraw, match="No column 'nosuch'"):
         runs.sweep_heat_map(study, ALL, "nosuch")
 
@@ -166,6 +168,52 @@ def test_parts_of_a_step_stand_side_by_side(study: Warehouse) -> None:
     )
 
 
+def test_ways_to_split_a_model_stand_beside_each_other(study: Warehouse) -> None:
+    """TP sends 2 x 60 bytes for each of 4 sequences, 30 a token; SP over tp is a way of its own; DP sends nothing."""
+    mesh = {"model": "m", "batch_size": 4, "input_length": 8, "output_length": 4}
+    given = {
+        "runs": [
+            mesh | {"run_id": "a", "name": "a", "mesh": "tp=2", "tp": 2},
+            mesh | {"run_id": "b", "name": "b", "mesh": "tp=2", "tp": 2, "sequence_parallelism": "megatron"},
+            mesh | {"run_id": "c", "name": "c", "mesh": "dp=2", "dp": 2},
+            mesh | {"run_id": "d", "name": "d"},
+        ],
+        "phases": [
+            {"run_id": "a", "kind": "step", "name": "decode", "index": 0, "device_id": d, "start_us": 0, "end_us": 9}
+            for d in (0, 1)
+        ],
+        "collectives": [
+            {"run_id": "a", "device_id": d, "kind": "all-reduce", "phase": "decode", "step": 0, "wire_bytes": 60}
+            for d in (0, 1)
+        ],
+        "metric_values": [
+            {"run_id": r, "metric": m, "version": 1, "dimensions": json.dumps(d), "value": v, "unit": ""}
+            for r, m, d, v in (
+                ("a", "tpot", {"clock": "device"}, 20.0),
+                ("b", "tpot", {"clock": "device"}, 10.0),
+                ("c", "tpot", {"clock": "device"}, 40.0),
+                ("d", "tpot", {"clock": "device"}, 5.0),
+                ("a", "communication_fraction", {"phase": "decode"}, 0.25),
+            )
+        ],
+    }
+    with warehouse_of({}) as database:
+        fill(database, given)
+        rows = database.execute(
+            "SELECT run_id, parallelism, measure, value FROM macros.study_parallelisms(['a', 'b', 'c', 'd']) "
+            "ORDER BY ALL"
+        ).fetchall()
+    assert rows == [
+        ("a", "TP", "bytes sent for a token, all devices", 30),
+        ("a", "TP", "exposed communication, % of a decode step", 25),
+        ("a", "TP", "tokens/s per user", 50),
+        ("b", "TP + SP", "tokens/s per user", 100),
+        ("c", "DP", "tokens/s per user", 25),
+    ]
+    with pytest.raises(NothingToDraw, match="split their model alike, TP"):
+        runs.parallelisms(study, ALL)
+
+
 def test_a_model_keeps_its_colour_and_a_mesh_its_shape() -> None:
     """The second of three models has the second colour, also where it is alone."""
     alone = theme.series_color("model", ["b"], among=["a", "b", "c"]).to_dict()
@@ -219,7 +267,9 @@ def test_differences_of_steps(study: Warehouse) -> None:
     assert figure.description.startswith("A prefill step is 30 µs longer, 180 µs against 150 µs: idle +30 µs.")
 
 
-@pytest.mark.parametrize("name", [n for n in STUDY_CHARTS if n not in ("scaling", "overlap-ratio-against-step-time")])
+@pytest.mark.parametrize(
+    "name", [n for n in STUDY_CHARTS if n not in ("scaling", "parallelisms", "overlap-ratio-against-step-time")]
+)
 def test_every_chart_over_runs_draws_the_rows_of_its_query(study: Warehouse, name: str) -> None:
     figure = STUDY_CHARTS[name](study, ALL)
     [rows] = figure.altair().to_dict()["datasets"].values()

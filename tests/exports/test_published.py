@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,54 @@ def test_what_is_no_folder_of_it_is_named(folder: Path, tmp_path: Path, capsys: 
     assert "no trace in this folder" in capsys.readouterr().err
 
 
+def test_a_row_without_a_trace_is_a_run_with_its_published_values(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a checkout, with a card that leaves things to be determined; the warehouse keeps no word of another row."""
+    collection, website = tmp_path / "checkout" / "trace_collection", tmp_path / "checkout" / "website"
+    website.mkdir(parents=True)
+    metrics = {"mfu": 12.5, "ttft": None, "note": "text", "straggler": 2}
+    row = {"trace": f"/data/{folder.name}", "metadata": {}, "metrics": metrics}
+    (website / "benchmark_data.json").write_text(json.dumps({"rows": [row]}))
+    (folder / "host.trace.json").unlink()
+    there = collection / folder.name
+    shutil.copytree(folder, there)
+    card = CARD | {"workload": {**CARD["workload"], "hardware": {"network_topo": {"bandwidth_gbps": ["TBD", "TBD"]}}}}
+    (there / f"{folder.name}.yaml").write_text(yaml.safe_dump(card))
+    shutil.copytree(there, collection / "unpublished-tpu")
+    with imported(there, tmp_path / "warehouse") as warehouse:
+        assert warehouse.query("SELECT * EXCLUDE (run_id) FROM macros.published_values() ORDER BY ALL").rows() == [
+            (folder.name, "mfu", 12.5),
+            (folder.name, "straggler", 2.0),
+        ]
+        assert warehouse.query("SELECT flag FROM main.quality_flags").rows() == [("no_trace",)]
+        facts = "SELECT name, model_family, batch_size, device_count, event_count FROM main.runs"
+        assert warehouse.query(facts).rows() == [(folder.name, "qwen3-4b", 128, 0, 0)]
+        assert len(warehouse.values()) == 0
+    capsys.readouterr()
+    assert cli.run(["-w", str(tmp_path / "w"), "import", "ccl-bench", str(collection / "unpublished-tpu")]) == 1
+    error = capsys.readouterr().err
+    assert "no row of" in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_is_compared_with_rows_of_its_workload(folder: Path, tmp_path: Path) -> None:
+    """Another name, but the same model however it is spelled, chip, tp, batch and lengths."""
+    (folder / f"{folder.name}.yaml").write_text(
+        yaml.safe_dump(CARD | {"Model-executor": {"model_plan_parallelization": {"tp": 2}}})
+    )
+    workload = {"model_family": "Qwen3_4B", "hardware_model": "tpu_v6e", "tp": 2, "batch_size": 128, "input_len": 1024}
+    rows = [
+        {"trace": f"/data/{name}", "metadata": workload | {"output_len": 1} | other, "metrics": {"mfu": 1.5}}
+        for name, other in (("same", {}), ("another-batch", {"batch_size": 64}), ("unknown", {"output_len": ""}))
+    ]
+    file = tmp_path / "benchmark_data.json"
+    file.write_text(json.dumps({"rows": rows}))
+    with imported(folder, tmp_path / "warehouse") as warehouse:
+        found = published_values(warehouse, warehouse.lake.runs(), file)
+    assert [(v.run, v.row, v.metric, v.published) for v in found] == [(folder.name, "same", "mfu", 1.5)]
+
+
 def benchmark_data(tmp_path: Path, name: str, metrics: dict[str, Any]) -> Path:
     file = tmp_path / "benchmark_data.json"
     file.write_text(json.dumps({"rows": [{"trace": f"/data/{name}", "metadata": {}, "metrics": metrics}]}))
@@ -117,9 +166,10 @@ def test_a_published_value_stands_beside_ours(folder: Path, tmp_path: Path) -> N
     assert "A while loop counts beside the ops" in dominant.why
     assert found["mfu"].relation == "of another trace, card, or version of its tools"
     assert found["mfu"].metric_of_ours == "mfu"
-    assert found["ttft"].relation == "no value on both sides"
+    assert (found["ttft"].reproduced is None, found["ttft"].relation) == (False, "only here")
     # the card says that one token is generated
-    assert found["tpot"].reproduced is None
+    assert (found["tpot"].reproduced, found["tpot"].relation) == (None, "only published")
+    assert (found["ttft"].published_unit, found["mfu"].published_unit) == ("s", "%")
 
 
 def test_kinds_of_collectives_are_told_apart(folder: Path, tmp_path: Path) -> None:
@@ -148,9 +198,8 @@ def test_the_command_prints_numbers_and_reasons(
 def test_files_and_runs_that_do_not_fit_are_named(folder: Path, tmp_path: Path) -> None:
     with imported(folder, tmp_path / "warehouse") as warehouse:
         runs = warehouse.lake.runs()
-        with pytest.raises(
-            WarehouseError, match="no published row has the name of a run; looked for qwen3-4b-vllm-tp2"
-        ):
+        said = r"no published row has the name of a run, or its model, .*; looked for qwen3-4b-vllm-tp2"
+        with pytest.raises(WarehouseError, match=said):
             published_values(warehouse, runs, benchmark_data(tmp_path, "other-tpu", {"mfu": 1}))
         (tmp_path / "data.js").write_text("const BENCHMARK_DATA = {}")
         with pytest.raises(TracewarehouseError, match="not CCL-Bench's published data"):

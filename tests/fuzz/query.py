@@ -83,6 +83,12 @@ _STATE = (
     # macros, and whether an extension was loaded
     "SELECT count(*), count(*) FILTER (WHERE NOT internal) FROM duckdb_functions()",
 )
+_QUESTIONS = (
+    "SELECT count(*), sum(a), min(b) FROM t", "SELECT count(*), sum(a) FROM kept", "SHOW ALL TABLES",
+    "FROM own_rows(2)",
+    "SELECT abs(-1), getvariable('v'), current_schema(), current_setting('TimeZone')",
+)  # fmt: skip
+"""Read-only queries whose answers other queries must not change."""
 
 
 class Sandbox:
@@ -148,15 +154,22 @@ class Sandbox:
 
     def _state(self) -> list[Any]:
         found: list[Any] = [sorted(self.connection.execute(sql).fetchall(), key=repr) for sql in _STATE]
-        return [*found, sorted(p.name for p in Path.cwd().iterdir())]
+        return [*found, *map(self._answer, _QUESTIONS), sorted(p.name for p in Path.cwd().iterdir())]
+
+    def _answer(self, question: str) -> Any:
+        try:
+            return run_query(self.connection, question, read_only=self._is_restricted).rows()
+        except QueryError as error:
+            return str(error)
 
     def close(self) -> None:
         self.connection.close()
         self._watch.close()
 
 
-KINDS = ("plain", "nested", "disguised", "several", "soup", "call")
+KINDS = ("plain", "nested", "disguised", "several", "soup", "call", "options")
 PATHS = (
+    "{l}/t.parquet",
     "{o}/t.csv", "{o}/t.json", "{o}/*.parquet", "{o}/t.db", "{o}/t.sql", "{o}", "{o}/*", "{l}/../../outside/t.csv",
     "{l}/link.csv", "{l}/linked/t.csv", "{l}/linked/*.parquet", "file://{o}/t.csv", "file:{o}/t.csv", "{o}//t.csv",
     "{l}/./../../outside/./t.csv", "{l}/%2e%2e/%2e%2e/outside/t.csv", "{l}\\..\\..\\outside\\t.csv", "{l}/new.csv",
@@ -173,6 +186,12 @@ READERS = (
     "read_single_csv_file", "read_single_parquet_file", "duckdb_secrets", "which_secret", "checkpoint",
     "enable_logging", "enable_profiling", "pragma_table_info", "getenv", "pragma_storage_info", "table_info",
     "python_map_function", "force_checkpoint", "register_external_resource", "truncate_duckdb_logs",
+)  # fmt: skip
+OPTIONS = (
+    "store_rejects", "rejects_table", "rejects_table", "rejects_scan", "rejects_limit", "ignore_errors", "columns",
+    "auto_detect", "header", "filename", "union_by_name", "hive_partitioning", "hive_types", "encryption_config",
+    "compression", "schema", "delim", "all_varchar", "sample_size", "null_padding", "strict_mode", "names", "types",
+    "file_row_number", "binary_as_string", "explicit_cardinality", "buffer_size", "quote", "encoding", "x",
 )  # fmt: skip
 STATEMENTS = (
     "COPY t TO '{p}'", "COPY (FROM t) TO '{p}' (FORMAT parquet)", "COPY kept FROM '{p}'",
@@ -273,6 +292,12 @@ def statement(r: random.Random, kind: str) -> str:
         arguments = r.choice(("", "'{p}'", "['{p}']", "1", "'t'", "'{p}', '{p}'", "x := '{p}'", "NULL", "t", "'{q}'"))
         name = r.choice(READERS)
         return _filled(r, r.choice(("FROM ", "CALL ", "PRAGMA ", "SELECT ")) + f"{name}({arguments})")
+    if kind == "options":
+        options = r.sample(OPTIONS, r.choice((1, 2, 4)))
+        if r.random() < 0.5:
+            options += ["store_rejects", "columns", "ignore_errors", "auto_detect"]
+        given = "".join(f", {o} {r.choice(('=', ':=', '=>'))} {r.choice(_option_values(o))}" for o in options)
+        return _filled(r, f"SELECT count(*) FROM {{f}}('{{l}}/t.parquet'{given})")
     if kind in ("nested", "disguised"):
         for _ in range(r.choice((1, 1, 2, 3))):
             sql = _inside(r, r.choice(INSIDE), sql)
@@ -282,6 +307,16 @@ def statement(r: random.Random, kind: str) -> str:
         words = re.findall(r"'[^']*'|\w+|\S", " ".join(_filled(r, r.choice(STATEMENTS)) for _ in range(3)))
         return " ".join(r.choice(words) for _ in range(r.randrange(1, 15)))
     return _disguised(r, sql) if kind == "disguised" else sql
+
+
+def _option_values(option: str) -> tuple[str, ...]:
+    """Values of an option; those that are not random make read_csv keep what it refuses of a Parquet file."""
+    kept = {"columns": "{{'a': 'INT'}}", "store_rejects": "true", "ignore_errors": "true", "auto_detect": "false"}
+    if option in kept:
+        return (kept[option],)
+    return (
+        ("'t'", "'kept'", "'abs'") if option.startswith("rejects") else ("true", "false", "'t'", "1", "['a']", "NULL")
+    )
 
 
 def _inside(r: random.Random, wrapper: str, sql: str) -> str:

@@ -13,6 +13,7 @@ from fuzz.ingest import ChromeIngestTarget, DividedIngestTarget, IngestTarget
 from fuzz.judging import Target
 from fuzz.kineto import KinetoTarget
 from fuzz.manifest import ManifestTarget
+from fuzz.nsys import NsysTarget
 from fuzz.query import QueryTarget
 from fuzz.xplane import PlacesTarget, XPlaneTarget
 
@@ -22,6 +23,7 @@ _ALL = (
     HloTextTarget,
     HloProtoTarget,
     ChromeTarget,
+    NsysTarget,
     KinetoTarget,
     CardTarget,
     ManifestTarget,
@@ -37,8 +39,9 @@ TARGETS: dict[str, type[Target] | Callable[[Path | None], Target]] = {target.nam
 SHARES = {
     "xplane": 0.1,
     "xplane-places": 0.0485,
-    "hlo-text": 0.43,
+    "hlo-text": 0.42,
     "hlo-proto": 0.2,
+    "nsys": 0.01,
     "chrome": 0.08,
     "kineto": 0.01,
     "card": 0.01,

@@ -16,6 +16,14 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import HLO_PROTO, HLO_TEXT, file_format, open_trace
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
+COUNTER = """  %three = s32[] constant(3)
+  %more = s32[] add(%count, %three)
+  ROOT %next = (s32[], f32[4]{0}) tuple(%more, %sum)"""
+CONDITION = """  %reached = s32[] get-tuple-element(%tested), index=0
+  %limit = s32[] constant(15)
+  ROOT %goes = pred[] compare(%reached, %limit), direction=LT"""
+"""A loop that counts from 0 to 15 in steps of 3."""
+
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 COUNTED = {
@@ -211,6 +219,21 @@ def test_a_loop_without_a_known_count_counts_once_and_is_flagged(tmp_path: Path,
     counted = "SELECT executions_per_step FROM metrics.collective_count WHERE kind = 'all-reduce'"
     assert _rows(warehouse, counted) == [(1,)]
     assert _rows(warehouse, "SELECT detail FROM main.quality_flags WHERE flag = 'unknown_repeats'") == [("loop",)]
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_the_iterations_of_a_loop_follow_from_its_counter(is_text: bool) -> None:
+    """As libtpu's own programs, which do not state them."""
+    text = SMALL.replace(', backend_config={"known_trip_count":{"n":"3"}}', "")
+    text = text.replace("  ROOT %next = (s32[], f32[4]{0}) tuple(%count, %sum)", COUNTER)
+    text = text.replace("  ROOT %goes = pred[] constant(true)", CONDITION)
+    program = Program(text if is_text else Program(text).proto)
+    assert program.unknown == []
+    assert list(program.runs({"sum"}.__contains__)) == ["sum"] * 5
+    assert program.loops["sum"] == (("loop", 5),)
+    # not known where the limit is no number before it runs
+    endless = text.replace("%limit = s32[] constant(15)", "%limit = s32[] partition-id()")
+    assert Program(endless).unknown == ["loop"]
 
 
 def test_of_branches_the_one_with_most_collectives_counts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.capture_comparison import compare_with_capture
-from tracewarehouse.ingest.devices.hosts import Device, complete_devices
+from tracewarehouse.ingest.devices.hosts import DAY_NS, Device, complete_devices
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.ingest.tables.run_row import card_facts
+
+START_NS = 1_700_000_000_000_000_000
 
 Query = Callable[..., list[tuple[Any, ...]]]
 PROGRAM = 42
@@ -515,6 +518,27 @@ def test_manifest_and_card_add_facts(tmp_path: Path, tables_in: Callable[[Path],
     assert query("SELECT DISTINCT axis FROM collectives") == [("dp",)]
     host = 'SELECT name, "index", start_ps, end_ps, source FROM phases WHERE device_id IS NULL AND kind = ?'
     assert query(host, "step") == [("decode", 1, 10_000, 20_000, "manifest")]
+
+
+@pytest.mark.parametrize("start_ns", [0, START_NS - 2 * DAY_NS, START_NS + 107 * DAY_NS, 2**63 - 1, -(2**63)])
+def test_phases_of_another_time_are_left_out_and_flagged(
+    tmp_path: Path, tables_in: Callable[[Path], Query], start_ns: int
+) -> None:
+    """A manifest of another capture, or a clock that was never set; 107 days are more than 64 bits of picoseconds."""
+    space = Space()
+    tpu = space.tpu(0)
+    tpu.modules.event("decode(42)", 0, 100)
+    tpu.ops.event(tpu.instruction("%a = f32[2]{0} add(f32[2]{0} %x, f32[2]{0} %y)"), 10, 20)
+    space.profiled(START_NS, START_NS + 10**9)
+    space.write(tmp_path / "c" / "plugins" / "profile" / "p" / "vm.xplane.pb")
+    phases = [{"name": "decode", "step": n, "start_ns": s, "end_ns": s} for n, s in ((1, START_NS), (2, start_ns))]
+    (tmp_path / "c" / "manifest.json").write_text(json.dumps({"name": "far", "phases": phases}))
+    result = ingest_one(tmp_path / "c", tmp_path / "warehouse")
+    query = tables_in(tmp_path / "warehouse")
+    assert query("SELECT count(*) FROM phases WHERE source = 'manifest'") == [(0,)]
+    [(detail,)] = query("SELECT detail FROM quality_flags WHERE flag = 'clock_jump'")
+    assert re.fullmatch(r"the manifest's phases lie [\d,]+ days from the profile and are left out", detail)
+    assert any(detail in note for note in result.notes)
 
 
 def test_a_card_names_the_chip_where_the_capture_does_not(tmp_path: Path, tables_in: Callable[[Path], Query]) -> None:

@@ -21,6 +21,8 @@ from typer.testing import CliRunner
 
 from tests.predict.programs import program
 from tracewarehouse.cli import app
+from tracewarehouse.dashboards.figure import NothingToDraw
+from tracewarehouse.dashboards.registry import CHARTS
 from tracewarehouse.exports.ccl_bench.row import write_row
 from tracewarehouse.exports.chakra import export_chakra
 from tracewarehouse.exports.chrome import chrome_text
@@ -169,6 +171,18 @@ def test_a_layer_that_was_not_compiled_is_a_layer_of_the_run(warehouse: Warehous
     assert value(warehouse, "prediction_basis", "phase = 'decode' AND basis = 'links'", "extrapolated_share") == 0.5
 
 
+def test_a_copy_in_a_pipeline_has_the_layer_of_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = {name: path.replace("layer0", "tick1/local_layer0") for name, path in PATHS.items()}
+    monkeypatch.setattr(f"{__name__}.PATHS", stage)
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        opened.ingest(write(tmp_path))
+        rows = opened.query(
+            "SELECT name, op_name FROM main.instructions WHERE name LIKE 'fusion%' ORDER BY name"
+        ).rows()
+    paths = [f"jit(step)/tick1/local_layer{n}/mlp/dot_general" for n in (0, 1)]
+    assert set(rows) == {("fusion", paths[0]), ("fusion.layer1", paths[1])}
+
+
 def test_latencies_by_hand(warehouse: Warehouse) -> None:
     assert value(warehouse, "ttft", column="ttft_ms") == 0.063
     assert value(warehouse, "tpot", column="tpot_ms") == pytest.approx(0.0126)  # two layers of 6.3 us
@@ -230,6 +244,8 @@ def test_what_only_a_recording_shows_is_refused(warehouse: Warehouse) -> None:
     assert all("the run is predicted" in reason for _, reason in rows)
     names = ", ".join(f"'{metric}'" for metric in refused)
     assert warehouse.query(f"SELECT * FROM metrics.all_values WHERE metric IN ({names})").rows() == []
+    with pytest.raises(NothingToDraw, match="the run is predicted, and no host leaves a device idle"):
+        CHARTS["idle"](warehouse, "small-tp2-predicted")
 
 
 def test_exports_say_that_it_is_predicted(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -264,8 +280,20 @@ def test_a_comparison_says_which_side_is_predicted(tmp_path: Path) -> None:
     for name, factor in (("a", 1.0), ("b", 2.0)):
         with open_warehouse(tmp_path / "w", create=True) as opened:
             opened.ingest(write(tmp_path / name, ici_factor=factor), name=name)
-    said = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "compare", "a", "b"]).stdout.splitlines()
-    assert said[0] == "Predicted, not measured: the baseline and the run."
+
+    def said(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["-w", str(tmp_path / "w"), *arguments])
+
+    told = "Predicted, not measured: the baseline and the run."
+    assert said("compare", "a", "b").stdout.splitlines()[0] == told
+    file = str(tmp_path / "a.ndjson")
+    assert said("baseline", "a", "-o", file).exit_code == 0
+    # a baseline file of predicted runs is one too, and a check says so as well
+    with open_warehouse(tmp_path / "w") as opened:
+        opened.remove("a")
+    for verb in (("compare", "b", file), ("check", "b", "--against", file, "--force")):
+        assert told in said(*verb).stdout.splitlines()
+        assert "predicted, not measured: the baseline and the run" in said(*verb, "--format", "csv").stderr
 
 
 def test_a_chrome_trace_of_it_is_predicted_again(warehouse: Warehouse, tmp_path: Path) -> None:

@@ -202,6 +202,31 @@ def test_a_generation_without_rates_is_refused() -> None:
         Machine.named("v3:2x2")
 
 
+def test_a_faster_hbm_makes_the_segments_of_a_gather_faster_and_not_its_rows() -> None:
+    def gathered(width: int, faster: float, space: int = 0) -> int:
+        table = f"bf16[32000,{width}]" + (f"{{1,0:S({space})}}" if space else "")
+        module = program(
+            main=f"""
+            %table = {table} parameter(0)
+            %rows = s32[1024] parameter(1)
+            %c = bf16[1024,{width}] fusion(%table, %rows), kind=kCustom, calls=%chosen
+            """,
+            chosen=f"""
+            %a = bf16[32000,{width}] parameter(0)
+            %b = s32[1024] parameter(1)
+            %g = bf16[1024,{width}] gather(%a, %b)
+            """,
+        )
+        return predict_program(module, Machine.named("v6e:2x4", hbm_factor=faster))[-1].duration_ps - 650_000
+
+    # 1,024 rows of 40 segments of 2.5 ns, and of one, for which the 7.3 ns of a row are more
+    assert gathered(5120, 1) == 1024 * 40 * 2_500
+    assert gathered(5120, 2) == 1024 * 40 * 1_250
+    assert gathered(128, 1) == gathered(128, 2) == 1024 * 7_300
+    # a table in the core's memory
+    assert gathered(5120, 1, 1) == gathered(5120, 2, 1) == 1024 * 40 * 600
+
+
 def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None:
     def experts(rows: int, filled: str) -> int:
         module = program(
@@ -215,13 +240,23 @@ def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None
         )
         return predict_program(module, Machine.named("v6e:2x4"))[-1].duration_ps
 
-    exchange = "%r = bf16[64,64] ragged-all-to-all(%x), replica_groups={{0,1,2,3,4,5,6,7}}"
-    # 65,536 rows, at half of 918 TFLOP/s; with an exchange among eight an eighth of them is filled
+    def exchange(rows: int, room: int) -> str:
+        return (
+            f"%s = bf16[{rows},64] parameter(2)\n"
+            f"%r = bf16[{room},64] ragged-all-to-all(%s), replica_groups={{{{0,1,2,3,4,5,6,7}}}}\n"
+            f"%back = bf16[{rows},64] ragged-all-to-all(%r), replica_groups={{{{0,1,2,3,4,5,6,7}}}}"
+        )
+
+    # 65,536 rows, at half of 918 TFLOP/s; an eighth of them is filled if each of eight may send all that it has
     full = 2 * 65536 * 2048 * 1024 / (0.5 * 918e12) * 1e12
     assert experts(65536, "") == round(full)
-    assert experts(65536, exchange) == round(full / 8)
+    assert experts(65536, exchange(8192, 65536)) == round(full / 8)
+    # with half as many experts on a device as a token chooses there is half the room, and a quarter of it is filled
+    assert experts(65536, exchange(16384, 65536)) == round(full / 4)
+    # a token that chooses several experts of a device is sent there once
+    assert experts(65536, exchange(2048, 16384)) == round(full / 8)
     # 16 rows of which two are filled need the matrices of two experts
-    assert experts(16, exchange) == round(2 * 2048 * 1024 * 2 / RATE * 1e3)
+    assert experts(16, exchange(2, 16)) == round(2 * 2048 * 1024 * 2 / RATE * 1e3)
     assert experts(16, "") == round(8 * 2048 * 1024 * 2 / RATE * 1e3)
 
 

@@ -323,7 +323,7 @@ def test_an_answer_carries_its_flags(client: TestClient) -> None:
         ("SELECT nix FROM runs", "nix"),
         ("DROP TABLE runs", "a query may only read"),
         ("SELECT 1; SELECT 2", "expected one SELECT statement, found 2 statements"),
-        ("FROM read_text('/etc/passwd')", "A read-only query sees only this warehouse"),
+        ("FROM '/etc/passwd.parquet'", "A read-only query sees only this warehouse"),
         ("COPY (SELECT 1) TO '/tmp/x'", "a query may only read"),
         ("SET memory_limit = '1TB'", "a query may only read"),
         ("SELECT $x", "x"),

@@ -33,9 +33,25 @@ def test_own_pages_and_links_are_answered(client: TestClient) -> None:
         {"Origin": OWN, "Sec-Fetch-Site": "same-origin"},
         {"Sec-Fetch-Site": "none"},
         {"Host": "localhost:8765"},
-        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},
     ):
-        assert client.get("/sql?sql=SELECT+1", headers=headers).status_code == 200
+        answer = client.get("/sql?sql=SELECT+40%2B2+AS+a", headers=headers)
+        assert answer.status_code == 200
+        assert "42" in answer.text
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_link_on_a_page_of_others_asks_before_its_query_runs(client: TestClient, site: str) -> None:
+    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.get("/metrics", headers=headers).status_code == 200
+    answer = client.get("/sql?sql=SELECT+40%2B2+AS+a", headers=headers)
+    assert answer.status_code == 200
+    assert "SELECT 40+2 AS a" in answer.text
+    assert "comes from another page" in answer.text
+    assert "42" not in answer.text
+    for form in ("json", "csv"):
+        answer = client.get(f"/sql.{form}?sql=SELECT+40%2B2+AS+a", headers=headers)
+        assert answer.status_code == 403
+        assert "42" not in answer.text
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

@@ -63,7 +63,8 @@ def test_a_clone_without_links_installs_measures_and_passes_its_tests(tmp_path: 
     summary, _, after = demo.stdout.partition("Go on with these:")
     assert "A decode step takes" in summary
     assert f"{clone}/.venv/bin" in after
-    assert after.count("\n  tw ") == 2
+    assert after.count("\n  tw ") == 3
+    assert f"\n  file://{clone}/demo/report.html\n" in summary
     page = (clone / "demo" / "report.html").read_text(encoding="utf-8")
     assert page.count('data-chart="') > 10
     tests = ["tests/ingest/hlo/test_op_name.py", "tests/sql/test_cases.py"]

@@ -107,8 +107,7 @@ def compare(
         _note_sides(comparison)
         _note_stale(warehouse, comparison)
         say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
-        if chosen == "table" and output is None:
-            _say_predicted(warehouse, comparison)
+        _say_predicted(comparison, is_screen=chosen == "table" and output is None)
         if why:
             steps = comparison.steps(splits[by] if by else None)
             if not len(steps):
@@ -191,6 +190,7 @@ def check(
             _note_sides(comparison)
             _note_stale(warehouse, comparison)
             say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
+            _say_predicted(comparison, is_screen=chosen == "table" and output is None)
             result = check_runs(comparison, metric or (), limits)
     except TracewarehouseError as error:
         typer.echo(f"error: {error}", err=True)
@@ -253,11 +253,13 @@ def _compared(comparison: Comparison) -> set[str]:
     return {*comparison.sides.run_repeats, *comparison.sides.baseline_repeats}
 
 
-def _say_predicted(warehouse: Any, comparison: Comparison) -> None:
-    predicted = {r.run_id for r in warehouse.lake.runs() if "predicted" in r.flags}
-    sides = (("baseline", comparison.sides.baseline_repeats), ("run", comparison.sides.run_repeats))
-    if of := [name for name, runs in sides if predicted.intersection(runs)]:
-        typer.echo(f"Predicted, not measured: the {' and the '.join(of)}.")
+def _say_predicted(comparison: Comparison, *, is_screen: bool) -> None:
+    if sides := comparison.predicted_sides():
+        said = f"redicted, not measured: the {' and the '.join(sides)}"
+        if is_screen:
+            typer.echo(f"P{said}.")
+        else:
+            say_note(f"p{said}")
 
 
 def _note_stale(warehouse: Any, comparison: Comparison) -> None:

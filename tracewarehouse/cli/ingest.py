@@ -247,21 +247,31 @@ def ccl_bench(
     context: typer.Context,
     folder: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Folders of CCL-Bench: a card and a trace each.", show_default=False),
+        typer.Argument(
+            metavar="DIR...",
+            help="Folders of CCL-Bench: a card each, and a trace if it is at hand.",
+            show_default=False,
+        ),
     ],
     mesh: MeshOption = None,
 ) -> None:
     """Turn folders of CCL-Bench into runs, with the facts of their cards.
 
-    `tw compare RUN --published FILE` then shows the published values beside ours.
+    `tw compare RUN --published FILE` then shows the published values beside ours. A folder without a trace becomes a
+    run without events, which has the values that the checkout of the folder publishes: macros.published_values.
     """
-    from tracewarehouse.ingest.capture.sources import ccl_bench_capture
+    import tempfile
+
+    from tracewarehouse.exports.ccl_bench.cards import card_capture
+    from tracewarehouse.ingest.capture.sources import ccl_bench_capture, ccl_bench_traces
 
     failures = 0
-    with context.obj.open(create=True) as warehouse:
+    with context.obj.open(create=True) as warehouse, tempfile.TemporaryDirectory() as staging:
         for path in folder:
             try:
-                say(warehouse.ingest_capture(ccl_bench_capture(path), RunOptions(mesh)))
+                has_trace = bool(ccl_bench_traces(path))
+                capture = ccl_bench_capture(path) if has_trace else card_capture(path, Path(staging))
+                say(warehouse.ingest_capture(capture, RunOptions(mesh)))
             except TracewarehouseError as error:
                 failures += 1
                 complain(error)

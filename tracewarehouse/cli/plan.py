@@ -73,6 +73,9 @@ def plan(
     whole: Annotated[
         bool, typer.Option("--whole", help="Compile all layers, not only as many as tell the others.")
     ] = False,
+    decode_only: Annotated[
+        bool, typer.Option("--decode-only", help="Compile no prefill, which takes five times as long as a decode step.")
+    ] = False,
     ici_factor: Annotated[float, typer.Option(min=0.01, help="What if the links were so many times as fast?")] = 1.0,
     hbm_factor: Annotated[float, typer.Option(min=0.01, help="What if the HBM were so many times as fast?")] = 1.0,
     host_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that the host adds to each step.")] = 0.0,
@@ -114,6 +117,7 @@ def plan(
         return
     if what is None or slices is None:
         raise typer.BadParameter("expected a model or experiment and --slices, or --calibrate RUN")
+    from tracewarehouse.collect.ahead_of_time import PHASES
     from tracewarehouse.comparison.study import Outcome, predicted, rows
     from tracewarehouse.predict.configuration import WhatIf
     from tracewarehouse.queries.output import dump
@@ -137,7 +141,15 @@ def plan(
     outcomes: list[Outcome] = []
     with context.obj.open(create=True) as warehouse:
         with status() as update:
-            for outcome in predicted(warehouse, study, what_if, python=python, is_whole=whole, say=update):
+            for outcome in predicted(
+                warehouse,
+                study,
+                what_if,
+                python=python,
+                is_whole=whole,
+                phases=("decode",) if decode_only else PHASES,
+                say=update,
+            ):
                 outcomes.append(outcome)
                 if outcome.refused is None:
                     update(f"{len(outcomes)} of {len(study)} predicted")
@@ -157,8 +169,22 @@ def plan(
             if any(place.spec and place.spec.routing_skew for place in study):
                 say_note(EQUAL_LOADS)
             say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
+            say_note(_served())
     if all("refused" in row for row in answer):
         raise typer.Exit(1)
+
+
+def _served() -> str:
+    """Say how much longer a server's steps are than the ranges of the table, by the two terms that make them longer."""
+    from tracewarehouse.predict.calibrations import rates
+
+    found = rates("*")
+    engine, host = found["engine", "factor"], found["host", "ms"]
+    ends = f"low x {engine.low:g} + {host.low:g} to high x {engine.high:g} + {host.high:g} ms"
+    return (
+        f"a server's step takes {engine.low:g} to {engine.high:g} times as long (engine term: ragged kernels, padding, "
+        f"sampling) and {host.low:g} to {host.high:g} ms more (host term), so {ends}"
+    )
 
 
 def _calibrate(context: typer.Context, reference: str) -> None:
@@ -185,7 +211,11 @@ def _study(
     from tracewarehouse.ingest.capture.manifest import Mesh
 
     if what not in experiment.ready_made() and not what.endswith((".yaml", ".yml")):
-        return places(meshes, slices, batches or [None], model=what, **fields)
+        study = places(meshes, slices, batches or [None], model=what, **fields)
+        reasons = {place.refused for place in study}
+        if len(reasons) == 1 and (reason := reasons.pop()):  # a mistake of the command, not an answer for each
+            raise typer.BadParameter(reason)
+        return study
     runs = experiment.plan(experiment.load_experiment(Path(what)))
     wanted = {str(Mesh.parse(mesh)) for mesh in meshes}
     backend = {"backend": fields["backend"], "device": "cpu"}

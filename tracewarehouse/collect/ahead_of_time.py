@@ -37,6 +37,8 @@ _ON_CPU = {"JAX_PLATFORMS": "cpu"}
 """JAX reads the variable when it is imported; a TPU of this host, if there is one, is not used."""
 _ERROR_CLASS = re.compile(r"^(?:error: |[\w.]+Error: )")
 """The text before the reason in the last line of a process."""
+PHASES = ("prefill", "decode")
+"""The steps of a run that generates tokens."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Configuration:
     """The slice as libtpu names it: v6e:2x4, v4:2x2x1 (a device a chip) or tpu7x:2x2x1 (two devices a chip)."""
     compiled_layers: int | None = None
     """The first so many layers are compiled; all by default. The manifest is that of all."""
+    phases: tuple[str, ...] = PHASES
+    """The steps that are compiled, of those that the run has. A decode step takes a fifth of the time of a prefill."""
 
     @property
     def part(self) -> RunSpec:
@@ -147,6 +151,11 @@ class _Task:
         return self.configuration.topology
 
     @property
+    def phases(self) -> list[str]:
+        """What is compiled of the steps of the run, in their order."""
+        return [phase for phase, _ in self.spec.step_lengths if phase in self.configuration.phases]
+
+    @property
     def is_for_jax(self) -> bool:
         return self.spec.backend == "jax" and self.misfit is None
 
@@ -169,7 +178,7 @@ class _Task:
     def compiled(self) -> CompiledRun:
         steps = []
         small = sorted(file.name.removesuffix(".hlo.pb.gz") for file in self.folder.glob("micro.*.hlo.pb.gz"))
-        for phase in [phase for phase, _ in self.spec.step_lengths] if self.spec.has_model else small:
+        for phase in self.phases if self.spec.has_model else small:
             said = json.loads((self.folder / f"{phase}.json").read_text(encoding="utf-8"))
             program = self.folder / f"{phase}.hlo.pb.gz"
             steps.append(CompiledStep(phase, program, _chip(said["device_kind"]), said["memory"]))
@@ -190,6 +199,7 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
                 "spec": task.spec.model_dump(mode="json"),
                 "whole": whole.model_dump(mode="json"),
                 "topology": task.topology,
+                "phases": task.phases,
                 "folder": str(task.folder),
             }
             given.write(json.dumps(values).encode() + b"\n")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.database.lens import add_tables, add_views, begin_lens, run_sources
 from tracewarehouse.database.session import COMPARED, behind
 from tracewarehouse.definitions.derived import CATALOG
@@ -95,8 +96,10 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
     """
     import pyarrow as pa
 
-    sources = run_sources(warehouse.lake.root, warehouse.lake.runs())
+    runs = warehouse.lake.runs()
+    sources = run_sources(warehouse.lake.root, runs)
     read = behind(warehouse.definitions, COMPARED)
+    CheckedFiles(warehouse.lake).check(runs, [t for t in TABLES if f"main.{t}" in read])
     with duckdb.connect(":memory:") as connection:
         try:
             if warehouse.lake.filesystem is not None:

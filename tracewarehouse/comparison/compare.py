@@ -73,6 +73,13 @@ class Comparison:
         self.replaced = tuple(replaced)
         self._query = query
 
+    def predicted_sides(self) -> list[str]:
+        """Return which of baseline and run is predicted, not measured, be it a run of the warehouse or of a file."""
+        found = self._query("SELECT run_id FROM main.runs WHERE origin = 'predicted'")
+        predicted = {run_id for (run_id,) in found.rows()}
+        sides = (("baseline", self.sides.baseline_repeats), ("run", self.sides.run_repeats))
+        return [name for name, runs in sides if predicted.intersection(runs)]
+
     def values(self, metrics: Sequence[str] = (), by: str | None = None) -> QueryResult:
         """Return rows of macros.compare_values, sorted by metric and dimensions.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.ahead_of_time import CompiledRun, Configuration, compile_all, kept_programs
+from tracewarehouse.collect.ahead_of_time import PHASES, CompiledRun, Configuration, compile_all, kept_programs
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.models.architectures import model_architecture
@@ -112,6 +112,7 @@ def predicted(
     *,
     python: str = sys.executable,
     is_whole: bool = False,
+    phases: tuple[str, ...] = PHASES,
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Outcome]:
     """Predict each configuration of a study and ingest its run; programs that were compiled before are kept ones.
@@ -124,6 +125,7 @@ def predicted(
         what_if: what is changed about the real slices.
         python: an interpreter with the compiler.
         is_whole: compile all layers of every model.
+        phases: what is predicted of a run; a decode step compiles in a fifth of the time of a prefill.
         say: takes what is being done.
 
     Raises:
@@ -136,7 +138,7 @@ def predicted(
         elif refused := room_refusal(place.spec, place.topology):
             yield Outcome(place, refused=refused)
         else:
-            asked.append((place, configuration(place.spec, place.topology, is_whole=is_whole)))
+            asked.append((place, configuration(place.spec, place.topology, is_whole=is_whole, phases=phases)))
     own = read_calibrations(Path(warehouse.path) / FILE)
     while asked:
         again: list[tuple[Place, Configuration]] = []
@@ -148,7 +150,7 @@ def predicted(
                 try:
                     yield _outcome(warehouse, place, run, what_if, Path(folder) / str(number), own)
                 except UnsteadyLayersError:
-                    again.append((place, configuration(each.spec, each.topology, is_whole=True)))
+                    again.append((place, configuration(each.spec, each.topology, is_whole=True, phases=phases)))
         asked = again
 
 

@@ -192,8 +192,11 @@ class Figure:
             return vl_convert.vegalite_to_svg(specification).encode()
         return vl_convert.vegalite_to_html(specification, bundle=True).encode()
 
-    def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:
-        return self.altair()._repr_mimebundle_(*args, **kwargs)
+    def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, str]:
+        from tracewarehouse.dashboards.vega import notebook_cell
+
+        drawn = self.specification() | {"title": self._heading, "config": config() | {"background": "#ffffff"}}
+        return {"text/html": notebook_cell(drawn, self.title), "text/plain": f"{self.title}. {self.description}"}
 
 
 def refuse_other_endings(output: Path) -> None:

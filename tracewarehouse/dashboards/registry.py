@@ -67,7 +67,8 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             "idle", "run", "steps.idle_parts", "Idle time, by what ends it",
-            ("device_idle", "launch_overhead", "host_gap"), _NO_STEPS, is_folded=True,
+            ("device_idle", "launch_overhead", "host_gap"),
+            f"{_NO_STEPS[:-1]}; or the run is predicted, and no host leaves a device idle in it.", is_folded=True,
         ),
         Chart(
             "step-times", "run", "steps.step_times", "Times of steps and output tokens", ("step_time", "tpot"),
@@ -134,6 +135,11 @@ CHARTS: dict[str, Chart] = {
         Chart(
             "study-parts", "runs", "runs.study_parts", "Where a step goes in each configuration",
             ("step_time", "exposed_communication", "device_idle"), "No run has a step whose time is known.",
+        ),
+        Chart(
+            "parallelisms", "runs", "runs.parallelisms", "TP, DP, EP, SP and PP beside each other",
+            ("tpot", "throughput", "communication_fraction", "traffic_volume"),
+            "No run has a known mesh and a rate, exposed communication or traffic.",
         ),
         Chart(
             "mean-layers", "runs", "ops.mean_layers", "One mean layer of each run", ("layer_time",),

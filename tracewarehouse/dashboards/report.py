@@ -18,13 +18,14 @@ from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.queries.run_summary import StepShare, labelled, title
+from tracewarehouse.queries.run_summary import StepShare, labelled, step_shares, title
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 
 _VIRTUAL = "Recorded on virtual CPU devices: what ran and what moved is real, the times are not a TPU's."
+_NO_STEP = "No step of a device is known, so nothing tells what a step consists of."
 _MOST_SHARES = 6
 """The words of a study say as much of communication; its chart has the rest."""
 
@@ -284,11 +285,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     section.evidence = dict(words.findings(summary))
     section.words = list(section.evidence)
     if not section.words:
-        section.words = [
-            "Compiled, not run: it has no times."
-            if summary.facts["origin"] == "compiled"
-            else "No step of a device is known, so nothing tells what a step consists of."
-        ]
+        section.words = ["Compiled, not run: it has no times." if summary.facts["origin"] == "compiled" else _NO_STEP]
     section.unknown = words.unknown(summary)
     if summary.facts["backend"] == "cpu":
         section.notes.append(_VIRTUAL)
@@ -299,6 +296,17 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
         (n.label, quantity(n.value, n.unit), n.detail or "") for n in summary.numbers if n.value is not None
     ]
     return section
+
+
+def step_in_short(warehouse: Warehouse, run_id: str) -> Section:
+    """Where a step of a run goes, in its bars and one sentence: a run among others.
+
+    Args:
+        warehouse: the warehouse.
+        run_id: the run, by its id.
+    """
+    steps = step_shares(warehouse.query, run_id)
+    return Section(run_id, run_id, bars=_step_bars(steps), words=[words.takes(steps) if steps else _NO_STEP])
 
 
 def _step_bars(steps: Sequence[StepShare]) -> list[StepBar]:

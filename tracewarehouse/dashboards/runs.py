@@ -165,6 +165,47 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
     )
 
 
+def parallelisms(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
+    """What TP, DP, EP, SP, PP and their combinations reach: rates, exposed communication, and traffic of a token."""
+    drawn = ask(
+        warehouse,
+        "parallelisms",
+        """SELECT parallelism, measure, value, is_best, label, workload, model, mesh, origin
+           FROM macros.study_parallelisms($runs)
+           ORDER BY position, parallelism, workload, label""",
+        runs=runs,
+    )
+    if len(drawn.values("parallelism")) < 2:
+        raise NothingToDraw(f"All runs with a known mesh split their model alike, {drawn.rows[0]['parallelism']}.")
+    measured = [m for m in drawn.values("measure") if any(r["value"] for r in drawn.rows if r["measure"] == m)]
+    models, meshes = _all_of_study(warehouse, runs)
+    color = series_color("model", drawn.values("model"), among=models)
+    chart = (
+        alt.Chart(drawn.data)
+        .transform_filter(alt.FieldOneOfPredicate(field="measure", oneOf=measured))
+        .mark_point(size=80, strokeWidth=2)
+        .encode(
+            x=alt.X("value:Q", title=None, axis=alt.Axis(format="~s")),
+            y=alt.Y("parallelism:N", title=None, sort=drawn.values("parallelism")),
+            color=color,
+            shape=mesh_shape(drawn.values("mesh"), meshes),
+            fill=alt.condition("datum.origin == 'predicted'", alt.value("transparent"), color),
+            opacity=alt.condition("datum.is_best", alt.value(1), alt.value(0.4)),
+            tooltip=tooltips("label:N", "origin:N", "parallelism:N", "measure:N", number("value", "value")),
+        )
+        .properties(width=WIDTH, height=alt.Step(26))
+        .facet(facet=alt.Facet("measure:N", title=None, sort=measured), columns=1)
+        .resolve_scale(x="independent")
+    )
+    first = [r for r in drawn.rows if r["measure"] == measured[0]]
+    return drawn.figure(
+        chart,
+        "A point per configuration. The best of its workload in each way is full, others are pale. Predicted runs are "
+        "hollow.",
+        f"{measured[0]}: {largest(first, 'value', '', 'parallelism', 'label')}",
+    )
+
+
 def _all_of_study(warehouse: Warehouse, runs: str | Sequence[str]) -> tuple[list[str], list[str]]:
     """The models and the meshes of all the runs, so that each has one colour and one shape in all charts."""
     ids = literal(referenced_run_ids(warehouse, runs))
@@ -193,6 +234,8 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
             ORDER BY configuration, batch_size, input_length""",
         runs=runs,
     )
+    if len(drawn.values("batch_size")) == len(drawn.values("input_length")) == 1:
+        raise NothingToDraw("All runs have one batch size and one prompt length, so there is no sweep over them.")
     label, unit, metric = _POINTS[value]
     legend = alt.Legend(labelExpr=axis(unit).labelExpr) if unit == "ms" else alt.Legend(format="~s")
     chart = (

@@ -5,23 +5,19 @@ The page is one file that needs no network and is readable without colours, poin
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
-from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracewarehouse.dashboards.report import Report, Section
 from tracewarehouse.dashboards.theme import WIDTH, config
-from tracewarehouse.ingest.capture.locations import cache_folder
+from tracewarehouse.dashboards.vega import script_json, vega_script
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.durable_files import placed_whole
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -31,14 +27,26 @@ _CHANGES = ("worse", "better", "unknown", "not in run", "not in baseline", "diff
 """The verdicts of a comparison that the digest lists, in order."""
 
 
-MOST_BYTES = 2_000_000
-"""What a page draws at once, in bytes of charts; later ones wait until they are opened."""
+MOST_BYTES, MOST_NODES = 2_000_000, 20_000
+"""What a page draws at once, in bytes of charts and in their marks; later charts wait until they are opened."""
 
 
-def folded(charts: Mapping[str, Any], most: int) -> list[str]:
-    """The names of the charts that a page does not draw until they are opened, as those before them fill it."""
+def folded(charts: Mapping[str, Any], most_bytes: int, most_nodes: int) -> list[str]:
+    """The names of the charts that a page does not draw until they are opened, as those before them fill it.
+
+    Args:
+        charts: specifications by the names of the charts, in the order of the page.
+        most_bytes: bytes of the charts that are drawn at once.
+        most_nodes: marks that they draw, a row in each layer being one.
+    """
     sizes = accumulate(len(script_json(chart)) for chart in charts.values())
-    return [name for name, size in zip(charts, sizes, strict=True) if size > most]
+    marks = accumulate(map(_marks, charts.values()))
+    return [n for n, size, count in zip(charts, sizes, marks, strict=True) if size > most_bytes or count > most_nodes]
+
+
+def _marks(chart: Mapping[str, Any]) -> int:
+    layers = chart.get("spec", chart).get("layer", ())
+    return sum(len(rows) for rows in chart.get("datasets", {}).values()) * max(1, len(layers))
 
 
 def report_text(report: Report, form: Literal["html", "md", "json"]) -> str:
@@ -103,7 +111,7 @@ def _page(report: Report) -> str:
         report=report,
         figures=report.figures(),
         content=script_json(content),
-        folded=folded(charts, MOST_BYTES),
+        folded=folded(charts, MOST_BYTES, MOST_NODES),
         script=vega_script().replace("</script", "<\\/script"),
     )
 
@@ -113,39 +121,6 @@ def with_code(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped before
-
-
-def script_json(value: Any) -> str:
-    """JSON for a script element: no text in it can end the element."""
-    text = json.dumps(value, separators=(",", ":"), default=str)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-@cache
-def vega_script() -> str:
-    """JavaScript that draws a specification, the same for every page.
-
-    It is kept in the user's cache folder, since vl-convert takes two seconds to bundle it.
-    """
-    name = f"vega-{version('vl-convert-python')}.js"
-    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
-        digest, _, kept = (cache_folder() / name).read_bytes().partition(b"\n")
-        if digest == _script_digest(kept):
-            return kept.decode()
-
-    import vl_convert
-
-    bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # its snippet is optional
-    script = bundle()
-    with suppress(OSError, RuntimeError):
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with placed_whole(cache_folder() / name) as part:
-            part.write_bytes(b"\n".join((_script_digest(script.encode()), script.encode())))
-    return script
-
-
-def _script_digest(script: bytes) -> bytes:
-    return hashlib.sha256(script).hexdigest().encode()
 
 
 def _digest(report: Report) -> str:

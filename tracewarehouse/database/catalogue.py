@@ -92,6 +92,7 @@ class Catalogue:
         self._definitions = definitions
         self._root = str(lake.warehouse.resolve())
         self.path = lake.warehouse / DATABASE
+        self._left_out: os.stat_result | None = None
 
     def runs(self) -> KnownRuns:
         """The runs that it holds, each with the stamp of the manifest that was read; empty if it cannot be used."""
@@ -121,7 +122,14 @@ class Catalogue:
         return [path, f"{path}.wal"]
 
     def _is_file(self) -> bool:
-        return self._lake.filesystem is None and self.path.is_file() and not self.path.is_symlink()
+        if self._lake.filesystem is not None or not self.path.is_file() or self.path.is_symlink():
+            return False
+        return self._left_out is None or not os.path.samestat(self._left_out, self.path.stat())
+
+    def leave_out(self) -> None:
+        """Do without the file, which is damaged, until another takes its place."""
+        with suppress(OSError):
+            self._left_out = self.path.stat()
 
     @cached_property
     def _wanted(self) -> tuple[int, int, str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -11,6 +12,7 @@ import duckdb
 
 from tracewarehouse.database.catalogue import Catalogue, files_error, kept_source
 from tracewarehouse.database.catalogue_store import KEPT
+from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.database.lens import (
     OWN_VIEWS,
     add_all_views,
@@ -42,6 +44,7 @@ COMPARED = frozenset(
 
 _MANY = 12
 """More views than this take longer to create than a copy of all views."""
+_OF_DATABASE = re.compile(rf"Corrupt database file|(IO|FATAL|INTERNAL|Serialization) Error|/{DATABASE}", re.IGNORECASE)
 _TABLES = frozenset(f"main.{t}" for t in TABLES)
 
 
@@ -83,6 +86,7 @@ class Session:
         self._read_definitions = definitions
         self._created = set[str]()
         self._has_comments = False
+        self._files = CheckedFiles(lake)
         self.connection = duckdb.connect(":memory:")
         try:
             if lake.filesystem is not None:
@@ -141,23 +145,41 @@ class Session:
         self._lake.sync()
         return self._state_and_runs[0] == (self._lake.state() if self.only is None else self._lake.state_of(self.only))
 
+    def may_blame_catalogue(self, error: Exception) -> bool:
+        """Whether an error may come from the catalogue, so that the runs' own files may still answer."""
+        return bool(self._kept) and _OF_DATABASE.search(str(error)) is not None
+
     def prepare(self, read: TablesRead) -> None:
         """Create the views and macros that a query reads; create all if the query reads the catalogue.
 
-        It also creates all if the query uses an unknown name, so that DuckDB can suggest a similar one.
+        It also creates all if the query uses an unknown name, so that DuckDB can suggest a similar one. The files of
+        the tables that the query reads are checked.
 
         Raises:
-            WarehouseError: a run cannot be read.
+            WarehouseError: a run cannot be read, or a file is damaged.
             MetricError: DuckDB refuses a definition.
         """
         names, is_all = self._named(read)
         if is_all:
+            self._check(names if read.is_known else _TABLES)
             self.complete()
         else:
             self.create(names)
         if (read.shows_comments or not read.is_known) and not self._has_comments:
             comment_on_tables(self.connection)
             self._has_comments = True
+
+    def _check(self, names: Collection[str]) -> None:
+        """Check the files that the views of these names read."""
+        for view in self._behind(names) & _TABLES:
+            table = view.removeprefix("main.")
+            self._files.check(self._unkept if table in KEPT else self.runs, [table])
+
+    @cached_property
+    def _unkept(self) -> list[RunVersion]:
+        """The runs that the catalogue does not have as they are now."""
+        state, runs = self._state_and_runs
+        return [r for r in runs if r.run_id not in self._kept or self._kept[r.run_id][0] != state.get(r.run_id)]
 
     def runs_read(self, query: ParsedSql) -> frozenset[str] | None:
         """The ids of the runs whose rows suffice for a query; None if it may need those of any run.
@@ -195,16 +217,25 @@ class Session:
         return lens_names(self._definitions, read)
 
     def complete(self) -> None:
-        """Create every view and macro that is still missing."""
-        self.create(_TABLES | self._all_views)
+        """Create every view and macro that is still missing; no file is checked."""
+        self._add(_TABLES | self._all_views)
 
     @cached_property
     def _all_views(self) -> frozenset[str]:
         return frozenset(OWN_VIEWS).union(d.qualified for d in (*self._definitions.ordered, *self._definitions.macros))
 
     def create(self, names: Collection[str]) -> None:
-        """Create missing tables and views, by qualified name, with everything that they read."""
-        wanted = (set(names) if _TABLES.issuperset(names) else behind(self._definitions, names)) - self._created
+        """Create missing tables and views, by qualified name, with everything that they read, and check their files.
+
+        Raises:
+            WarehouseError: a run cannot be read, or a file is damaged.
+            MetricError: DuckDB refuses a definition.
+        """
+        self._check(names)
+        self._add(names)
+
+    def _add(self, names: Collection[str]) -> None:
+        wanted = self._behind(names) - self._created
         if not wanted:
             return
         try:
@@ -225,6 +256,9 @@ class Session:
         except duckdb.Error as error:
             raise WarehouseError(files_error(self._lake, self.runs, error)) from None
         self._created |= wanted
+
+    def _behind(self, names: Collection[str]) -> set[str]:
+        return set(names) if _TABLES.issuperset(names) else behind(self._definitions, names)
 
     def _source(self, table: str) -> str | None:
         state, runs = self._state_and_runs

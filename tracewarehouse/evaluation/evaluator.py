@@ -79,10 +79,12 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
 
     Raises:
         MetricError: a metric cannot be evaluated.
-        WarehouseError: the values cannot be written.
+        WarehouseError: a file of the run is damaged, or the values cannot be written.
     """
+    from tracewarehouse.database.checked_files import CheckedFiles
     from tracewarehouse.ingest.lake.parquet import TableWriter
 
+    CheckedFiles(lake).check([run])
     files = {t: lake.paths(run, t) for t in run.files if t != "metric_values"}
     values = evaluator(files, run.run_id)
     fingerprint = evaluator.fingerprint

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from tracewarehouse.database.catalogue import files_error
+from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.database.lens import comment_on_tables, create_lens, new_file, table_source
 from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
@@ -78,6 +79,7 @@ def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path
 
 
 def _write(warehouse: Warehouse, runs: Sequence[RunVersion], part: Path) -> None:
+    CheckedFiles(warehouse.lake).check(runs)
     with new_file(part) as connection:
         set_memory_limit(connection)
         if warehouse.lake.filesystem is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-MAX_SHOWN = 1000
+MAX_SHOWN = 200
 """Most characters of a foreign text that an error message quotes."""
 
 
@@ -68,4 +68,4 @@ class UnreadRunWarning(UserWarning):
 
 
 class SkippedEntryWarning(UserWarning):
-    """A folder of captures has entries that are not read, such as links that lead out of it; all others are read."""
+    """A folder has entries that are left alone, such as links that lead out of it; all others are read."""

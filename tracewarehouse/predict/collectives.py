@@ -29,6 +29,27 @@ class PlacedCollective(NamedTuple):
     group_size: int
 
 
+class Exchange(NamedTuple):
+    """What the devices that share experts send each other.
+
+    Attributes:
+        sent: rows that a device sends at most, one for each of its tokens and device that the token goes to.
+        devices: how many they are.
+    """
+
+    sent: int
+    devices: int
+
+    def expected(self, rows: int) -> float:
+        """Return how many of the rows of a product of experts are filled if the experts have equal loads.
+
+        A device then computes as many pairs of token and expert as its own tokens choose. The rows are for all tokens
+        of all devices with each expert here that a token may choose: with as many experts here as a token chooses,
+        one of `devices` rows is filled; with fewer, each choice of a token is another device, to which it is sent.
+        """
+        return min(float(rows), max(self.sent, rows / self.devices))
+
+
 class ProgramCollectives:
     """The collectives of a program.
 
@@ -50,13 +71,15 @@ class ProgramCollectives:
         return self._found[op.name]
 
     @cached_property
-    def filled(self) -> float:
-        """The share of the rows of other devices that arrive: all send as many if the experts have equal loads.
+    def exchange(self) -> Exchange | None:
+        """The exchange of rows between the devices that share experts; None without one.
 
-        The buffers of a ragged all-to-all have room for all rows of all devices of its group.
+        On the way to the experts the result has room for the rows of all devices, on the way back the operand has.
         """
-        ragged = (op for op in self._schedule.ops(self._schedule.entry) if op.opcode == "ragged-all-to-all")
-        return 1 / max((found.group_size for op in ragged if (found := self.find(op))), default=1)
+        ragged = [op for op in self._schedule.ops(self._schedule.entry) if op.opcode == "ragged-all-to-all"]
+        rows = [min(op.operands[0][0].dimensions[0], op.results[0].dimensions[0]) for op in ragged if _has_rows(op)]
+        sizes = [found.group_size for op in ragged if (found := self.find(op))]
+        return Exchange(max(rows), max(sizes)) if rows and sizes else None
 
     def _placed(self, op: ScheduledOp) -> PlacedCollective | None:
         if not any(base_opcode(opcode) in KINDS for opcode in (op.opcode, *self._schedule.opcodes(op))):
@@ -81,12 +104,17 @@ class ProgramCollectives:
         if collective not in self._times:
             self._times[collective] = collective_time(self._machine, collective)
         ahead = sum(1 if b > a else -1 for a, b in collective.groups) if collective.is_pairs else 0
-        return PlacedCollective(
-            self._times[collective], (ahead > 0) - (ahead < 0), max(map(len, collective.groups), default=1)
-        )
+        size = max(map(len, collective.groups), default=1)
+        return PlacedCollective(self._times[collective], (ahead > 0) - (ahead < 0), size)
 
     def _on_devices(self, groups: Groups | None, pairs: Pairs | None) -> Groups:
         """Return groups, or pairs, of logical numbers as those of devices; no groups mean one of all devices."""
         places = self._module.assignment
         members = pairs if pairs is not None else groups or (tuple(range(self._machine.topology.devices)),)
         return tuple(tuple(places[n] if n < len(places) else n for n in group) for group in members)
+
+
+def _has_rows(op: ScheduledOp) -> bool:
+    """Return whether a ragged all-to-all states the rows that it takes and the room for those that it gives."""
+    given = [*op.operands[0], *op.results] if op.operands else []
+    return len(given) > 1 and all(buffer.dimensions and buffer.dimensions[0] for buffer in given)

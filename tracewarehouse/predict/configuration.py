@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration
+from tracewarehouse.collect.ahead_of_time import PHASES, CompiledRun, CompiledStep, Configuration
 from tracewarehouse.collect.capture import MANIFEST
 from tracewarehouse.collect.memory import MemoryNeed, chip_memory, memory_need
 from tracewarehouse.collect.models.architectures import model_architecture
@@ -70,11 +70,13 @@ class WhatIf:
         return "".join(parts)
 
 
-def configuration(spec: RunSpec, topology: str, *, is_whole: bool = False) -> Configuration:
+def configuration(
+    spec: RunSpec, topology: str, *, is_whole: bool = False, phases: tuple[str, ...] = PHASES
+) -> Configuration:
     """Return a run on a slice, of which as few layers are compiled as tell the others; all if `is_whole`."""
     count = model_architecture(spec.model).first_dense_layers + STEADY_LAYERS * spec.axis("pp")
     is_part = not is_whole and spec.is_published and spec.backend == "jax" and count < spec.layers
-    return Configuration(spec, topology, count if is_part else None)
+    return Configuration(spec, topology, count if is_part else None, phases)
 
 
 def whole_memory(step: CompiledStep, run: Configuration) -> dict[str, int]:
@@ -164,7 +166,11 @@ def predicted_capture(
             f"{', '.join(sorted(found)) or 'none'}"
         )
     manifest = load_manifest(run.steps[0].file.parent / MANIFEST)
-    name = f"{place.spec.name}-{place.topology.replace(':', '-')}{what_if.tag}"
+    parts = [place.spec.name, place.topology.replace(":", "-")]
+    parts += [] if len(place.phases) > 1 else list(place.phases)
+    is_usual = place.compiled_layers == configuration(place.spec, place.topology).compiled_layers
+    parts += [] if is_usual else ["whole"]
+    name = "-".join(parts) + what_if.tag
     prediction = Prediction(
         topology=place.topology,
         chip=run.steps[0].chip,
@@ -183,7 +189,9 @@ def predicted_capture(
         hbm_factor=what_if.hbm_factor,
         host_ms=what_if.host_ms,
     )
-    return write_capture(output, manifest.model_copy(update={"name": name}), prediction, steps)
+    promised = [each for each in manifest.promised_collectives or () if each.phase in place.phases]
+    changed = manifest.model_copy(update={"name": name, "promised_collectives": promised})
+    return write_capture(output, changed, prediction, steps)
 
 
 def _predicted_step(step: CompiledStep, place: Configuration, machine: Machine, what_if: WhatIf) -> PredictedStep:

@@ -167,7 +167,8 @@ def _small(moved: int, machine: Machine) -> float:
 def gather_cost(op: ScheduledOp, machine: Machine) -> Cost:
     """Return the cost of a gather of rows, for which the compiler states no cycles.
 
-    Each row costs at least a constant, and else its segments of 256 bytes, which take longer if they lie in HBM.
+    Each row costs at least a constant, the core's, and else its segments of 256 bytes, which take longer if they lie in
+    HBM, and less in a faster HBM.
     """
     table = max(op.operands[0], key=lambda b: b.byte_size, default=op.results[0]) if op.operands else op.results[0]
     moved = op.results[0].byte_size if "hbm" in (table.space, op.results[0].space) else 0
@@ -189,8 +190,10 @@ def _rows_cost(array: Buffer, space: Space, times: int, moved: int, machine: Mac
     rows = times * math.prod(array.dimensions[:-1] or array.dimensions)
     segments = math.ceil(times * array.byte_size / max(rows, 1) / SEGMENT_BYTES)
     row, segment = machine.rates["gather", "row_ns"], machine.rates["gather", _SEGMENT.get(space, "vmem_segment_ns")]
+    faster = machine.hbm_factor if space == "hbm" else 1.0
     low, mid, high = (
-        max(rows * max(row_ns, segments * segment_ns) * NS, moved / machine.hbm_bytes_per_ps) + _small(moved, machine)
+        max(rows * max(row_ns, segments * segment_ns / faster) * NS, moved / machine.hbm_bytes_per_ps)
+        + _small(moved, machine)
         for row_ns, segment_ns in ((row.low, segment.low), (row.value, segment.value), (row.high, segment.high))
     )
     return Cost(round(low), round(mid), round(high), "gather", moved)

@@ -1,17 +1,21 @@
 """Runs one SQL query, read-only by construction.
 
-Three measures together keep any query from changing anything, and from reading anything but the warehouse:
+Four measures together keep any query from changing anything, and from reading anything but the warehouse:
 
 1. `checked_select` lets DuckDB parse the text. It accepts one statement whose syntax tree holds only SELECT nodes
-   (DuckDB also allows COPY and INSERT inside WITH and after EXPLAIN) and only table functions that are known to read.
+   (DuckDB also allows COPY and INSERT inside WITH and after EXPLAIN) and only table functions that are known to read,
+   with options that are known to read.
 2. `restrict` closes the connection: no files outside the lake, no extensions, no Python variables, locked settings.
 3. The connection is an in-memory database of views, so there is no table to change.
+4. Each query runs on a connection of its own to that database, in a read-only transaction. Whatever it could make
+   there, such as a temporary table that hides a view, ends with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +28,7 @@ from tracewarehouse.queries.memory_limit import beyond_limit
 from tracewarehouse.queries.result import ARROW_TYPES, QueryResult, TypedRows
 from tracewarehouse.queries.runs_behind import in_scope
 from tracewarehouse.queries.stuck_query import PATIENCE_SECONDS, leave_unless_done
-from tracewarehouse.queries.tables_read import ParsedSql, TablesRead, split_explain
+from tracewarehouse.queries.tables_read import ParsedSql, TablesRead, arguments, lower, split_explain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,11 +43,15 @@ ROW_FUNCTIONS = frozenset(
     {
         "unnest", "range", "generate_series", "repeat", "repeat_row", "json_each", "json_tree", "query_table",
         "read_parquet", "parquet_scan", "parquet_metadata", "parquet_schema", "parquet_file_metadata",
-        "parquet_kv_metadata", "read_csv", "read_csv_auto", "read_json", "read_json_auto", "read_ndjson",
-        "read_ndjson_auto", "read_text", "read_blob", "glob", "sniff_csv", "test_vector_types",
+        "parquet_kv_metadata", "glob", "test_vector_types",
     }
 )  # fmt: skip
-"""Table functions that only read: their arguments, or files of the lake (`restrict` closes all other files)."""
+"""Table functions that only read: their arguments, or Parquet files of the lake (`restrict` closes all other files)."""
+
+_OPTIONS = frozenset(
+    {"binary_as_string", "file_row_number", "filename", "hive_partitioning", "hive_types", "recursive", "union_by_name"}
+)
+"""Arguments by name that a table function may have. Others could do more than read, as `store_rejects` of read_csv."""
 
 _CATALOGUE_FUNCTIONS = frozenset(
     {
@@ -104,7 +112,7 @@ def restrict(
         "enable_external_access": "false",
         "lock_configuration": "true",
     }.items():
-        connection.execute(f"SET {setting} = {value}")
+        connection.execute(f"SET GLOBAL {setting} = {value}")  # for the connections of single queries too
 
 
 def run_query(
@@ -121,7 +129,8 @@ def run_query(
     """Run a query and load its rows into memory.
 
     Args:
-        connection: the database; for a read-only query, call `restrict` on it first.
+        connection: the database; for a read-only query, call `restrict` on it first. Such a query runs on a connection
+            of its own to it.
         sql: one SELECT, with parameters written as `$name`; any statements if `read_only` is False. SQL that was parsed
             before is not parsed again.
         parameters: values of the parameters by name.
@@ -142,9 +151,10 @@ def run_query(
         read = parsed.tables(connection)
         if prepare:
             prepare(read)
-        statement = checked_select(connection, _named_pivot(connection, parsed, limits)) if read_only else parsed.sql
         materialise = _values if as_values and limits.rows is None else partial(_materialise, most=limits.rows)
-        result = QueryResult(_interruptible(connection, lambda: materialise(connection, statement, parameters), limits))
+        statement = checked_select(connection, _named_pivot(connection, parsed, limits)) if read_only else parsed.sql
+        with _own_connection(connection) if read_only else nullcontext(connection) as asked:
+            result = QueryResult(_interruptible(asked, lambda: materialise(asked, statement, parameters), limits))
         is_cut = limits.rows is not None and len(result) > limits.rows
         if is_cut:
             result = result.part(0, limits.rows or 0)
@@ -153,6 +163,21 @@ def run_query(
         raise QueryError(beyond_limit(connection)) from None
     except (duckdb.Error, UnicodeError, RecursionError, OverflowError) as error:
         raise QueryError(_sentence(error)) from None
+
+
+@contextmanager
+def _own_connection(connection: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to the same database that one query may use, in a read-only transaction."""
+    own = connection.cursor()
+    own.execute("BEGIN TRANSACTION READ ONLY")
+    try:
+        yield own
+    except StuckQueryError:  # to close it would wait for the query
+        raise
+    except BaseException:
+        own.close()
+        raise
+    own.close()
 
 
 def _named_pivot(connection: duckdb.DuckDBPyConnection, query: ParsedSql, limits: Limits) -> ParsedSql:
@@ -164,7 +189,8 @@ def _named_pivot(connection: duckdb.DuckDBPyConnection, query: ParsedSql, limits
 
     def look_up(select: str) -> list[str]:
         statement = checked_select(connection, ParsedSql(select))
-        found = _interruptible(connection, lambda: connection.sql(statement).fetchall(), limits)
+        with _own_connection(connection) as asked:
+            found = _interruptible(asked, lambda: asked.sql(statement).fetchall(), limits)
         return [str(v) for (v,) in found]
 
     named = with_values(query.sql, look_up)
@@ -269,11 +295,24 @@ def _check_tree(connection: duckdb.DuckDBPyConnection, tree: dict[str, Any]) -> 
             verb = kind.split("_")[0]
             raise QueryError(f"a query may only read: found {verb} inside it; {LIFT}")
         if kind == "TABLE_FUNCTION":
-            name = str((node.get("function") or {}).get("function_name", "")).lower()
+            function = node.get("function") or {}
+            name = lower(function, "function_name")
             if name not in _TABLE_FUNCTIONS:
                 own = own if own is not None else _table_macros(connection)
                 if name not in own:
                     raise QueryError(f"the table function {name}() is not for read-only queries; {LIFT}")
+            elif refused := sorted(_options(function) - _OPTIONS):
+                raise QueryError(f"{refused[0]} of {name}() is not for read-only queries; {LIFT}")
+
+
+def _options(function: dict[str, Any]) -> set[str]:
+    """The names of the arguments that a table function has by name, written `name := value` or `name = value`."""
+    named = {lower(a, "name") for a in function.get("arguments") or ()}
+    for argument in arguments(function):
+        named.add(lower(argument, "alias"))
+        if argument.get("type") == "COMPARE_EQUAL":
+            named.update(str(n).lower() for n in (argument.get("left") or {}).get("column_names") or ("",))
+    return named - {""}
 
 
 def _dicts(tree: Any) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.theme import WIDTH, config
-from tracewarehouse.dashboards.writing import script_json, vega_script, with_code
+from tracewarehouse.dashboards.vega import script_json, vega_script
+from tracewarehouse.dashboards.writing import with_code
 from tracewarehouse.queries.output import Format, dump, encoded
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.queries.text_table import cell

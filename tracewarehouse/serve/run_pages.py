@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from tracewarehouse.dashboards.registry import FIRST, RUN_CHARTS, STUDY_CHARTS, Chart
-from tracewarehouse.dashboards.report import run_in_short
+from tracewarehouse.dashboards.report import run_in_short, step_in_short
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.exports.perfetto.export import export_perfetto, opening_window
 from tracewarehouse.exports.perfetto.selected_run import Selection
@@ -190,7 +190,7 @@ def run_step(request: Request, warehouse: Warehouse) -> Response:
     """Where a step of a run goes, as a cell of the list of runs: its bar in miniature and one sentence."""
     run = requested_run(warehouse, request.path_params["run"])
     kept = served_warehouses(request).kept
-    section = kept(warehouse, ("run", run.run_id), lambda: run_in_short(warehouse, run.run_id))
+    section = kept(warehouse, ("step", run.run_id), lambda: step_in_short(warehouse, run.run_id))
     return page(request, "step", s=section)
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tracewarehouse.dashboards.runs import value_over_time
-from tracewarehouse.dashboards.writing import script_json
+from tracewarehouse.dashboards.vega import script_json
 from tracewarehouse.definitions.definition import UNSTORED, Metric
 from tracewarehouse.ingest.errors import MetricError, QueryError
 from tracewarehouse.ingest.lake.schema import TABLES
@@ -20,6 +20,7 @@ from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.quick_chart import MARKS, quick_chart
 from tracewarehouse.serve.rendering import Table, chart, file, page, question, result_table
 from tracewarehouse.serve.warehouses import first_row, served_warehouses
+from tracewarehouse.viewer.perfetto import is_foreign
 from tracewarehouse.warehouse import Warehouse
 
 _FLAGS = """SELECT run_id, r.name, f.flag, f.host, f.detail
@@ -83,8 +84,8 @@ def sql_page(request: Request, warehouse: Warehouse) -> Response:
         "examples": [(label, question(example)) for label, example in EXAMPLES.items()],
         "limits": served_warehouses(request).limits,
     }
-    if not sql:
-        return page(request, "sql", **box)
+    if not sql or is_foreign(request.headers):
+        return page(request, "sql", is_asked_elsewhere=bool(sql), **box)
     try:
         result = ask(request, warehouse, sql)
     except QueryError as error:
@@ -109,7 +110,10 @@ def sql_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
 
     Raises:
         QueryError: the query was refused or failed, or gives more rows than the server hands out.
+        HTTPException: a link on a page of others leads here.
     """
+    if is_foreign(request.headers):
+        raise HTTPException(403, "This server runs only queries of its own pages.")
     result = ask(request, warehouse, request.query_params.get("sql", ""))
     if result.is_cut:
         raise QueryError(

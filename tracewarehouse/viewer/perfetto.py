@@ -161,11 +161,16 @@ def refusal(headers: _Headers, port: int, *, is_open: bool = False) -> str | Non
         return "This server answers only to the name of its own machine."
     if headers.get("Origin") not in (None, f"http://{host}"):
         return "This server answers only its own pages."
-    if headers.get("Sec-Fetch-Site") not in (None, "same-origin", "none"):
+    if is_foreign(headers):
         # a link on another page may lead here, but that page may not load this one
         is_link = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
         return None if is_link else "This server answers only its own pages."
     return None
+
+
+def is_foreign(headers: _Headers) -> bool:
+    """Whether the browser says that a page of others made it send this request, by a link or otherwise."""
+    return headers.get("Sec-Fetch-Site") not in (None, "same-origin", "none")
 
 
 def _is_own(host: str, port: int, *, is_open: bool) -> bool:

@@ -10,6 +10,7 @@ from xplane_builder import Space, Unsigned
 
 US = 1_000_000
 PROGRAM = 42
+DAY_NS = 86_400 * 10**9
 START_NS = 1_700_000_000_000_000_000
 
 
@@ -73,6 +74,18 @@ def test_a_skew_is_found_and_taken_out(ingest: Any) -> None:
     assert query(SPREAD)[0][0] < 0.02 * US
     assert any("the clock of h1 was moved by -3." in n for n in result.notes)
     assert query("SELECT flag FROM quality_flags") == [("inferred_steps",)]
+
+
+@pytest.mark.parametrize("far_ns", [0, START_NS - 2 * DAY_NS, START_NS + 200 * DAY_NS, 2**63 - 1, 2**64 - 1])
+def test_a_clock_that_was_never_set_counts_for_nothing(ingest: Any, far_ns: int) -> None:
+    """The starts of the other profiles are near each other, and shared collectives align the host in their stead."""
+    spaces = hosts_with_skew(0, 2, 3.5)
+    spaces[1] = hosts_with_skew(0, 2, 3.5, start_ns=far_ns)[1]
+    _, query = ingest(*spaces, mesh="dp=3")
+    assert query("SELECT profile_start_ns FROM runs") == [(START_NS,)]
+    sources = [(source, abs(offset) < 10) for source, offset, *_ in query(CLOCKS)]
+    assert sources == [("first_host", True), ("collective_ends", True), ("collective_ends", True)]
+    assert query(SPREAD)[0][0] < 0.02 * US
 
 
 def test_everything_of_the_host_moves_with_it(ingest: Any) -> None:

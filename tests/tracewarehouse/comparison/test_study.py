@@ -21,7 +21,7 @@ from tracewarehouse.comparison import study
 from tracewarehouse.comparison.study import places
 from tracewarehouse.ingest.capture.manifest import ModelFacts
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
-from tracewarehouse.predict.calibrations import Calibration, described, write_calibrations
+from tracewarehouse.predict.calibrations import Calibration, described, rates, write_calibrations
 from tracewarehouse.predict.configuration import (
     configuration,
     device_bytes,
@@ -90,13 +90,11 @@ class Compiler:
             here = folder / str(number)
             here.mkdir(parents=True)
             write_promises(spec, ModelFacts(name="Llama-3.1-70B", num_layers=spec.layers, num_params=70 * GB), here)
-            for phase in ("prefill", "decode"):
+            for phase in each.phases:
                 (here / f"{phase}.hlo.pb.gz").write_bytes(layers(4))
             yield CompiledRun(
                 each,
-                tuple(
-                    CompiledStep(p, here / f"{p}.hlo.pb.gz", "TPU v6e", memory(4 * GB)) for p in ("prefill", "decode")
-                ),
+                tuple(CompiledStep(p, here / f"{p}.hlo.pb.gz", "TPU v6e", memory(4 * GB)) for p in each.phases),
             )
 
 
@@ -167,6 +165,14 @@ def test_a_table_fits_a_screen_and_says_that_it_is_predicted(planned: Callable[.
     assert values[:2] == ["tp8", "128"]
 
 
+def test_the_terms_of_a_server_are_named_beside_the_table(tmp_path: Path, compiler: Compiler) -> None:
+    said = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *STUDY, "--batches", "128"]).stderr
+    engine, host = (rates("v6e")[key] for key in (("engine", "factor"), ("host", "ms")))
+    terms = " ".join(said.split())
+    assert f"{engine.low:g} to {engine.high:g} times as long (engine term" in terms
+    assert f"low x {engine.low:g} + {host.low:g} to high x {engine.high:g} + {host.high:g} ms" in terms
+
+
 def test_what_if_makes_other_runs_of_the_same_programs(planned: Callable[..., Any], tmp_path: Path) -> None:
     [real] = planned(*STUDY, "--batches", "128", "--json")
     [links] = planned(*STUDY, "--batches", "128", "--json", "--ici-factor", "2")
@@ -184,15 +190,39 @@ def test_what_if_makes_other_runs_of_the_same_programs(planned: Callable[..., An
     real_name = real["name"].removesuffix("-predicted")
     assert [row["name"] for row in rows] == [f"{real_name}{tag}-predicted" for tag in tags]
     assert len({row["run_id"] for row in rows}) == 5
+    # runs that differ in the price of a chip alone are no repeats of each other
+    [price] = planned(*STUDY, "--batches", "128", "--json", "--host-ms", "3")
     with open_warehouse(tmp_path / "w") as warehouse:
         facts = warehouse.query("SELECT DISTINCT ici_factor, hbm_factor FROM main.predictions").rows()
+        stated = "SELECT DISTINCT run_id, chip_price_usd_per_h FROM main.predictions WHERE host_ps > 0"
+        assert set(warehouse.query(stated).rows()) == {(host["run_id"], 1), (price["run_id"], None)}
+        told = warehouse.query("SELECT count(DISTINCT configuration) FROM macros.configurations()").scalar()
+        ids = f"['{host['run_id']}', '{price['run_id']}']"
+        works = warehouse.query(f"SELECT count(DISTINCT workload) FROM macros.study_points({ids})").scalar()
     assert sorted(facts) == [(1, 1), (1, 2), (2, 1)]
+    assert (told, works) == (6, 2)
     [unknown] = planned(*STUDY, "--batches", "128", "--json", "--kernel", "flash=10", code=1)
     assert unknown["refused"] == (
         "its programs have no kernel flash, for which a time is given; they have paged_attention"
     )
     # the same again is the same run
     assert planned(*STUDY, "--batches", "128", "--json") == [real]
+
+
+def test_a_decode_step_alone_says_nothing_of_a_prefill(planned: Callable[..., Any], tmp_path: Path) -> None:
+    [both] = planned(*STUDY, "--batches", "128", "--json")
+    [alone] = planned(*STUDY, "--batches", "128", "--json", "--decode-only")
+    assert alone["name"] == both["name"].replace("-predicted", "-decode-predicted")
+    same = ("tpot_ms", "tpot_low_ms", "tpot_high_ms", "decode_communication", "output_chip_hours", "memory_bytes")
+    assert [alone[name] for name in same] == [both[name] for name in same]
+    unknown = ("ttft_ms", "e2e_ms", "tokens_per_s_per_chip", "prompt_usd", "prefill_bottleneck")
+    assert {alone[name] for name in unknown} == {None}
+    assert None not in {both[name] for name in unknown}
+    # what the mesh promises of a prefill is not missed in a run that has none
+    with open_warehouse(tmp_path / "w") as warehouse:
+        found = warehouse.query("SELECT run_id, manifest FROM main.runs").rows()
+    promised = {run_id: {each["phase"] for each in json.loads(text)["promised_collectives"]} for run_id, text in found}
+    assert promised == {both["run_id"]: {"prefill", "decode"}, alone["run_id"]: {"decode"}}
 
 
 def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp_path: Path) -> None:
@@ -214,8 +244,12 @@ def test_a_whole_model_is_compiled_where_its_first_layers_cannot_tell(
     assert (row["layers"], row["compiled_layers"]) == (80, 80)
     planned(*STUDY, "--batches", "64", code=1)
     compiler.asked.clear()
-    planned(MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8", "--whole")
+    [whole] = planned(MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8", "--whole", "--json")
     assert [each.compiled_layers for each in compiler.asked] == [None]
+    assert whole["name"] == row["name"]
+    assert "-whole-" in whole["name"]
+    [usual] = planned(*STUDY, "--batches", "8", "--json")
+    assert "-whole-" not in usual["name"]
 
 
 def test_what_cannot_fit_is_not_compiled(planned: Callable[..., Any], compiler: Compiler) -> None:
@@ -232,12 +266,20 @@ def test_what_cannot_fit_is_not_compiled(planned: Callable[..., Any], compiler: 
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8,x"], "--batches: expected numbers"),
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged"], "--kernel: expected NAME=US"),
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged=-1"], "--kernel: expected NAME=US"),
+        (["--slices", "v6e:2x4", "--meshes", "tp=8", "--layers", "999"], "layers: meta-llama/Llama-3.1-70B has 80"),
         (["--meshes", "tp=8"], "expected a model or experiment and --slices, or --calibrate RUN"),
     ],
 )
 def test_wrong_usage(planned: Callable[..., Any], arguments: list[str], said: str) -> None:
     assert CliRunner().invoke(app, ["plan", MODEL, *arguments]).exit_code == 2
     assert said in CliRunner().invoke(app, ["plan", MODEL, *arguments]).output
+
+
+def test_an_unknown_model_is_one_mistake_however_many_configurations_are_asked() -> None:
+    asked = ["plan", "nobody/Nothing", "--slices", "v6e:2x4", "--meshes", "tp=8 dp=2,tp=4", "--batches", "1,8"]
+    result = CliRunner().invoke(app, asked)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("nobody/Nothing") == 1
 
 
 def test_meshes_and_slices_pair_by_their_devices() -> None:

@@ -274,6 +274,21 @@ def test_changed_bytes_are_found(warehouse: Warehouse) -> None:
     assert [p.action for p in problems] == ["`tw build`"]
 
 
+def test_damage_of_it_costs_no_answer(warehouse: Warehouse) -> None:
+    file = warehouse.lake.warehouse / DATABASE
+    content, random = file.read_bytes(), Random(5)
+    want = answers(warehouse.lake.warehouse)
+    for number in range(6):
+        damaged = bytearray(content)
+        for _ in range(8):
+            at = random.randrange(len(damaged))
+            damaged[at : at + 200] = bytes(200)
+        part = file.with_name("part")
+        part.write_bytes(damaged[: random.randrange(len(damaged))] if number % 3 == 2 else damaged)
+        part.replace(file)
+        assert answers(warehouse.lake.warehouse) == want
+
+
 @pytest.mark.parametrize("table", ["metric_values", "ops"])
 def test_a_damaged_run_is_left_to_its_own_files(table: str, warehouse: Warehouse) -> None:
     folder = warehouse.lake.warehouse

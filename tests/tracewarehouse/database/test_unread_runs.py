@@ -253,7 +253,7 @@ def test_one_session_goes_on_after_a_missing_file(folder: Path) -> None:
 def test_a_damaged_file_is_named_with_what_to_do(folder: Path, name: str) -> None:
     path = file_of(folder / "warehouse", name, "ops")
     path.write_bytes(path.read_bytes()[:100])
-    told = f"{path.parent.parent.name}.*`tw fsck` says which run is damaged"
+    told = rf"{path.parent.parent.name} \({name}\) is damaged: the bytes of .*ops.parquet are not those .* `tw ingest`"
     with tw.open(folder / "warehouse") as warehouse:
         with pytest.raises(tw.WarehouseError, match=told):
             warehouse.query("SELECT sum(duration_ps) FROM ops")

@@ -28,6 +28,13 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     box.close()
 
 
+KEEPS_REJECTED = """
+SELECT count(*) FROM read_csv('{{l}}/t.parquet', columns = {{{{'a': 'INT'}}}}, auto_detect = false,
+  ignore_errors = true, store_rejects = true, rejects_table = '{}')
+"""
+"""Makes a temporary table of a name, and with it hides a view or table of that name."""
+
+
 @pytest.mark.parametrize(
     ("sql", "effect"),
     [
@@ -45,6 +52,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         ("CREATE SEQUENCE s", "state changed"),
         ("INSERT INTO kept VALUES (2)", "state changed"),
         ("PREPARE p AS SELECT 1", "state changed"),
+        (KEEPS_REJECTED.format("kept"), "state changed"),
+        (KEEPS_REJECTED.format("t"), "state changed"),
         ("FROM '{l}/t.parquet'", ""),
         ("SELECT * FROM t", ""),
     ],
@@ -86,6 +95,39 @@ def test_every_function_of_this_duckdb_that_gives_tables(sandbox: Sandbox) -> No
     assert {"range", "duckdb_settings"} <= answered
     refused = {"query", "checkpoint", "enable_logging", "read_duckdb", "duckdb_secrets", "json_execute_serialized_sql"}
     assert not answered & (refused & set(names))
+
+
+def test_every_option_of_every_function_that_reads_files(sandbox: Sandbox) -> None:
+    named = sandbox.connection.execute(
+        "SELECT DISTINCT function_name, unnest(parameters) FROM duckdb_functions() WHERE function_type = 'table' "
+        "AND function_name IN (SELECT function_name FROM duckdb_functions() WHERE list_contains(parameters, 'path'))"
+    ).fetchall()
+    assert len(named) > 100
+    answered = set()
+    for name, option in named:
+        sql = f"SELECT count(*) FROM {name}('{sandbox.lake}/t.parquet', {option} = true)"
+        found, answer = sandbox.effects(sql)
+        assert not found, (sql, found)
+        if answer == "answered":
+            answered.add((name, option))
+    assert not sandbox.changes()
+    assert ("read_parquet", "filename") in answered
+    assert not {option for _, option in answered} - read_only._OPTIONS
+
+
+def test_what_a_query_makes_ends_with_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a function that does more than read should pass the list of those that only read."""
+    monkeypatch.setattr(read_only, "_TABLE_FUNCTIONS", read_only._TABLE_FUNCTIONS | {"read_csv"})
+    monkeypatch.setattr(read_only, "_options", lambda function: set())
+    for name in ("t", "kept"):
+        found, answer = sandbox.effects(KEEPS_REJECTED.format(name).format(l=sandbox.lake))
+        assert (found, answer) == ([], "answered")
+    answers = []
+    for _ in range(2):
+        run_query(sandbox.connection, "SELECT setseed(0.5)")
+        answers.append(run_query(sandbox.connection, "SELECT random()").rows())
+    assert answers[0] != answers[1]
+    assert not sandbox.changes()
 
 
 def test_every_other_function_of_this_duckdb(sandbox: Sandbox) -> None:

@@ -66,14 +66,15 @@ READS = [
     "PIVOT t ON a IN (1, 2) USING count(*)",
     "FROM duckdb_columns()",
     "FROM query_table('t')",
+    "FROM read_parquet('{lake}/*.parquet', filename = true, union_by_name := true)",
     "SELECT 'COPY t TO ''x''' AS text",
     "SELECT a AS copy FROM t",
 ]
 
 
 @pytest.mark.parametrize("sql", READS)
-def test_a_query_that_reads_is_run(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    assert run_query(connection, sql).rows()
+def test_a_query_that_reads_is_run(connection: duckdb.DuckDBPyConnection, lake: Path, sql: str) -> None:
+    assert run_query(connection, sql.replace("{lake}", str(lake))).rows()
 
 
 WRITES = [
@@ -260,7 +261,11 @@ def test_the_refusal_says_how_to_lift_it(connection: duckdb.DuckDBPyConnection) 
     with pytest.raises(QueryError, match=r"found DROP.*--unrestricted.*read_only=False"):
         run_query(connection, "DROP TABLE kept")
     with pytest.raises(QueryError, match=r"only this warehouse"):
-        run_query(connection, "FROM read_text('/etc/passwd')")
+        run_query(connection, "FROM '/etc/passwd.parquet'")
+    with pytest.raises(QueryError, match=r"read_csv\(\) is not for read-only.*--unrestricted"):
+        run_query(connection, "FROM read_csv('/etc/passwd')")
+    with pytest.raises(QueryError, match=r"encryption_config of read_parquet\(\) is not for read-only"):
+        run_query(connection, "FROM read_parquet('t.parquet', ENCRYPTION_CONFIG = {footer_key: 'a'})")
 
 
 def test_large_queries_spill_although_files_are_closed(lake: Path, tmp_path: Path) -> None:

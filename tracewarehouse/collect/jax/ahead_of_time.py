@@ -1,9 +1,9 @@
 """Compiles the steps of runs for TPU slices that need not exist: `... KEPT`, with jax and libtpu.
 
 One process compiles many runs. Each line of its standard input is JSON with a run, the run of the whole model, of which
-it may be the first layers, a topology and a folder. For each it prints a line: null, or the compiler's reason why it
-refuses the run. KEPT is a folder that keeps the programs, by the digest of what the compiler is given; "" keeps none.
-No weight is read or made: the programs need only shapes.
+it may be the first layers, a topology, phases and a folder. For each it prints a line: null, or the compiler's reason
+why it refuses the run. KEPT is a folder that keeps the programs, by the digest of what the compiler is given; "" keeps
+none. No weight is read or made: the programs need only shapes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from tracewarehouse.ingest.capture.manifest import ModelFacts
 
 _PROGRAM, _REFUSED = "program", "refused.txt"
 """Names of the files of a kept program, and of the compiler's reason why there is none."""
+_LINES = re.compile(r'("[^"\s]*\.py"):\d+:\d+( to \d*:\d+)?')
+"""Places in source files, which any edit above them moves."""
 MOST_MEMORY = 2_500_000_000
 """Bytes from which the process ends after a run; the compiler keeps memory, and another process can take the rest."""
 
@@ -49,8 +52,10 @@ class ShapesOnly(JaxMesh):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.placed(partition))
 
 
-def compile_steps(spec: RunSpec, whole: RunSpec, topology: str, folder: Path, kept: Path | None = None) -> None:
-    """Compile prefill and decode of a run on device tpu, or all microbenchmarks.
+def compile_steps(
+    spec: RunSpec, whole: RunSpec, topology: str, phases: Sequence[str], folder: Path, kept: Path | None = None
+) -> None:
+    """Compile the steps of these phases of a run on device tpu, or all microbenchmarks.
 
     The manifest has the promises of the `whole` run, of which `spec` may be the first layers.
 
@@ -67,7 +72,7 @@ def compile_steps(spec: RunSpec, whole: RunSpec, topology: str, folder: Path, ke
         raise CheckError(f"{topology} has {len(devices)} devices, and {spec.mesh} is a mesh of {spec.mesh.size}")
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     folder.mkdir(parents=True, exist_ok=True)
-    facts, programs = _programs(spec, devices, folder)
+    facts, programs = _programs(spec, devices, phases)
     for name, program in programs:
         if kept is None:
             _compile(program, devices[0].device_kind, folder, name)
@@ -78,14 +83,17 @@ def compile_steps(spec: RunSpec, whole: RunSpec, topology: str, folder: Path, ke
     write_promises(whole, facts, folder)
 
 
-def _programs(spec: RunSpec, devices: Any, folder: Path) -> tuple[ModelFacts | None, Iterator[tuple[str, Any]]]:
+def _programs(
+    spec: RunSpec, devices: Any, phases: Sequence[str]
+) -> tuple[ModelFacts | None, Iterator[tuple[str, Any]]]:
     """Return the facts of the run's model, and its programs by name, each lowered when it is asked for."""
     if not spec.has_model:
         mesh = JaxMesh(spec, devices)
         return None, ((small.name, small.lowered(mesh)) for small in microbenchmarks(spec))
     subject = traced_subject(spec)
     model = JaxModel(subject, ShapesOnly(spec, devices))
-    return subject.facts, ((phase, model.lowered(phase, length)) for phase, length in spec.step_lengths)
+    lengths = [(phase, length) for phase, length in spec.step_lengths if phase in phases]
+    return subject.facts, ((phase, model.lowered(phase, length)) for phase, length in lengths)
 
 
 def _kept(program: Any, kind: str, folder: Path) -> Path:
@@ -112,10 +120,11 @@ def _take(kept: Path, folder: Path, name: str) -> None:
 
 
 def _digest(program: Any, topology: str) -> str:
-    """Return the digest of all that a compiled program depends on."""
+    """Return the digest of all that a compiled program depends on, but for the lines of our source."""
     flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
     versions = [version(package) for package in ("jax", "jaxlib", "libtpu")]
-    given = [without_folders(program.as_text(debug_info=True)), topology, Topology.parse(topology).options]
+    text = _LINES.sub(r"\1", without_folders(program.as_text(debug_info=True)))
+    given = [text, topology, Topology.parse(topology).options]
     return hashlib.sha256(json.dumps([*given, *flags, *versions]).encode()).hexdigest()
 
 
@@ -138,7 +147,7 @@ def compile_all(kept: Path | None) -> None:
         refused = None
         try:
             spec, whole = (RunSpec.model_validate(task[name]) for name in ("spec", "whole"))
-            compile_steps(spec, whole, task["topology"], Path(task["folder"]), kept)
+            compile_steps(spec, whole, task["topology"], task["phases"], Path(task["folder"]), kept)
         except CollectError as error:
             refused = str(error)
         print(json.dumps(refused), flush=True)

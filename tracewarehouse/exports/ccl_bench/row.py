@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card
 from tracewarehouse.exports.ccl_bench.values import (
     PublishedDefinition,
@@ -154,6 +155,7 @@ def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
     """Write one Parquet file per table, with the rows of the run alone; each row names its run."""
     import pyarrow.parquet as pq
 
+    CheckedFiles(warehouse.lake).check([run])
     folder.mkdir(exist_ok=True)
     for table in TABLES:
         files = [warehouse.lake.warehouse / f for f in run.files.get(table, ())]

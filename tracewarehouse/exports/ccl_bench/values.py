@@ -46,6 +46,8 @@ _REDUCED: dict[str, tuple[str, Callable[[list[float]], float]]] = {
     "traffic_volume": ("sum", sum),
 }
 """How to reduce rows to one value where CCL-Bench adds devices up or takes the largest; elsewhere, take the mean."""
+_WORKLOAD = ("model_family", "hardware_model", "tp", "batch_size", "input_len", "output_len")
+"""The fields of CCL-Bench's website that make two rows comparable."""
 _COLUMNS_OF_VALUES = (
     "run_id", "name", "metric", "version", "dimensions", "value", "unit", "polarity", "status", "published_as",
     "description", "sql",
@@ -223,9 +225,11 @@ class PublishedValue:
     """One published value beside ours.
 
     Attributes:
-        run: name of the run and of the published row.
+        run: name of the run.
+        row: name of the published row: the run's, or one of the same workload.
         metric: CCL-Bench's name of the metric.
         published: the published value; None if the row has none.
+        published_unit: its unit, and that of `reproduced`.
         reproduced: the value that the same definition gives for the run.
         metric_of_ours: our metric that asks the same question.
         right: the value of that metric over its rows of the kind of collective, only those of decode if it has phases.
@@ -237,8 +241,10 @@ class PublishedValue:
     """
 
     run: str
+    row: str
     metric: str
     published: float | None
+    published_unit: str
     reproduced: float | None
     metric_of_ours: str
     right: float | None
@@ -250,7 +256,9 @@ class PublishedValue:
 
 
 def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Path) -> list[PublishedValue]:
-    """Compare published rows with the runs of the same names.
+    """Compare runs with the published rows of the same names, or else of the same workloads.
+
+    A workload is a model, a chip, tp, a batch, and the lengths of input and output, all of which must be known.
 
     Args:
         warehouse: the warehouse.
@@ -261,22 +269,29 @@ def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Pat
         TracewarehouseError: the file is not one of CCL-Bench's published data.
         WarehouseError: no run has the name of a published row.
     """
-    rows = _published_rows(file)
-    values = [v for run in runs if run.name in rows for v in _compared(warehouse, run, rows[run.name])]
+    rows = published_rows(file)
+    values: list[PublishedValue] = []
+    for run in runs:
+        for name in [run.name] if run.name in rows else _same_workload(warehouse, run, rows):
+            values += _compared(warehouse, run, name, rows[name]["metrics"])
     if not values:
         names = ", ".join(run.name for run in list(runs)[:10]) or "none"
         raise WarehouseError(
-            f"{file}: no published row has the name of a run; looked for {names}; `tw import ccl-bench DIR` names runs "
-            "after their folders"
+            f"{file}: no published row has the name of a run, or its model, chip, tp, batch and lengths; looked for "
+            f"{names}; `tw import ccl-bench DIR` names runs after their folders"
         )
     return values
 
 
-def _published_rows(file: Path) -> dict[str, dict[str, Any]]:
-    """The metrics of published rows by the name of the row."""
+def published_rows(file: Path) -> dict[str, dict[str, Any]]:
+    """The published rows by their names.
+
+    Raises:
+        TracewarehouseError: the file is not one of CCL-Bench's published data.
+    """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        return {trace_row(row["trace"]): dict(row["metrics"]) for row in content["rows"]}
+        return {trace_row(row["trace"]): row | {"metrics": dict(row["metrics"])} for row in content["rows"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TracewarehouseError(
             f"{file}: not CCL-Bench's published data: looked for the JSON of website/benchmark_data.json ({error})"
@@ -288,21 +303,36 @@ def trace_row(trace: object) -> str:
     return str(trace).rstrip("/").rpartition("/")[2]
 
 
-def _compared(warehouse: Warehouse, run: RunVersion, published: dict[str, Any]) -> list[PublishedValue]:
+def _same_workload(warehouse: Warehouse, run: RunVersion, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The names of the published rows that ran what a run ran; none if a part of that is not known."""
+    from tracewarehouse.exports.ccl_bench.card import filled_card, metadata
+
+    card = filled_card(warehouse, run.run_id, row_numbers(warehouse, run.run_id), "").content
+    own = _workload(metadata(run.name, card))
+    return [] if own is None else [name for name, row in rows.items() if _workload(row.get("metadata") or {}) == own]
+
+
+def _workload(facts: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """What ran, spelled alike; None if a part of it is not known."""
+    parts = [re.sub(r"[-_.\s]", "", str(facts.get(name) or "")).lower() for name in _WORKLOAD]
+    return tuple(parts) if all(parts) else None
+
+
+def _compared(warehouse: Warehouse, run: RunVersion, row: str, published: dict[str, Any]) -> list[PublishedValue]:
     reproduced = row_values(warehouse, run.run_id, row_numbers(warehouse, run.run_id))
     compared = []
     for name, value in published.items():
         metric, kind = _metric_and_kind(name)
         if metric is None:  # it needs what no trace has
             continue
-        about = warehouse.definitions.metric(f"ccl_{metric}", 1).header.about
-        match = _REASON.search(about)
+        header = warehouse.definitions.metric(f"ccl_{metric}", 1).header
+        match, about = _REASON.search(header.about), header.about
         ours, why = (match[1], match[2]) if match else ("", about)
         right = _right(warehouse, run.run_id, ours, kind)
         number = value if isinstance(value, int | float) else None
         relation = _relation(number, reproduced.get(name))
-        values = (number, reproduced.get(name), ours, *right)
-        compared.append(PublishedValue(run.name, name, *values, relation, why))
+        values = (number, header.unit, reproduced.get(name), ours, *right)
+        compared.append(PublishedValue(run.name, row, name, *values, relation, why))
     return compared
 
 
@@ -331,8 +361,10 @@ def _right(warehouse: Warehouse, run_id: str, metric: str, kind: str | None) -> 
 
 
 def _relation(published: float | None, reproduced: float | None) -> str:
-    if published is None or reproduced is None:
-        return "no value on both sides"
+    if published is None:
+        return "no value on either side" if reproduced is None else "only here"
+    if reproduced is None:
+        return "only published"
     if float(f"{published:.6g}") == float(f"{reproduced:.6g}"):
         return "follows from this run"
     return "of another trace, card, or version of its tools"

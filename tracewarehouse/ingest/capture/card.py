@@ -15,11 +15,19 @@ from tracewarehouse.ingest.errors import CaptureError, shown
 MAX_BYTES = 128 << 10
 """Size limit for a card; real ones have about 2 kB."""
 MAX_DEPTH = 32
+PUBLISHED = "published"
+"""Field of a card that `tw import ccl-bench` adds where it has no trace: the published values, by name."""
 
 Blank = Literal[""]
 """Value of a field of the card that is not known."""
 
-_NOT_KNOWN = frozenset({"n/a", "na", "not applicable", "unknown"})
+_NOT_KNOWN = frozenset(
+    {
+        "n/a", "na", "n.a.", "not applicable", "not available", "unknown", "not known", "unspecified",
+        "tbd", "tba", "tbc", "todo", "to be determined", "nan", "-", "--", "?",
+    }
+)  # fmt: skip
+"""What people write, in any case, for a value that they do not have."""
 
 Text = Annotated[str, Field(coerce_numbers_to_str=True)]
 Count = Int32 | Blank
@@ -206,6 +214,9 @@ def load_card(path: Path) -> WorkloadCard:
             data = yaml.load(content_of(path, MAX_BYTES), _Loader)  # noqa: S506  a SafeLoader
         except (IndexError, KeyError):  # PyYAML's, for a tag such as !!int before another text
             raise CaptureError("a value is not of the type of its tag") from None
+        except yaml.MarkedYAMLError as error:
+            line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+            raise CaptureError(f"{line}{shown(str(error.problem or error))}") from None
         except yaml.YAMLError as error:
             raise CaptureError(shown(str(error))) from None
         _check_values(data)

@@ -76,7 +76,7 @@ class Prediction(BaseModel):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of main.predictions."""
-        shared = self.model_dump(exclude={"phases", "chip", "chip_price_usd_per_h", "kernels", "host_ms"})
+        shared = self.model_dump(exclude={"phases", "chip", "kernels", "host_ms"})
         shared["host_ps"] = self.host_ps
         shared["kernels"] = json.dumps(self.kernels, sort_keys=True) if self.kernels else None
         for phase in self.phases:

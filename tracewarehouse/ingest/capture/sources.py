@@ -380,15 +380,34 @@ def ccl_bench_capture(folder: Path) -> Capture:
         NoCaptureError: the folder does not exist, or has no card or no trace.
         CaptureError: it has several cards or several traces.
     """
-    try:
-        files = sorted(p for p in folder.iterdir() if p.is_file())
-    except OSError as error:
-        raise NoCaptureError(f"{shown(str(folder))}: not a folder of CCL-Bench: {error.strerror or error}") from None
-    card = _only(folder, "workload card", [p for p in files if p.suffix in (".yaml", ".yml")], "a .yaml")
-    traces = [p for p in files if p.name.endswith((".trace.json", ".trace.json.gz"))]
-    traces = traces or [p for p in files if p.name.endswith((".json", ".json.gz"))]
+    card, traces = ccl_bench_card(folder), ccl_bench_traces(folder)
     trace = _only(folder, "trace", traces, "a .trace.json; CCL-Bench keeps traces outside its repository, at trace_url")
     return Capture(folder.resolve().name, (trace,), card=card)
+
+
+def ccl_bench_card(folder: Path) -> Path:
+    """Return the card in a folder of CCL-Bench.
+
+    Raises:
+        NoCaptureError: the folder does not exist, or has no card.
+        CaptureError: it has several.
+    """
+    cards = [p for p in _files(folder) if p.suffix in (".yaml", ".yml")]
+    return _only(folder, "workload card", cards, "a .yaml")
+
+
+def ccl_bench_traces(folder: Path) -> list[Path]:
+    """Return the traces in a folder of CCL-Bench."""
+    files = _files(folder)
+    traces = [p for p in files if p.name.endswith((".trace.json", ".trace.json.gz"))]
+    return traces or [p for p in files if p.name.endswith((".json", ".json.gz"))]
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if p.is_file())
+    except OSError as error:
+        raise NoCaptureError(f"{shown(str(folder))}: not a folder of CCL-Bench: {error.strerror or error}") from None
 
 
 def _only(folder: Path, what: str, paths: list[Path], wanted: str) -> Path:

@@ -10,6 +10,7 @@ FLAGS = {
     "predicted": "Nothing ran: all times are computed from compiled programs, and each has a range (main.ops.basis).",
     "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
     "event_cap": "A line or an exported file has exactly as many events as a profiler's limit: later events are lost.",
+    "no_trace": "Nothing was recorded: only the card and the published values of a row are known.",
     "no_device_events": "No device has events: only the host was profiled, or what the devices recorded is lost.",
     "batches_unmatched": "The server's batches and the steps differ in number, or ids repeat: they are not joined.",
     "empty_file": "A host's .xplane.pb is empty: its export was read instead, which lacks asynchronous ops and costs.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeGuard
 
 from tracewarehouse.ingest.capture.batches import server_rank
 from tracewarehouse.ingest.capture.hardware import chip_named, chip_stated, vendors
@@ -37,7 +37,7 @@ class Host:
     @property
     def window_ps(self) -> tuple[int, int] | None:
         """Start and end of its profile on the run's clock; None if the capture does not state them."""
-        if self.start_ns is None or self.stop_ns is None or self.stop_ns < self.start_ns:
+        if self.start_ns is None or self.stop_ns is None or not 0 <= self.stop_ns - self.start_ns <= DAY_NS:
             return None
         return self.clock_offset_ps, self.clock_offset_ps + (self.stop_ns - self.start_ns) * 1000
 
@@ -77,24 +77,35 @@ def clock_notes(hosts: Sequence[Host]) -> list[str]:
     ]
 
 
+DAY_NS = 86_400 * 10**9
+"""Profiles of one run, and the marks of its steps, lie closer together than this."""
+
+
 def open_hosts(traces: Sequence[Trace], paths: Sequence[PurePath]) -> list[Host]:
     """Name the hosts and align their clocks by the start of their profiles.
 
-    A host gets its recorded name if no other host of the run has it, else the name of its file, else its number.
+    A host gets its recorded name if no other host of the run has it, else the name of its file, else its number. Of a
+    host whose profile begins more than a day from those of most hosts, as if its clock were never set, the offset is
+    unknown.
     """
     names = _names(traces, paths)
     windows = [_window(t) for t in traces]
-    starts = [w[0] for w in windows if w[0] is not None]
-    first = min(starts, default=None)
+    first = min(near_each_other(w[0] for w in windows), default=None)
     hosts = []
     for i, (trace, (start, stop)) in enumerate(zip(traces, windows, strict=True)):
-        if start is None or first is None:
+        if start is None or first is None or abs(start - first) > DAY_NS:
             offset, source = 0, "none"
         else:
             offset = (start - first) * 1000
             source = "first_host" if start == first else "profile_start"
         hosts.append(Host(i, names[i], trace, paths[i].name, server_rank(paths[i]), start, stop, offset, source))
     return hosts
+
+
+def near_each_other(times_ns: Iterable[int | None]) -> list[int]:
+    """Those of some times that are known and lie within a day of their median, sorted."""
+    known = sorted(t for t in times_ns if t is not None)
+    return [t for t in known if abs(t - known[len(known) // 2]) <= DAY_NS]
 
 
 def _names(traces: Sequence[Trace], paths: Sequence[PurePath]) -> list[str]:
@@ -112,9 +123,13 @@ def _window(trace: Trace) -> tuple[int | None, int | None]:
         if plane.name == TASK_PLANE:
             values = {s.name: s.value for s in plane.stats}
             start, stop = values.get(PROFILE_START), values.get(PROFILE_STOP)
-            start = start if isinstance(start, int) else trace.origin_ns
-            return start, stop if isinstance(stop, int) else None
+            start = start if _is_time(start) else trace.origin_ns
+            return start, stop if _is_time(stop) else None
     return trace.origin_ns, None
+
+
+def _is_time(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and abs(value) < 1 << 63
 
 
 @dataclass

@@ -15,6 +15,7 @@ from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, Instruction, Loop
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, TUPLE_TYPE, Shape
 from tracewarehouse.ingest.hlo.text import frontend_attributes, parse_instruction
+from tracewarehouse.ingest.hlo.trip_counts import trip_count
 
 MOST_DEVICES = 1 << 16
 """Most devices that a program may be compiled for; the largest slices have about ten thousand."""
@@ -24,6 +25,12 @@ _UNBOUNDED = -(1 << 63)
 _HEAD = re.compile(r"(ENTRY )?%?([^\s(%]+) .*\{$|(ENTRY )?%?([^\s(%]+)\s*\(.*\{$")
 _PARTITIONS, _REPLICAS = re.compile(r"\bnum_partitions=(\d{1,9})"), re.compile(r"\breplica_count=(\d{1,9})")
 _HAS_MEMBERS = re.compile(r",\s*(replica_groups|source_target_pairs)=")
+_COUNTING = {
+    "constant": re.compile(r"\bconstant\((-?\d{1,10})\)"),
+    "get-tuple-element": re.compile(r",\s*index=(\d{1,6})\b"),
+    "compare": re.compile(r",\s*direction=([A-Z]{2})\b"),
+}
+"""What `trip_count` reads of instructions beside their operands."""
 
 
 class ModuleText:
@@ -134,6 +141,13 @@ def _fill_instruction(proto: Any, instruction: Instruction, line: str) -> None:
         proto.backend_config = b'{"has_communication": true}'
     if instruction.opcode == "while" and (trips := KNOWN_TRIPS.search(line)):
         proto.backend_config = f"{{{trips[0]}}}".encode()
+    if instruction.opcode in _COUNTING and (said := _COUNTING[instruction.opcode].search(line)):
+        if instruction.opcode == "get-tuple-element":
+            proto.tuple_index = int(said[1])
+        elif instruction.opcode == "compare":
+            proto.comparison_direction = said[1].encode()
+        elif instruction.shape.element == "s32" and abs(int(said[1])) < 1 << 31:
+            proto.literal.s32s.append(int(said[1]))
 
 
 def _fill_shape(proto: Any, shape: Shape) -> None:
@@ -192,6 +206,8 @@ class Program:
         except (DecodeError, ValueError) as error:  # ValueError: a number that 64 bits do not hold
             raise MalformedError(str(error)) from None
         self._entry = module.entry_computation_id
+        self._computations = {computation.id: computation for computation in module.computations}
+        self._instructions = {each.id: each for computation in module.computations for each in computation.instructions}
         self._started = {
             i.name.decode("utf-8", "replace"): tuple(i.called_computation_ids)
             for c in module.computations
@@ -209,12 +225,11 @@ class Program:
         """Return the call of a control flow instruction; a loop's condition runs once more than its body."""
         called = tuple(proto.called_computation_ids)
         if proto.opcode == b"while" and len(called) == 2:
-            trips = KNOWN_TRIPS.search(proto.backend_config.decode("utf-8", "replace"))
+            trips = trip_count(proto, self._computations, self._instructions)
             if trips is None:
                 self.unknown.append(proto.name.decode("utf-8", "replace"))
-            count = int(trips[1]) if trips else 1
-            loop = Loop(proto.name.decode("utf-8", "replace"), int(trips[1]) if trips else 0)
-            return _Call(called, (count, count + 1), loop=loop)
+            count = 1 if trips is None else trips
+            return _Call(called, (count, count + 1), loop=Loop(proto.name.decode("utf-8", "replace"), trips or 0))
         if proto.opcode == b"conditional" and called:
             self.unknown.append(proto.name.decode("utf-8", "replace"))
             return _Call(called, (1,) * len(called), is_branch=True)

@@ -5,9 +5,11 @@ A lock ends with the process that holds it, however that ends.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,9 +67,22 @@ def placed_whole(target: Path) -> Iterator[Path]:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file, in hex.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+    """
+    with os.fdopen(_opened(path, os.O_RDONLY), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _opened(path: Path, flags: int) -> int:
+    """Open a file; anything else, such as a pipe, which could block, is an OSError."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path.name} is not a file")
+    return descriptor
 
 
 def sync_to_disk(path: Path) -> None:
@@ -81,19 +96,36 @@ def sync_to_disk(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, after waiting until it is free."""
-    with (folder / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Hold the lock of a folder, after waiting until it is free.
+
+    Raises:
+        OSError: there cannot be a lock in this folder.
+    """
+    try:
+        descriptor = _opened(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    except PermissionError:  # another user's
+        descriptor = _opened(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a living process holds the lock of a folder."""
+    """Return whether a living process holds the lock of a folder.
+
+    Raises:
+        OSError: what stands in place of the lock is none.
+    """
     try:
-        with (folder / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        descriptor = _opened(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except FileNotFoundError:
-        pass
+    finally:
+        os.close(descriptor)
     return False

@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import time
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.errors import SkippedEntryWarning, WarehouseError, shown
 from tracewarehouse.ingest.lake.durable_files import LOCK, is_locked
 from tracewarehouse.ingest.lake.lake import STAGING, Lake
 from tracewarehouse.ingest.lake.manifest import RUN_ID, TABLE_FILE, read_manifest
@@ -126,8 +127,12 @@ def _leftovers(lake: Lake, grace_seconds: float, used: set[str]) -> Iterator[Lef
     for folder in _listed(lake.runs_folder, RUN_ID):
         if folder.name not in unreadable and folder.is_dir() and not folder.is_symlink():
             for version in _listed(folder, RUN_ID):
-                with suppress(FileNotFoundError):  # its writer, which needs no lock for it, has just removed it
+                try:
                     yield from _leftovers_of_version(lake, version, used, limit)
+                except FileNotFoundError:  # its writer, which needs no lock for it, has just removed it
+                    pass
+                except OSError as error:
+                    _warn_of(version, error)
 
 
 def _leftovers_of_version(lake: Lake, version: Path, used: set[str], limit: float) -> Iterator[Leftover]:
@@ -183,7 +188,7 @@ def _is_abandoned(staging: Path) -> bool:
             for p in staging.iterdir()
         )
         return is_ours and not is_locked(staging)
-    except FileNotFoundError:  # its writer has just removed it
+    except OSError:  # its writer has just removed it, or it is none of ours
         return False
 
 
@@ -192,3 +197,10 @@ def _listed(folder: Path, names: re.Pattern[str]) -> list[Path]:
         return sorted(p for p in folder.iterdir() if names.fullmatch(p.name))
     except FileNotFoundError:
         return []
+    except OSError as error:
+        _warn_of(folder, error)
+        return []
+
+
+def _warn_of(path: Path, error: OSError) -> None:
+    warnings.warn(f"left alone: {shown(str(path))}: {error.strerror or error}", SkippedEntryWarning, stacklevel=2)

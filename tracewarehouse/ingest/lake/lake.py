@@ -28,7 +28,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, shown
+from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, printable, shown
 from tracewarehouse.ingest.lake.durable_files import Settling, file_digest, locked, placed_whole, settled, sync_to_disk
 from tracewarehouse.ingest.lake.manifest import (
     RUN_ID,
@@ -217,7 +217,8 @@ class Lake:
         try:
             run = read_manifest(self._manifest(run_id))
         except WarehouseError as error:
-            return UnreadRun(run_id, run_id, str(error).partition("; ")[0], is_outdated=False)
+            name = printable(run_id)  # a file may have any name
+            return UnreadRun(name, name, str(error).partition("; ")[0], is_outdated=False)
         return run and (outdated(run) or run)
 
     def is_empty(self) -> bool:
@@ -240,11 +241,11 @@ class Lake:
         return incomplete
 
     def _present(self, files: Collection[str]) -> set[str]:
-        """Return the files that exist; each folder is listed once, because asking for each file takes far longer."""
+        """Return those that are files; each folder is listed once, because asking for each file takes far longer."""
         present = set[str]()
         for folder in {f.rpartition("/")[0] for f in files}:
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{self.warehouse}/{folder}") as entries:
-                present.update(f"{folder}/{e.name}" for e in entries)
+            with suppress(OSError), os.scandir(f"{self.warehouse}/{folder}") as entries:
+                present.update(f"{folder}/{e.name}" for e in entries if e.is_file())
         return present
 
     def run(self, run_id: str) -> RunVersion | None:

@@ -21,6 +21,8 @@ RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
 TABLE_FILE = re.compile(r"[a-z_]+(-\d{4,}|-[0-9a-f]{16}-[0-9a-f]{8})?\.parquet")
 """Pattern of the name of a table's file: the only one, one of several parts, or metric values that replaced others."""
 _FILE_IN_LAKE = re.compile(rf"lake/(?P<run_id>{RUN_ID.pattern})/{RUN_ID.pattern}/{TABLE_FILE.pattern}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MOST_BYTES = 64 << 20
 _MOST_NAMED = 10
 
 
@@ -135,25 +137,31 @@ def read_manifest(path: Path) -> RunVersion | None:
     try:
         if not path.is_file() and os.path.lexists(path):  # a pipe would never answer
             raise ValueError("it is not a file")  # noqa: TRY301
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MB")  # noqa: TRY301
         content = json.loads(path.read_bytes())
         is_sealed = content.pop("checksum", None) == _checksum(content)
-        run = RunVersion(**content)
-        is_typed = isinstance(content["name"], str) and isinstance(content["schema_version"], int)
+        run = msgspec.convert(content, RunVersion)
+        "".join((run.name, run.ingest_version, run.source_digest, *run.flags)).encode()  # not half a surrogate pair
+        checked(run.version)
+        numbers = (run.schema_version, *run.rows.values())
         outside = [f for f in run.paths if not _is_in_lake(f, run.run_id)]
-        bytes.fromhex("".join(run.digests.values()))  # a ValueError if they are none
+        undigested = run.paths ^ {f for f, d in run.digests.items() if _DIGEST.fullmatch(d)}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        why = str(error)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, WarehouseError) as error:
+        why = shown(str(error))
     else:
         if not is_sealed:
             why = "its checksum does not match its content"
         elif f"{run.run_id}.json" != path.name:
-            why = f"it is of run {shown(str(run.run_id))}"
-        elif not is_typed:
-            why = "its name is not text, or its schema version is not a number"
+            why = f"it is of run {shown(run.run_id)}"
+        elif not all(0 <= n < 1 << 63 for n in numbers):
+            why = "a number in it is negative or has more than 64 bits"
         elif outside:
             why = f"it names {shown(outside[0])!r}, outside the run's folder"
+        elif undigested and run.schema_version == SCHEMA_VERSION:
+            why = f"it has a wrong digest, or none, of {shown(min(undigested))}"
         else:
             return run
     raise WarehouseError(f"{path}: not a run manifest ({why}); ingest the capture again, or remove the file")

@@ -324,8 +324,8 @@ INSTRUCTIONS = _table(
         replace flops. [FLOP]
     given_bytes_accessed  BIGINT   Memory traffic of one execution that `tw ingest --costs` gave. [bytes]
     op_name               VARCHAR  The framework's name path of the operation.
-    layer                 INTEGER  Transformer layer, known from layer_source; NULL if it is run for different layers,
-        as in a loop over layers and in a pipeline, or if not known. models.op_layers gives the layer of each op.
+    layer                 INTEGER  Transformer layer; layer_source says how it is known. NULL if unknown, or if the
+        instruction runs for several layers, as in a loop over layers. models.op_layers gives the layer of each op.
     loop_layer            INTEGER  Of an instruction in a loop over layers: its layer in the first iteration. In a
         pipeline it counts from the first layer of the stage. A kernel that runs for several layers has it too.
     layers_per_iteration  INTEGER  Of an instruction in a loop over layers: how many layers further it is in each
@@ -387,10 +387,9 @@ OPS = _table(
     phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
         step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
-    flops               BIGINT   Floating-point operations of the op, if its event states them; NULL where at most its
-        instruction does. [FLOP]
-    model_flops         BIGINT   The same of model_flops. [FLOP]
-    bytes_accessed      BIGINT   The same of bytes_accessed. [bytes]
+    flops               BIGINT   Floating-point operations that the op's event states; NULL if it states none. [FLOP]
+    model_flops         BIGINT   Those without work that the compiler added, if the event states them. [FLOP]
+    bytes_accessed      BIGINT   Memory traffic that the op's event states; NULL if it states none. [bytes]
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
     basis               VARCHAR  Of a predicted op: what its duration follows from, such as compiler_cycles, links,
@@ -533,8 +532,7 @@ PHASES = _table(
 STEP_BATCHES = _table(
     "step_batches",
     "One row per batch that a server scheduled, as vLLM on TPU writes them beside its captures. The k-th batch "
-    "belongs to the k-th step. The server also writes of the batch before which it stops the profiler; that one "
-    "has no step.",
+    "belongs to the k-th step. The server stops the profiler before its last batch, which therefore has no step.",
     """
     rank*             INTEGER  Rank of the server, from the name of its files or folder.
     position*         INTEGER  Position of the batch among those of the rank, from 0.
@@ -658,6 +656,7 @@ PREDICTIONS = _table(
     kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
         microseconds; NULL without any.
     host_ps!           BIGINT   Time that the host was said to add to each step. [ps]
+    chip_price_usd_per_h DOUBLE  What-if: price of a chip for an hour in place of the list price; NULL for that. [USD/h]
     calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with
         tracewarehouse.
     argument_bytes     BIGINT   Memory of a device for weights, caches and inputs, of the whole model. [bytes]

@@ -16,7 +16,7 @@ from tracewarehouse.ingest.collectives.axis_inference import InferredAxis
 from tracewarehouse.ingest.collectives.table import CollectiveWriter
 from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.devices.flags import Flag
-from tracewarehouse.ingest.devices.hosts import Host, link_between
+from tracewarehouse.ingest.devices.hosts import DAY_NS, link_between
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, RunSurvey
 from tracewarehouse.ingest.devices.timeline import Step, host_steps, launch_offsets, named_phase, step_rows
 from tracewarehouse.ingest.errors import shown
@@ -108,26 +108,44 @@ def _axis_rows(placement: Placement, inferred: Sequence[InferredAxis]) -> Iterat
         }
 
 
-def write_phases(writers: RunWriters, survey: RunSurvey, parts: Iterable[LinesWritten]) -> None:
-    """Write the rows of all devices and hosts; `parts` holds the step markers that were found."""
+def write_phases(writers: RunWriters, survey: RunSurvey, parts: Iterable[LinesWritten]) -> list[Flag]:
+    """Write the rows of all devices and hosts; `parts` holds the step markers that were found.
+
+    Returns:
+        A flag for each host of whose profile the manifest's phases cannot be.
+    """
+    flags = []
     for surveyed in survey.hosts:
         host = surveyed.host
         for device, timeline in surveyed.device_timelines:
             writers.write_rows("phases", timeline.phase_rows(host.name, device.device_id))
         markers = [*surveyed.markers, *(m for part in parts for m in part.markers.get(host.index, ()))]
-        steps = host_steps(markers) or _manifest_steps(host, survey.manifest)
+        steps = host_steps(markers)
+        if not steps and survey.manifest and host.start_ns is not None:
+            zero_ns = host.start_ns - host.clock_offset_ps // 1000
+            steps, far_ns = _manifest_steps(survey.manifest, zero_ns)
+            if far_ns:
+                what = f"the manifest's phases lie {far_ns / DAY_NS:,.0f} days from the profile and are left out"
+                flags.append(Flag("clock_jump", what, host.name))
         writers.write_rows("phases", step_rows(steps, {"host": host.name, "device_id": None}))
+    return flags
 
 
-def _manifest_steps(host: Host, manifest: Manifest | None) -> list[Step]:
-    """Return the steps by the collector's clock, for a capture without markers."""
-    if not manifest or host.start_ns is None:
-        return []
-    zero = host.start_ns - host.clock_offset_ps // 1000
-    return [
-        Step(m.step, named_phase(m.name), m.name, (m.start_ns - zero) * 1000, (m.end_ns - zero) * 1000, "manifest")
+def _manifest_steps(manifest: Manifest, zero_ns: int) -> tuple[list[Step], int]:
+    """Return the steps by the collector's clock, for a capture without markers; none if they are of another time.
+
+    The second value is then how far from the run's time 0, in ns, and else 0.
+    """
+    far_ns = max((abs(t - zero_ns) for m in manifest.phases for t in (m.start_ns, m.end_ns)), default=0)
+    if far_ns > DAY_NS:
+        return [], far_ns
+    steps = [
+        Step(
+            m.step, named_phase(m.name), m.name, (m.start_ns - zero_ns) * 1000, (m.end_ns - zero_ns) * 1000, "manifest"
+        )
         for m in manifest.phases
     ]
+    return steps, 0
 
 
 def place_in_layers(

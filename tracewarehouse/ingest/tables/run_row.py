@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.ingest.capture.promises import broken_promises, for_program
 from tracewarehouse.ingest.capture.sources import Capture, stem
 from tracewarehouse.ingest.devices.flags import Flag, summarised
+from tracewarehouse.ingest.devices.hosts import near_each_other
 from tracewarehouse.ingest.devices.quality import dropped, event_cap, messages
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, RunSurvey
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
@@ -51,11 +52,11 @@ def run_facts(
 ) -> RunFacts:
     """Collect what manifest, card, survey and tables state about a run; `notes` are about files that were left out."""
     empty = (Flag("empty_file", f"{p.name} is empty; its .trace.json was read instead") for p in capture.empty_files)
-    flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written))
+    flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written, card))
     return RunFacts(_run_row(name, capture, card, source_digest, survey, written, flags), flags)
 
 
-def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
+def quality_flags(survey: RunSurvey, written: Written, card: WorkloadCard | None = None) -> list[Flag]:
     """All flags of a run, except those about files that were left out."""
     flags = [*survey.flags, *written.flags]
     for s, event_count in zip(survey.hosts, written.host_events, strict=True):
@@ -77,7 +78,9 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
             manifest = for_program(manifest, {k.phase for k in written.collective_counts})
         broken = broken_promises(manifest, written.collective_counts, {d.device_id: d.pp_index for d in devices})
         flags += [Flag("promise_broken", sentence) for sentence in broken]
-    if not devices:
+    if card and "published" in (card.model_extra or {}):  # written by `tw import ccl-bench`
+        flags.append(Flag("no_trace", "the card and the published values of a row of CCL-Bench, without its trace"))
+    elif not devices:
         flags.append(Flag("no_device_events", "the capture has no device events: only the host was profiled"))
     return summarised(flags)
 
@@ -92,8 +95,7 @@ def _run_row(
     flags: Sequence[Flag],
 ) -> dict[str, Any]:
     hosts, manifest, mesh = [s.host for s in survey.hosts], survey.manifest, survey.placement.mesh
-    starts = [h.start_ns for h in hosts if h.start_ns is not None]
-    stops = [h.stop_ns for h in hosts if h.stop_ns is not None]
+    starts, stops = near_each_other(h.start_ns for h in hosts), near_each_other(h.stop_ns for h in hosts)
     row: dict[str, Any] = {
         "name": name,
         "origin": survey.origin,

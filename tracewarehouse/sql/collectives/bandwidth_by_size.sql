@@ -4,8 +4,8 @@ parameters:
   run: The run, by its id.
 reads_runs: [run]
 description: >
-  Bus bandwidth of a run's collectives against the bytes that a device sends, by kind and axis. It has what was
-  measured at each size, the curve of Hockney's fit, and the peak of the links.
+  Bus bandwidth of a run's collectives against the bytes that a device sends, by kind and axis. Rows are the measured
+  sizes, the curve of Hockney's fit, and the peak of the links.
 notes: >
   The curve has 25 sizes between the smallest and the largest; the peak stands at both ends. Only executions count
   whose ranks are all in the capture. Percentiles are by nearest rank.

@@ -9,13 +9,12 @@ value: bound_share
 ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], overlap_share: [0, 1]}
 needs: [recorded, attributed_collectives, lasting_collectives]
 description: >
-  What the time of collectives goes to. The windows of all ranks divide into overlap, in which the device runs other
-  ops, arrival, in which it waits for the last rank, and transfer, the rest. The largest part bounds the collectives.
+  Where the time of collectives goes. In overlap the device runs other ops, in arrival it waits for the last rank, and
+  the rest is transfer. The largest part bounds the collectives.
 notes: >
-  A faster link shortens transfer, better balance shortens arrival, and overlap costs nothing. Arrival is that of
-  sync_wait. Executions with ranks outside the capture are left out.
-  Between slices the ranks are not known, so transfer and arrival are one part. A collective that is part of an op that
-  computes is all overlap.
+  Faster links shorten transfer. Better balance shortens arrival. Overlap costs no time. Arrival is that of sync_wait.
+  Executions with ranks outside the capture are left out. Between slices the ranks are not known, so transfer and
+  arrival are one part. A collective inside an op that computes is all overlap.
 changed: First version.
 ---*/
 WITH known AS (

@@ -1,7 +1,8 @@
 /*---
 model: collective_links
 description: >
-  The links that carry the collectives of a kind and axis, and their peak. A peak stands for one link class only.
+  The links that carry the collectives of a kind and axis, and their peak. Where several classes of links carry them,
+  the peak is unknown.
 ---*/
 WITH carried AS (
   SELECT

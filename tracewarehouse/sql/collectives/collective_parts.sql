@@ -1,8 +1,8 @@
 /*---
 model: collective_parts
 description: >
-  The time of a step's collectives by kind and axis, in parts: the transfer, waiting for late ranks, and the rest of their
-  windows; beside these, the part of the windows in which the op line computes nothing. Times are means over the devices.
+  The time of a step's collectives by kind and axis: transfer, waiting for late ranks, and the rest of their windows.
+  The exposed part of the windows stands beside these. Times are means over the devices.
 ---*/
 WITH steps AS (
   SELECT run_id, phase, SUM(timed_steps) AS steps

@@ -1,9 +1,9 @@
 /*---
 model: collective_ranks
 description: >
-  What the time of each rank of a collective consists of, in runs that have times. The shortest time over the ranks is
-  the transfer time, because the rank that arrives last waits for nobody. The rest of a rank's time is waiting, at
-  most exposed_added_ps, and in an asynchronous collective at most exposed_done_ps.
+  Transfer and waiting of each rank of a collective, in runs that have times. The shortest time over the ranks is the
+  transfer time, because the rank that arrives last waits for nobody. The rest of a rank's time is waiting, at most
+  exposed_added_ps, and in an asynchronous collective at most exposed_done_ps.
 notes: >
   A device that computes beside the collective does not wait, and one that is in several collectives waits in one of
   them.

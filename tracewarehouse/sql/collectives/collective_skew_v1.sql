@@ -8,9 +8,9 @@ grain: [run_id, phase, axis]
 value: skew_us
 needs: [recorded, several_ranks]
 description: >
-  Start of the last rank of a collective minus the start of the first, as the mean over executions, with percentiles by
-  nearest rank, and the device that alone was last most often. Executions with one rank are left out. Executions with ranks
-  outside the capture count only in a row that has no others; their skew is a lower bound.
+  Start of the last rank of a collective minus the start of the first, as the mean over executions. last_device_id is
+  the device that was last most often. Executions with one rank are left out. Executions with ranks outside the capture
+  count only in a row that has no others; their skew is a lower bound.
 changed: First version.
 ccl_bench: straggler
 ---*/

@@ -1,8 +1,8 @@
 /*---
 model: collective_time
 description: >
-  What the time of collectives on each device consists of, by kind and axis: transfer, waiting for late ranks, and the
-  rest of the windows. The three add up to the windows.
+  Transfer, waiting for late ranks, and the rest of the windows of the collectives on each device, by kind and axis. The
+  three add up to the windows.
 notes: >
   Transfer is the shortest time over the ranks of an execution. In the rest the device does something else, such as
   another collective. Executions with ranks outside the capture are left out, since their transfer is not known.

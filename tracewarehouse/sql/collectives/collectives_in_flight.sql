@@ -9,8 +9,8 @@ parameters:
   last_step: Only this step and earlier ones; NULL for all.
 reads_runs: [run]
 description: >
-  How many collectives of a part of a run are in flight, from each moment at which the number changes. The ranks of one
-  execution count once, from the first start to the last end; bytes count from start to end on each rank.
+  How many collectives of a run are in flight after each moment at which the number changes. The ranks of one execution
+  count once, from the first start to the last end; bytes count from start to end on each rank.
 ---*/
 WITH ranks AS (
   SELECT COALESCE(instance, -1 - event_id) AS instance, start_ps, end_ps, COALESCE(wire_bytes, 0) AS bytes

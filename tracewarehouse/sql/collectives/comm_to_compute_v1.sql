@@ -7,11 +7,10 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: comm_to_compute
 needs: [timed, any_collective, computed_phase]
-description: >
-  Time in which collectives are under way over the time in which devices compute, all devices together.
+description: Time with a collective under way over time with compute, all devices together.
 notes: >
-  The first is the union of the windows on a device, including hidden parts and waiting. The second is the union of
-  its ops that are neither communication nor copies. Devices without communication count with their compute.
+  Communication is the union of the windows on a device, hidden parts and waiting included. Compute is the union of its
+  ops that are neither communication nor copies. Devices without communication count with their compute.
 changed: First version.
 ccl_bench: communication_ratio
 ---*/

@@ -3,7 +3,8 @@ model: communication_ops
 description: >
   The op-line events of each collective: the op of a synchronous one, or the start and the done of an asynchronous one.
 notes: >
-  A collective between slices has two of each. An op that computes, and of which a collective is a part, is none.
+  A collective between slices has two starts and two dones. An op that computes and contains a collective does not
+  count.
 ---*/
 SELECT
   run_id,

@@ -8,9 +8,8 @@ grain: [run_id, phase, device_id]
 value: communication_time_ms
 needs: [timed, any_collective]
 description: >
-  Time per step in which a collective is under way on a device: the union of the windows of its collectives, from the
-  start of an op or start half to the end of the op or done half, including hidden parts. Mean over the steps whose time
-  is known. Without any steps, the capture counts as one.
+  Time per step in which a collective is under way on a device, as the mean over the steps whose time is known. It is the
+  union of the collectives' windows, hidden parts included. Without any steps, the capture counts as one.
 changed: First version.
 ccl_bench: total_communication_time
 ---*/

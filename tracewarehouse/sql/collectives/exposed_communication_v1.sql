@@ -8,7 +8,7 @@ grain: [run_id, phase, device_id, kind, axis]
 value: exposed_ms
 needs: [timed, any_collective]
 description: >
-  Time per step in which a device's op line runs a collective, or the start or done of one, and so computes nothing.
+  Time per step in which a device computes nothing because its op line runs a collective, or the start or done of one.
 notes: >
   Each moment counts once, for the collective whose op runs, so the rows of a device add up to its whole exposed time.
   The value is the mean over the steps whose time is known, as in models.step_parts. Without any steps, the

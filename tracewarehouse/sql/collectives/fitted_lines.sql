@@ -1,9 +1,9 @@
 /*---
 model: fitted_lines
 description: >
-  Lines of least squares through measured times. For subject transfer, these are transfer times of a kind and axis of
-  collectives against the bytes that a device sends. For decode, they are times of decode steps of as many requests
-  against the tokens of their context, both as differences from the middle of their stretch.
+  Least-squares lines through measured times. Subject transfer fits the transfer times of a kind and axis to the bytes
+  that a device sends. Subject decode fits the times of decode steps with equally many requests to their context, both
+  as differences from the middle of their stretch.
 notes: >
   A line needs two sizes and more points than it has unknowns: the slope, and a level for each stretch. Differences from the mean are taken in whole units of their range, one part
   in 2^20 or finer, so that sums stay exact integers. The intervals hold 95 % of such fits if the errors are normal:

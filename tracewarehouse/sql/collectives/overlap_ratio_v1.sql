@@ -10,8 +10,8 @@ ranges: {overlap_ratio: [0, 1]}
 needs: [lasting_collectives]
 description: >
   Share of the collectives' windows in which the device runs ops that do not communicate, summed over executions and
-  devices. Idle time inside a window hides nothing, and neither does a synchronous collective. Each of several
-  overlapping windows counts.
+  devices. Idle time inside a window hides nothing, and a synchronous collective has no hidden part. Windows that
+  overlap count one by one.
 changed: First version.
 ccl_bench: compute_comm_overlap
 ---*/

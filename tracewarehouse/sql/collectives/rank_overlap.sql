@@ -2,7 +2,7 @@
 model: rank_overlap
 description: >
   How many ranks of synchronous collectives overlap in time with the others of their execution. No rank leaves before
-  all have arrived, so a rank that arrives later belongs to another execution or group.
+  all have arrived. So a rank that arrives after another has left belongs to another execution or group.
 notes: >
   A pair is a rank and the first of its execution to leave, on one clock: of one host, or of hosts that shared
   collectives align, within their residuals. Permutes are left out, because a source need not wait for its target, and

@@ -8,9 +8,8 @@ grain: [run_id, phase, device_id]
 value: wait_ms
 needs: [recorded, ranks_to_compare]
 description: >
-  Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks,
-  summed over the phase. It waits at most for its exposed time, and in an asynchronous collective at most for that of
-  the done.
+  Time that a device waits in collectives for slower ranks. In each collective this is its own time less the shortest
+  over the ranks. It is at most the exposed time, and in an asynchronous collective at most that of the done.
 notes: >
   Each exposed moment counts once, for the collective whose op runs. So a device that computes beside the collective
   does not wait, and one that is in two collectives at once waits once. If ranks are outside the capture, the shortest

@@ -1,7 +1,7 @@
 /*---
 model: timed_collectives
 inline: true
-description: The collectives on each device that belong to a time of models.timed_spans.
+description: The collectives of each device in the steps of models.timed_spans.
 ---*/
 SELECT
   c.run_id,

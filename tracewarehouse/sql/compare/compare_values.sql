@@ -9,7 +9,7 @@ optional: [run_repeats, baseline_repeats]
 reads_runs: [runs, baselines, run_repeats, baseline_repeats]
 description: >
   The stored metric values of some runs beside those of others, with a row per metric and per value of its dimensions.
-  Medians are compared, and the 90th percentiles towards the worse side. A difference within what repeats or steps
+  Medians are compared, and the 90th percentiles towards the worse side. A difference no larger than repeats or steps
   vary is noise.
 notes: >
   Steps and the runs of a side are samples of one value. If a side has repeats, a difference is noise if it is at most

@@ -21,6 +21,9 @@ predicted AS (
     MIN(hbm_factor) AS hbm_factor,
     MIN(host_ps) AS host_ps,
     MIN(kernels) AS kernels,
+    MIN(chip_price_usd_per_h) AS chip_price_usd_per_h,
+    MIN(compiled_layers) AS compiled_layers,
+    COUNT(*) AS steps,
     MIN(calibration) AS calibration
   FROM main.predictions
   GROUP BY run_id
@@ -29,6 +32,7 @@ predicted AS (
 described AS (
   SELECT
     run_id, r.origin, p.topology, p.rules_version, p.ici_factor, p.hbm_factor, p.host_ps, p.kernels, p.calibration,
+    p.chip_price_usd_per_h, p.compiled_layers, p.steps,
     r.backend, r.device_count, CAST(r.manifest AS JSON) AS manifest, k.device_kind
   FROM main.runs AS r
   LEFT JOIN kinds AS k USING (run_id)
@@ -51,7 +55,8 @@ SELECT
         WHEN origin = 'predicted'
           THEN [
             topology, CAST(rules_version AS VARCHAR), CAST(ici_factor AS VARCHAR), CAST(hbm_factor AS VARCHAR),
-            CAST(host_ps AS VARCHAR), kernels, calibration
+            CAST(host_ps AS VARCHAR), kernels, calibration,
+            CAST(chip_price_usd_per_h AS VARCHAR), CAST(compiled_layers AS VARCHAR), CAST(steps AS VARCHAR)
           ]
       END
     ) AS VARCHAR

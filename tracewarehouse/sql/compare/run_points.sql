@@ -52,7 +52,8 @@ points AS (
         CASE WHEN w.ici_factor <> 1 THEN 'ICI x ' || w.ici_factor END,
         CASE WHEN w.hbm_factor <> 1 THEN 'HBM x ' || w.hbm_factor END,
         CASE WHEN w.host_ps <> 0 THEN 'host ' || (w.host_ps / 1e9) || ' ms' END,
-        'kernels ' || w.kernels
+        'kernels ' || w.kernels,
+        'chip at ' || w.chip_price_usd_per_h || ' USD/h'
       ), ''
     ) AS what_if,
     r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,

@@ -3,7 +3,7 @@ macro: run_values
 parameters:
   runs: The runs, as a list of run ids.
 reads_runs: [runs]
-description: The stored metric values, each with its most common dimensions and with what its run is.
+description: The stored metric values, each with its most common dimensions and the main facts of its run.
 ---*/
 WITH stored AS (
   SELECT *

@@ -4,8 +4,8 @@ parameters:
   runs: The runs, as a list of run ids.
 reads_runs: [runs]
 description: >
-  Throughput of a workload on each number of chips, in the best run there, beside perfect scaling from the fewest chips.
-  A workload that ran on one number of chips alone has no row. A predicted workload is another one than a recorded one.
+  Best throughput of a workload on each number of chips, beside perfect scaling from the fewest. A workload needs two
+  numbers of chips. Predicted and recorded runs are different workloads.
 notes: >
   Workloads differ where metrics.scaling_efficiency says so, as in layers or precision. Those of one model, batch size
   and lengths are told apart by a number. Only devices of one kind are compared.

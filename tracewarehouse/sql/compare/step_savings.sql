@@ -4,8 +4,8 @@ parameters:
   runs: The runs, as a list of run ids.
 reads_runs: [runs]
 description: >
-  How much shorter a step of each phase would be if one thing cost nothing, or if links, memory or matrix units were twice
-  as fast, and all else stayed.
+  How much shorter a step of each phase would be if one thing cost nothing, or if links, memory or matrix units were
+  twice as fast, and nothing else changed.
 notes: >
   The shares are those of macros.step_shares and, for waiting, of models.collective_ranks. They overlap, so they do not
   add up. What is not known of a run has no row.

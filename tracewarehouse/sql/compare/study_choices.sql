@@ -4,8 +4,9 @@ parameters:
   runs: The runs, as a list of run ids.
 reads_runs: [runs]
 description: >
-  Which configuration of each workload is best for whom, and the one that follows it: for one user, for the first token,
-  for tokens per chip, and for cost. A configuration that does not fit is none, and a workload of one configuration has no choice.
+  The best configuration of each workload and the second best: for one user, for the first token, for tokens per chip,
+  and for cost. A configuration that does not fit in memory does not compete. A workload with one configuration has no
+  row.
 notes: >
   Cost has a row only where the price of the chips of all configurations is known.
 ---*/

@@ -8,8 +8,8 @@ description: >
   rates with the ranges of predicted ones, and its price. Runs of one workload compete.
 notes: >
   Runs have one workload if model, layers, parameters, lengths, backend, origin and what-if are equal. Throughput counts
-  whole requests, prompts included. The ends of its range take both phases at the same end. Where two runs have the same configuration, their
-  names tell them apart. A range leaves out what metrics.prediction_range says.
+  whole requests, prompts included. Its range takes both phases at their low ends, or both at their high ends. Where two
+  runs have the same configuration, their names tell them apart. A range leaves out what metrics.prediction_range says.
 ---*/
 WITH ran AS (
   SELECT *
@@ -24,7 +24,8 @@ predicted AS (
     MIN(ici_factor) AS ici_factor,
     MIN(hbm_factor) AS hbm_factor,
     MIN(host_ps) AS host_ps,
-    MIN(kernels) AS kernels
+    MIN(kernels) AS kernels,
+    MIN(chip_price_usd_per_h) AS chip_price_usd_per_h
   FROM main.predictions
   WHERE LIST_CONTAINS(runs, run_id)
   GROUP BY run_id
@@ -35,11 +36,12 @@ points AS (
     p.*,
     m.memory_bytes, m.capacity_bytes,
     CASE WHEN m.ici_factor <> 1 THEN ', links x ' || m.ici_factor ELSE '' END
-    || CASE WHEN m.hbm_factor <> 1 THEN ', HBM x ' || m.hbm_factor ELSE '' END AS what_if,
+    || CASE WHEN m.hbm_factor <> 1 THEN ', HBM x ' || m.hbm_factor ELSE '' END
+    || COALESCE(', chip at ' || m.chip_price_usd_per_h || ' USD/h', '') AS what_if,
     DENSE_RANK() OVER (
       ORDER BY
         p.series, p.layers, r.num_params, p.input_length, p.output_length, p.backend, p.origin, m.ici_factor,
-        m.hbm_factor, m.host_ps, m.kernels
+        m.hbm_factor, m.host_ps, m.kernels, m.chip_price_usd_per_h
     ) AS work
   FROM ran AS p
   INNER JOIN main.runs AS r USING (run_id)

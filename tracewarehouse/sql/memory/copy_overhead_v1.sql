@@ -9,8 +9,8 @@ value: overhead
 ranges: {overhead: [0, 1]}
 needs: [any_copy]
 description: >
-  Share of a phase in which a device copies and neither computes nor communicates. It is the time in the windows of
-  copies that no other op covers over the time of the phase's steps, all devices together.
+  Share of a phase in which a device copies and neither computes nor communicates. It is the part of the copies' windows
+  that no other op covers, over the time of the phase's steps, all devices together.
 notes: >
   The window of an asynchronous copy lasts from the start of its start half to the end of its done half. Each moment
   counts once, for the step in which the first window that covers it begins. The last step counts only in a phase that

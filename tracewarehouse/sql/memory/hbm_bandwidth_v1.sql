@@ -8,8 +8,8 @@ grain: [run_id, phase, device_id]
 value: hbm_gbps
 needs: [memory_traffic]
 description: >
-  Traffic of a device's HBM over its busy time, in decimal GB: the bytes in HBM that its leaf ops access, as
-  memory_access_breakdown splits them, over the ops' union. Other memories have columns of their own.
+  Bytes in HBM that a device's leaf ops access, over its busy time, in decimal GB. memory_access_breakdown splits the
+  bytes by memory. Other memories have columns of their own.
 notes: >
   An op between two steps, such as a sampling program, belongs to the step before it. If a run has steps, ops outside
   of them are left out. The bytes are the compiler's estimate, or those given at ingest. An asynchronous op counts with

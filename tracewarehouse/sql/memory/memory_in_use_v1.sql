@@ -8,9 +8,9 @@ grain: [run_id, host, allocator]
 value: peak_bytes
 needs: [allocations]
 description: >
-  Most memory of an allocator that is in use at once during the capture, as the profiler states it at each allocation and
-  each release: the bytes allocated and those reserved for the stacks of programs. What is in use all the time without
-  either is known only where one of them happens.
+  Most memory of an allocator in use at once during the capture: allocated bytes and bytes reserved for the stacks of
+  programs. The profiler states it at each allocation and release, so an allocator without either in the capture has no
+  row.
 changed: First version.
 ---*/
 WITH placed AS (

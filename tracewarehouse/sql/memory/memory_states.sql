@@ -1,8 +1,8 @@
 /*---
 model: memory_states
 description: >
-  What the profiler states at each allocation and each release of memory, with a row for each: how much of the
-  allocator's memory is in use from then on, and how much it has.
+  Each allocation and each release of memory, with the allocator's memory in use from then on and its size, as the
+  profiler states them.
 ---*/
 WITH stated AS (
   SELECT

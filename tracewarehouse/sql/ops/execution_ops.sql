@@ -1,7 +1,7 @@
 /*---
 model: execution_ops
 description: >
-  The leaf ops of each execution of a program on a device, summed by phase and step - the one pass over all ops.
+  The leaf ops of each execution of a program on a device, summed by phase and step. It is the one pass over all ops.
 ---*/
 SELECT
   run_id, device_id, phase, step, execution,

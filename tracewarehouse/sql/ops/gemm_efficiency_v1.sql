@@ -9,13 +9,12 @@ value: efficiency
 ranges: {efficiency: [0, 1], unsized_share: [0, 1]}
 needs: [matrix_peak, product_costs]
 description: >
-  Matrix products by shape and type: their operations over what the devices could do in the products' self time at the
-  peak of their type.
+  Operations of matrix products over what the devices could do at peak in the products' self time, by shape and type.
 notes: >
-  The result's shape and the operations of one execution, which are 2 m n k of a product of m x k and k x n, tell the
-  product. A fusion's operations and time include what is fused with it. Operations are those that the profiler states
-  without work that the compiler added, or that ingest was told. Products whose operations are not known, and kernels
-  whose operands no HLO tells, have no row; unsized_share says how much time such ops take.
+  A product is known by its result's shape and the operations of one execution: 2 m n k for m x k times k x n. A
+  fusion's operations and time include what is fused with it. Operations are those that the profiler states without work
+  that the compiler added, or that ingest was told. Products whose operations are not known, and kernels whose operands
+  no HLO tells, have no row; unsized_share says how much time such ops take.
 changed: First version.
 ---*/
 WITH sized AS (

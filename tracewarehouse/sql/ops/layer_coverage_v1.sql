@@ -10,7 +10,7 @@ ranges: {coverage: [0, 1]}
 needs: [layers]
 description: >
   Share of the devices' op time whose place in the model is known: its transformer layer, or a part outside of the
-  layers. Numbers by layer are compared only from 0.9 on.
+  layers. Below 0.9 no comparison splits a step by layer.
 notes: >
   Self time of the leaf ops, all devices together. The embedding, the output head and the transfers of a pipeline are
   outside of the layers.

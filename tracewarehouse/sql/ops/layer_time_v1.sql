@@ -8,8 +8,8 @@ grain: [run_id, phase, layer, part]
 value: self_us
 needs: [layers]
 description: >
-  Self time of the leaf ops by transformer layer and part of the model, per step, as the mean over the devices that
-  ran any of it. Compute and communication have columns of their own; the rest is copies.
+  Self time of the leaf ops by transformer layer and part of the model, per step, as the mean over the devices that ran
+  any of it. Compute and communication have columns of their own. The rest is copies.
 notes: >
   In a pipeline, the layer is that of the device's stage. Ops without a known layer or part have rows of their own, so
   that a phase adds up. Without steps, the capture counts as one.

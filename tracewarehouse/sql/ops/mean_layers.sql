@@ -4,12 +4,12 @@ parameters:
   runs: The runs, as a list of run ids.
 reads_runs: [runs]
 description: >
-  One mean layer of each phase in the order of execution, as bars of ops in a row that do the same for the same part of the
-  model; and how far each layer is from the median.
+  One mean layer of each phase, in the order of execution. A bar is a row of ops that do the same for one part of the
+  model. Each layer has its distance from the median.
 notes: >
-  A time is self time per step and device that runs the layer. Ops of different layers are the same if class, part and name
-  without its number agree, and if as many such ops come before them in their layer. The order is that of the first
-  execution. An op of less than half a percent of a layer belongs to the bar before it.
+  A time is self time per step and device that runs the layer. Ops of two layers correspond if they have the same class,
+  part and name without its number, and the same number of such ops before them in their layer. The order is that of the
+  first execution. An op of less than half a percent of a layer belongs to the bar before it.
 ---*/
 WITH executed AS (
   SELECT

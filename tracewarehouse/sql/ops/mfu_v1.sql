@@ -9,9 +9,9 @@ value: mfu
 ranges: {mfu: [0, 1]}
 needs: [matrix_peak, known_phases, model_shape, known_tokens]
 description: >
-  Model FLOPs utilization: the operations that the model needs for a phase's tokens, over what all devices of the run could
-  do at their peak in the time of its steps. The tokens are those that a server states of its batches, or else those of
-  batch size and lengths. Missing devices count too.
+  Model FLOPs utilization: the operations that the model needs for a phase's tokens, over what all devices of the run
+  could do at peak in the time of its steps. A server states the tokens, or else they follow from batch size and
+  lengths. Devices outside the capture count too.
 notes: >
   A step lasts from its start to the next one's on the slowest device. The last step counts only in a phase that has no
   other. A token takes 2 x active parameters, without the embedding tables and the output head, and for attention 4 x

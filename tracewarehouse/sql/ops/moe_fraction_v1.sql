@@ -9,8 +9,7 @@ value: fraction
 ranges: {fraction: [0, 1]}
 needs: [experts]
 description: >
-  Share of the devices' busy time that the mixture of experts takes. A run without an op that is known to belong to
-  the experts has no row.
+  Share of the devices' busy time that the mixture of experts takes. A run without a known op of the experts has no row.
 notes: >
   Its time is the self time of the ops of router and experts, and of the collectives that dispatch and combine tokens:
   those of the experts' part and all on axis ep. It is divided by the union of all leaf ops, all devices together.

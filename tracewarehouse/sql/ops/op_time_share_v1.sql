@@ -8,9 +8,7 @@ grain: [run_id, phase, category]
 value: share
 ranges: {share: [0, 1]}
 needs: [device_ops]
-description: >
-  Share of the devices' op time by category of op: self time of the leaf ops of a category over that of all leaf ops
-  of the phase, all devices together.
+description: Self time of the leaf ops of a category over that of all leaf ops of the phase, all devices together.
 notes: >
   XProf's hlo_stats sums a different time, which each event states on the device clock. The shares of both agree
   within 0.1 % on a capture of four v6e chips.

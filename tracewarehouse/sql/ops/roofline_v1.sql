@@ -9,8 +9,8 @@ value: flops_per_s
 needs: [op_costs]
 description: >
   Each HLO instruction's place under the roofline: floating-point operations and memory traffic of its executions over
-  their self time, all devices together. The bound is the resource that would take longest at its peak. The attained
-  share is that time over the time it took.
+  their self time, all devices together. The bound is the resource that would take longest at its peak. attained is that
+  time over the time that the instruction took.
 notes: >
   Flops and bytes are those that the profiler states of instructions or of single ops, or that were given at ingest. The
   resources are the matrix units at the rate of the type that they multiply, the memory, and for a collective the links

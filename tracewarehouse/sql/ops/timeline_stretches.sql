@@ -7,8 +7,8 @@ parameters:
   stretch_ps: Length of the stretches into which the window is divided.
 reads_runs: [run]
 description: >
-  The class of ops that takes most of each stretch of time in a lane of macros.timeline_bars; a row for stretches in a row
-  of one class. An op counts for the stretch in which it starts.
+  The class of ops that takes most of each stretch of time in a lane of macros.timeline_bars. Neighbouring stretches of
+  one class share a row. An op counts for the stretch in which it starts.
 ---*/
 WITH placed AS (
   SELECT run_id, instruction_id, device_id, (start_ps - begin_ps) // stretch_ps AS stretch, duration_ps

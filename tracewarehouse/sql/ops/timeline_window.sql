@@ -8,7 +8,7 @@ description: >
   step and the next; without steps all ops.
 notes: >
   The typical step is the one of median length in the phase that takes most time. The layers are two that follow each
-  other on the device of the lowest number. No row without an op on a device.
+  other on the device of the lowest number. Without an op on a device there is no row.
 ---*/
 WITH steps AS (
   SELECT

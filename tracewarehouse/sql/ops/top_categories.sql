@@ -4,7 +4,7 @@ parameters:
   run: The run, by its id.
   most: The most categories.
 reads_runs: [run]
-description: The categories of ops of metrics.op_time_share whose largest share over the phases is largest.
+description: The categories of metrics.op_time_share with the largest shares, each by its largest over the phases.
 ---*/
 WITH shares AS (
   SELECT

@@ -9,9 +9,8 @@ value: share
 ranges: {share: [0, 1]}
 needs: [timed_ops]
 description: >
-  Where the devices' op time goes by kernel: the ops whose names differ in their numbers alone, such as fusion.7 and
-  fusion.12, and that have one category. The shares of a phase add up to 1, and the times to the self time of all leaf ops
-  of the phase on all devices, as those of op_time_share do.
+  Self time of the devices' leaf ops by kernel. A kernel is all ops of one category whose names differ in their numbers
+  alone, such as fusion.7 and fusion.12. The shares of a phase add up to 1.
 changed: First version.
 ---*/
 WITH executed AS (

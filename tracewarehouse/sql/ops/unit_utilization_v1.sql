@@ -10,7 +10,7 @@ ranges: {utilization: [0, 1], highest: [0, 1]}
 needs: [unit_counters]
 description: >
   Utilization of hardware units by the performance counters of the chips, as the profiler states it. Unlike mfu it
-  counts all work of the unit, padding and recomputation included.
+  counts padding and recomputation as work.
 notes: >
   The profiler states it of the whole capture on the planes of hosts, such as matrix_unit_utilization_percent, or
   samples it on lines of devices, such as 'MXU: % util'. Samples come at irregular times and each counts once.

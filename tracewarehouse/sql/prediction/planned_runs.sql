@@ -4,8 +4,8 @@ parameters:
   runs: The predicted runs, as a list of run ids.
 reads_runs: [runs]
 description: >
-  What configurations are predicted to give, a row per predicted run: latencies with their ranges, throughput, cost,
-  communication, traffic, utilization and memory, and the resource that each phase uses most.
+  What each predicted run promises: latencies with their ranges, throughput, cost, communication, traffic, utilization
+  and memory, and the resource that each phase uses most.
 notes: >
   A request has one prefill and decode steps of the time of the predicted one, which has the context of the middle of the
   generation. Ranges are those of metrics.prediction_range, which names what they leave out. Memory is that of the step

@@ -10,7 +10,7 @@ value: p50
 needs: [recorded, device_ops, matrix_peak]
 description: >
   Measured over predicted time of the ops that a recorded run and a predicted one have in common, by kind of op. Ops are
-  the same if opcode, types, shapes and memory spaces are. Above 1 the prediction is too short.
+  the same if opcode, types, shapes and memory spaces are. Above 1 the predicted time is too short.
 notes: >
   A row counts instructions of the recorded run. Its time is the mean of its executions, of a collective that of the
   shortest ranks; the predicted one is the mean over all equal ops of the predicted run. Halves of asynchronous ops are

@@ -8,12 +8,11 @@ grain: [run_id, phase]
 value: spread
 needs: [predicted, timed_ops]
 description: >
-  How far the device time of a predicted step may be from the truth: its range over its time. Ops with the same basis are
-  taken to err together, and different bases apart from each other.
+  Range of the predicted device time of a step over that time. Ops with the same basis are taken to err together, and
+  different bases independently.
 notes: >
-  So the ends of a basis are the sums of those of its ops, and the distances of the bases add as the square root of the
-  sum of squares. The compiler, other ops of a server and its host are not in the range: host_ms is what the user said of
-  the latter.
+  So the ranges of a basis's ops add up, and the ranges of different bases add as the root of the sum of their squares.
+  The range leaves out another compiler, other ops of a server, and its host. host_ms is what the user said of the host.
 changed: First version.
 ---*/
 -- distances in units of 10 ns, whose squares stay below 2^63 up to 30 s

@@ -1,8 +1,8 @@
 /*---
 model: signed_times
 description: >
-  What one execution of each op takes, in recorded and in predicted runs, with the signature by which the ops of two
-  runs are the same. A collective takes the shortest time over its ranks; the others of its ranks wait.
+  Time of one execution of each op in recorded and predicted runs, with its signature. Ops of two runs with one
+  signature are the same. A collective takes the shortest time over its ranks, because the others wait.
 notes: >
   Halves of asynchronous ops have no row: what a done takes depends on what ran before it, and not on the op.
 ---*/

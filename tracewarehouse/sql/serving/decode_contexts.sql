@@ -1,9 +1,9 @@
 /*---
 model: decode_contexts
 description: >
-  Context and time of the steps whose batches decode alone and whose time is that of a whole step. The server states the
-  shortest context among the requests of a batch; all count as long as it. In a stretch of consecutive steps the number of
-  requests stays and the shortest context of each rank grows by one, so that the same requests go on.
+  Context and time of whole steps whose batches only decode. The server states the shortest context of a batch, and
+  every request counts with it. A stretch is a row of steps in which the number of requests stays and the shortest
+  context of each rank grows by one, so the same requests go on.
 ---*/
 WITH servers AS (
   SELECT run_id, COUNT(DISTINCT "rank") AS ranks

@@ -8,8 +8,8 @@ grain: [run_id, requests]
 value: us_per_token
 needs: [varied_contexts]
 description: >
-  What a decode step takes longer for each token of context. It is a fit of step times on the contexts of all requests,
-  within stretches of steps in which the same requests go on. A row needs six such steps with as many requests.
+  How much longer a decode step takes for each token of context. Step times are fitted to the contexts of all requests,
+  within stretches in which the same requests go on. A row needs six such steps with equally many requests.
 notes: >
   The fit is by least squares. A step's time is that from its start to the next start on the slowest device. Only steps
   whose batches decode alone count, of all data-parallel ranks together, in stretches of three or more, as in

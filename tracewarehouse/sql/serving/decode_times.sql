@@ -1,9 +1,9 @@
 /*---
 model: decode_times
 description: >
-  Time of each decode step after which another step begins, and how many tokens of context a sequence has in it: by the
-  server's batches, of which the shortest context is known, or else by input length and the number of the step; of a
-  predicted step the context that it was predicted for.
+  Time and context of each decode step that another step follows. The server's batches state their shortest context.
+  Without them the context is the input length plus the number of the step, and of a predicted step the one that it was
+  predicted for.
 ---*/
 WITH served AS (
   SELECT run_id, COUNT(*) AS batches

@@ -8,9 +8,9 @@ grain: [run_id, device_id]
 value: read_bytes_per_step
 needs: [known_caches, decode_batches, single_rank]
 description: >
-  Bytes of the cache of keys and values that the attention kernels of a device read and write in a decode step, on average.
-  They are what a token takes in the cache, times the tokens of context, and times the tokens that are computed. The
-  server states only the shortest context among the requests, so bound says that more than this is read.
+  Bytes of the cache of keys and values that the attention kernels of a device read and write in a decode step, on
+  average. A token's bytes in the cache are read for each token of context, and written for each token that is computed.
+  The server states only the shortest context of a batch, so the bytes read are a lower bound.
 notes: >
   The shape of the kernel's operand tells what a token takes. The mean is over the decode steps that another step follows.
   Only vLLM on TPU has a row, whose kernels show the cache. Under data parallelism it is not known which device holds which

@@ -1,8 +1,8 @@
 /*---
 model: phase_tokens
 description: >
-  Tokens of the steps of each phase whose whole time is known, and that time: by what a server states of its batches, or
-  else by batch size and lengths. Without a server's word a run with several prefills has no row for them.
+  Tokens and time of the steps of each phase whose whole time is known. A server states the tokens, or else they follow
+  from batch size and lengths. Without a server a run with several prefills has no row for them.
 ---*/
 WITH phases AS (
   SELECT

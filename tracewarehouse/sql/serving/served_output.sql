@@ -1,8 +1,9 @@
 /*---
 model: served_output
 description: >
-  Tokens of the runs whose steps a server describes, from the first prefill to the last step that decodes. A prompt has its
-  first token in a step that prefills if the next step decodes for a request more; one that ends there hides another.
+  Tokens of the runs whose steps a server describes, from the first prefill to the last step that decodes. A step that
+  prefills yields the first token of a prompt if the next step decodes for one request more. A request that ends in the
+  same step hides one that begins.
 ---*/
 WITH placed AS (
   SELECT

@@ -1,11 +1,11 @@
 /*---
 model: step_tokens
 description: >
-  Tokens of the steps whose batches a server describes, of all data-parallel ranks together. Contexts are at least
-  these.
+  Tokens of the steps whose batches a server describes, of all data-parallel ranks together. The contexts are lower
+  bounds.
 notes: >
-  The server states the shortest context among the requests of a batch, and all that decode count as long as it.
-  Prompts count as equally long and as begun in this step.
+  The server states the shortest context of a batch, and every request that decodes counts with it. Prompts count as
+  equally long, and as begun in this step.
 ---*/
 WITH batches AS (
   SELECT

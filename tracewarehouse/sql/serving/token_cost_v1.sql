@@ -8,12 +8,12 @@ grain: [run_id, phase]
 value: chip_hours_per_million_tokens
 needs: [accelerators, timed_tokens]
 description: >
-  Hours of a chip for a million tokens: of prompts in prefill, generated in decode. All chips of the run count for the
-  time of the phase's steps, and the price of an hour makes them money.
+  Chip hours for a million tokens, which are prompt tokens in prefill and generated ones in decode. All chips of the run
+  count for the time of the phase's steps. The price of a chip hour gives the cost in USD.
 notes: >
-  It is the cost while the chips are busy with such steps, one after the other. Time between requests, of the host beyond
-  the steps, and batches that are not full cost more. The price is the list price in hardware.json or what --chip-price
-  said at ingest; it is unknown if a device's is, or if the chips differ in price.
+  It is the cost while the chips are busy with such steps, one after the other. Pauses between requests, the host's time
+  beyond the steps, and batches that are not full come on top. The price is the list price in hardware.json or what
+  --chip-price said at ingest; it is unknown if a device's is, or if the chips differ in price.
 changed: First version.
 ---*/
 WITH prices AS (

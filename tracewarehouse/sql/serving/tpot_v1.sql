@@ -11,7 +11,7 @@ description: >
   Mean time per output token: from the start of a step that decodes to the start of the next one. A step counts with the
   time of its slowest device or host. Steps that prefill and decode count too.
 notes: >
-  A step that no other decoding step follows is left out, because the start of a next token's step is unknown. A run
+  A decoding step without a decoding successor is left out, because the start of the next token's step is unknown. A run
   without two such steps in a row has no row. Percentiles are by nearest rank.
 changed: First version.
 ccl_bench: tpot

@@ -12,9 +12,9 @@ description: >
   token is on the host. On the devices' clock, it is the time from the first prefill op to the end of the last one on any
   device.
 notes: >
-  Ops before the next step belong to the prefill, so sampling by a separate program counts. If a run has several prefills,
-  such as the chunks of one prompt, all those count that begin before the first step, after the first prefill, that
-  decodes. A step that prefills for one request and decodes for another is no prefill here.
+  Ops before the next step belong to the prefill, so sampling by a separate program counts. A prompt may have several
+  prefills, such as its chunks: all before the first step that decodes count. A mixed step, which prefills for one
+  request and decodes for another, is no prefill here.
 changed: First version.
 ccl_bench: ttft
 ---*/

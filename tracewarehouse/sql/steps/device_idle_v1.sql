@@ -12,10 +12,10 @@ description: >
   Share of a phase in which a device runs no op, waiting for the host included: 1 - busy / span.
 notes: >
   Busy is the union of its leaf ops, including those between two steps. Span is the time of the phase's steps, each from
-  its start to the start of the next. The last step counts only in a phase that has no other (models.timed_spans). The
-  idle time per step has columns by what ends it (models.idle_parts): only gaps of more than a microsecond between two
-  ops of a step count there, and the rest is time between steps. If ops reach beyond these steps by more than the idle
-  time, the share is 0. Ops outside of a run's steps are left out.
+  its start to the start of the next. The last step counts only in a phase that has no other (models.timed_spans). Idle
+  time per step has columns by what ends it (models.idle_parts). Only gaps of more than a microsecond between two ops of
+  a step count there. The rest is time between steps. If ops reach beyond these steps by more than the idle time, the
+  share is 0. Ops outside of a run's steps are left out.
 changed: First version.
 ---*/
 WITH parts AS (

@@ -1,7 +1,7 @@
 /*---
 model: device_phases
 description: >
-  Busy and compute time of each phase on a device, over all of its steps, the last one included, because its ops are
+  Busy and compute time of each phase on a device, over all of its steps. The last step counts, because its ops are
   known. If a run has steps, ops outside of them are left out. So are devices without ops.
 notes: >
   models.phase_steps counts the same steps without reading an op, which is far cheaper, and keeps devices without ops.

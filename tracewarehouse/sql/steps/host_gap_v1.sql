@@ -8,8 +8,7 @@ grain: [run_id, phase]
 value: gap_ratio
 ranges: {gap_ratio: [0, 1]}
 needs: [recorded, device_steps]
-description: >
-  Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host.
+description: Share of the steps' time in which no device of the run executes an op. All devices then wait for the host.
 notes: >
   A gap of up to a microsecond between two ops of a device does not count, because rounded times and the issuing of
   ops cause such gaps. A step of the run lasts from the first device's start to the first start of the next step. The

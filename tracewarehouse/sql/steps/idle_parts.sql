@@ -2,7 +2,8 @@
 model: idle_parts
 description: >
   The time of steps in which each device runs no op, by what ends it. Steps are those of models.timed_phases, whose whole
-  time is known, so the parts of a phase on a device add up to the idle time of device_idle.
+  time is known, so the parts of a phase on a device add up to the idle time of device_idle. A predicted run, in which
+  no host leaves a device idle, has no row.
 ---*/
 WITH inside AS (
   SELECT run_id, g.device_id, g.phase, g.next, SUM(g.gap_ps) AS idle_ps
@@ -51,4 +52,6 @@ SELECT
 FROM parts AS p
 INNER JOIN models.timed_phases AS t
   ON p.run_id = t.run_id AND p.device_id = t.device_id AND p.phase IS NOT DISTINCT FROM t.phase
+LEFT JOIN models.predicted_runs AS g ON p.run_id = g.run_id
+WHERE g.is_predicted IS NULL
 GROUP BY p.run_id, p.device_id, p.phase, p.part, p.position

@@ -8,14 +8,14 @@ grain: [run_id, phase, device_id]
 value: gap_us
 needs: [recorded, repeated_launches]
 description: >
-  Time on a device from the end of one execution of a program to the start of the next, as the mean over the
-  executions of a phase. The dispatch time is from the start of the host's dispatch of an execution to its start on
-  the device. The undispatched part of a gap is the time in which the host had not begun to dispatch.
+  Time on a device from the end of one execution of a program to the start of the next, as the mean over the executions
+  of a phase. The dispatch time lasts from the start of the host's dispatch to the start of the execution on the device.
+  The undispatched part of a gap comes before the host begins to dispatch.
 notes: >
-  The phase is that of the next execution. An execution that starts before the end of those before it follows at 0.
-  The dispatch time includes queueing behind earlier executions. The rest of a gap, after dispatch began, is the
-  device's own. Percentiles are by nearest rank. A phase has a row if one of its executions follows another or has a
-  known dispatch.
+  The phase is that of the next execution. An execution that starts before the end of those before it follows at 0. The
+  dispatch time includes queueing behind earlier executions. The rest of a gap, after dispatch began, is the device's
+  own. Percentiles are by nearest rank. A phase without an execution that follows another or has a known dispatch has no
+  row.
 changed: First version.
 ---*/
 WITH executions AS (

@@ -1,8 +1,9 @@
 /*---
 model: step_time_shares
 description: >
-  How the times of steps are distributed in each phase, and the times per output token on each clock: at most two hundred
-  points, each with the share of the steps that take at most so long. A step's time is that of its slowest device or host.
+  How the times of steps are distributed in each phase, and the times per output token on each clock: at most two
+  hundred points, each with the share of the steps that are no longer. A step's time is that of its slowest device or
+  host.
 ---*/
 WITH clocks AS (
   SELECT run_id, MIN(clock) AS clock

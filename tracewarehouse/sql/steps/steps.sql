@@ -4,7 +4,8 @@ description: >
   Steps on each device's clock and on each host's. A step lasts from its start to the start of the next one on the
   same device or host, so it includes the gap after it.
 notes: >
-  The last one lasts for its own duration. A predicted step states the whole of its own, so it needs none to follow. is_timed says whose times shares and rates may use.
+  The last step has its own duration. A predicted step states its whole time, so it needs no successor. is_timed marks
+  the steps whose times shares and rates may use.
 ---*/
 WITH marked AS (
   SELECT

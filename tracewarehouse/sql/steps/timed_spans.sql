@@ -1,8 +1,8 @@
 /*---
 model: timed_spans
 description: >
-  The times of which shares and rates are taken, on each device that runs ops: the steps that models.steps calls
-  timed. What belongs to a time has its phase and step.
+  The times over which shares and rates are taken: the timed steps of models.steps, on each device that runs ops. An op
+  belongs to the time with its phase and step.
 notes: >
   The last step has no successor, so its length is unknown and it is left out. If a phase has no other step, the last
   one counts with its own duration; shares and rates then say in bound on which side they err. A capture without steps

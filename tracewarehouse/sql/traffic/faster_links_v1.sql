@@ -9,9 +9,9 @@ value: saved_percent
 ranges: {saved_percent: [0, 100]}
 needs: [timed, collectives_in_steps]
 description: >
-  How much shorter a phase would be if the links of one class were faster by a factor: 100 (T - T') / T. T is the time of
-  the phase's steps on all devices. The collectives without a fit of latency and bandwidth have a row of their own, whose
-  value is an upper bound.
+  How much shorter a phase would be if the links of one class were faster by a factor: 100 (T - T') / T. T is the time
+  of the phase's steps on all devices. Collectives without a fit of latency and bandwidth have rows of their own, whose
+  values are upper bounds.
 notes: >
   With a fit, a collective shortens by (1 - 1 / factor) x bytes / bandwidth, but by no more than its transfer time
   without the latency, and by no more than its exposed time. Latency and waiting for late ranks stay. The fit of a kind

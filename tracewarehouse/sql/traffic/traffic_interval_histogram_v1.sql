@@ -8,7 +8,7 @@ grain: [run_id, phase, axis_from, axis_to, crosses_step, from_us]
 value: intervals
 needs: [consecutive_collectives]
 description: >
-  How many intervals of traffic_interval fall into each decade from 1 us to 10 ms, below and above, over all devices. A
+  Number of intervals of traffic_interval in each decade from 1 us to 10 ms, and below and above, over all devices. A
   bin without intervals has no row.
 changed: First version.
 ---*/

@@ -2,7 +2,7 @@
 model: traffic_interval_shares
 description: >
   How the times between collectives are distributed in a phase, by the axes of the two: at most a hundred points, each
-  with the share of the intervals that are at most so long.
+  with the share of the intervals that are no longer.
 ---*/
 WITH ranked AS (
   SELECT

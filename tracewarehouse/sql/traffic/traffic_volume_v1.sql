@@ -11,8 +11,8 @@ description: >
   Message bytes of a phase per device, as the mean over the devices that take part: operand bytes, or the full buffer
   for an all-gather. Bytes on the wire are those that a device sends under the algorithm of main.traffic.
 notes: >
-  In a ring of n devices they are 2 (n-1)/n of an all-reduce's message and (n-1)/n of an all-gather's or
-  reduce-scatter's. They are (n-1)/n of an all-to-all's message, and the whole message for the source of a
+  In a ring of n devices the bytes on the wire are 2 (n-1)/n of an all-reduce's message and (n-1)/n of an all-gather's
+  or reduce-scatter's. They are (n-1)/n of an all-to-all's message, and the whole message for the source of a
   collective-permute.
 changed: First version.
 ccl_bench: collective_vol

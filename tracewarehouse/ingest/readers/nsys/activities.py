@@ -8,6 +8,7 @@ import numpy as np
 
 from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.records import Columns, Int64
+from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.nsys.database import NONE, Database
 
 KERNEL, COPY, SET, GRAPH = range(4)
@@ -62,11 +63,12 @@ class Activities(Columns):
 
 
 _COLUMNS = ("start", "end", "globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphNodeId", "graphId")
+_NAME = "COALESCE(demangledName, shortName)"
 _GRID = "gridX << 32 | gridY << 16 | gridZ"
 _BLOCK = "blockX << 40 | blockY << 28 | blockZ << 20 | registersPerThread"
 _MEMORY = "staticSharedMemory + dynamicSharedMemory"
 _OWN: dict[int, tuple[str, ...]] = {
-    KERNEL: ("bytes", "demangledName", _GRID, _BLOCK, _MEMORY),
+    KERNEL: ("bytes", _NAME, _GRID, _BLOCK, _MEMORY),
     COPY: ("bytes", "shortName", "copyKind", "srcKind", "dstKind"),
     SET: ("bytes", "shortName", "copyKind", "srcKind", "dstKind"),
     GRAPH: ("bytes", "graphId", "copyKind", "srcKind", "dstKind"),
@@ -92,12 +94,19 @@ def read_activities(database: Database) -> Activities:
     parts = [np.zeros((width, 0), np.int64)]
     for kind, table in _TABLES.items():
         if database.has(table, *_NEEDED):
-            columns = (str(kind), *_COLUMNS, *_OWN[kind])
+            columns = [str(kind), *_COLUMNS, *_OWN[kind]]
+            if kind == KERNEL and not database.has(table, "demangledName"):
+                columns[columns.index(_NAME)] = "shortName"
             parts += database.integers(database.select(table, columns), width)
     rows = np.concatenate(parts, axis=1)
     del parts
     found = Activities(*rows[:, np.lexsort((rows[3], rows[2], rows[1]))])
-    np.right_shift(found.process, 24, out=found.process)
+    if len(lacking := np.flatnonzero((rows[1:3] == NONE).any(axis=0) | (rows[4] == NONE) | (rows[6] == NONE))):
+        raise MalformedError(
+            f"{database.path}: damaged: looked for start, end, device and stream of all that ran on GPUs, found "
+            f"{len(lacking)} of {rows.shape[1]} rows without one of these"
+        )
+    np.right_shift(np.where(found.process == NONE, 0, found.process), 24, out=found.process)
     is_graph = found.kind == GRAPH
     if is_graph.any():
         of_kernels = (found.kind == KERNEL) & (found.correlation != NONE)
@@ -111,7 +120,8 @@ def short_names(database: Database) -> dict[int, int]:
     table = _TABLES[KERNEL]
     if not database.has(table, "shortName", "demangledName"):
         return {}
-    query = f'SELECT DISTINCT demangledName, shortName FROM "{table}" WHERE shortName IS NOT NULL'  # noqa: S608
+    query = f"SELECT DISTINCT demangledName, shortName FROM {table} "  # noqa: S608  a name of this module
+    query += "WHERE demangledName IS NOT NULL AND shortName IS NOT NULL"
     return {full: short for part in database.integers(query, 2) for full, short in part.T.tolist()}
 
 
@@ -151,6 +161,7 @@ def read_calls(database: Database) -> Calls:
                 parts.append(part)
     found = np.concatenate(parts, axis=1)
     found = found[:, (found[0] != NONE) & (found[1] != NONE)]
+    found[2] = np.where(found[2] == NONE, found[1], found[2])  # a call that the profile cut
     found = found[:, np.lexsort((-found[2], found[1], found[0]))]
     count = found.shape[1]
     thread, start, end, correlation, name, is_cuda = found

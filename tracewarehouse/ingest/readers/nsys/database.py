@@ -11,11 +11,11 @@ import os
 import re
 import sqlite3
 import tempfile
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote
 
 import numpy as np
@@ -31,13 +31,13 @@ NONE = -(1 << 63)
 _STEPS = 1_000_000
 _STEPS_PER_BYTE = 20
 _FREE_STEPS = 10 * _STEPS
-_NAME = re.compile(r"[A-Za-z]\w*")
+_COLUMN = re.compile(r"\b[a-z]\w*")
 _LONGEST = 16 << 20
 """Most bytes of one value or row."""
 
 
 class Database:
-    """An export of Nsight Systems, opened to read.
+    """An export of Nsight Systems, opened to read; a context manager that closes it.
 
     Raises:
         CaptureError: it cannot be read, or there is no room to uncompress it.
@@ -50,7 +50,6 @@ class Database:
         self._steps_left = _FREE_STEPS + _STEPS_PER_BYTE * file.size
         with self._reading():
             self._connection = _connected(file)
-            weakref.finalize(self, self._connection.close)
             self._connection.text_factory = _text
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
             for setting in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
@@ -63,6 +62,12 @@ class Database:
                 if isinstance(name, str)
             }
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
     def _count_steps(self) -> int:
         self._steps_left -= _STEPS
         return self._steps_left < 0
@@ -71,7 +76,7 @@ class Database:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a column's name
             found = "more rows than a file of its size can have" if "interrupted" in str(error) else error
             raise MalformedError(
                 f"{self.path}: damaged: looked for the tables of an SQLite database, found {found}; export it again"
@@ -84,7 +89,7 @@ class Database:
     def select(self, table: str, columns: Sequence[str]) -> str:
         """Return the query of columns of a table, or of what follows from several; NULL is NONE, and so is a lack."""
         known = self._columns[table]
-        taken = [f"COALESCE({c}, {NONE})" if known.issuperset(_NAME.findall(c)) else str(NONE) for c in columns]
+        taken = [f"COALESCE({c}, {NONE})" if known.issuperset(_COLUMN.findall(c)) else str(NONE) for c in columns]
         return f"SELECT {', '.join(taken)} FROM {_quoted(table)}"  # noqa: S608  names of this package
 
     def integers(self, query: str, width: int) -> Iterator[Int64]:

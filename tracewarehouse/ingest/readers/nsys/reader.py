@@ -55,7 +55,21 @@ class NsysTrace(Trace):
     def __init__(self, file: CaptureFile) -> None:
         self._file = file
         self.size = file.size
-        database = Database(file)
+        with Database(file) as database:
+            self._read(database)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the uncompressed bytes, in hex."""
+        return self._file.digest
+
+    def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
+        """Yield the events of a line: those of a GPU by start, those of a thread its NVTX events first."""
+        whole = self._batches[line.start]
+        for low in range(0, len(whole), ROWS):
+            yield part(whole, low, low + ROWS)
+
+    def _read(self, database: Database) -> None:
         _check_version(database)
         strings = _strings(database)
         ranges = Ranges()
@@ -69,9 +83,9 @@ class NsysTrace(Trace):
             threads.append(events)
         if not len(activities.start) and not threads and not len(calls.start):
             raise MalformedError(
-                f"{file.path}: an export of Nsight Systems without events; record it again with --trace=cuda,nvtx"
+                f"{database.path}: an export of Nsight Systems without events; record it again with --trace=cuda,nvtx"
             )
-        self._zero_ns = _zero(file.path, activities, calls, threads)
+        self._zero_ns = _zero(database.path, activities, calls, threads)
         self._start_ns, self._stop_ns = _window(database, self._zero_ns)
         self.origin_ns = self._start_ns
         self._batches: list[EventBatch] = []
@@ -90,17 +104,6 @@ class NsysTrace(Trace):
         self.hostnames = _hostnames(database)
         self.warnings = notes
         self.findings = launched.findings()
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the uncompressed bytes, in hex."""
-        return self._file.digest
-
-    def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
-        """Yield the events of a line: those of a GPU by start, those of a thread its NVTX events first."""
-        whole = self._batches[line.start]
-        for low in range(0, len(whole), ROWS):
-            yield part(whole, low, low + ROWS)
 
     def _add(self, plane: Plane, lines: Sequence[tuple[str, int, EventBatch]]) -> None:
         """Give a plane lines of a name, an id and events."""
@@ -225,12 +228,11 @@ def _hostnames(database: Database) -> list[str]:
 
 def _zero(path: Path, activities: Activities, calls: Calls, threads: Sequence[ThreadEvents]) -> int:
     """Return the time of the export from which times count: 0, or the first event if its times are Unix times."""
-    events = [(a, z) for a, z in ((activities.start, activities.end), (calls.start, calls.end)) if len(a)]
-    events += [(t.start, t.start + t.duration) for t in threads]
-    first = min(int(a.min()) for a, _ in events)
-    last = max(int(z.max()) for _, z in events)
+    times = [x for x in (activities.start, activities.end, calls.start, calls.end) if len(x)]
+    times += [x for t in threads for x in (t.start, t.start + t.duration)]
+    first, last = min(int(x.min()) for x in times), max(int(x.max()) for x in times)
     zero = first if first > _UNIX_NS else 0
-    if first == NONE or max(last - zero, zero - first) > _LONGEST_NS:
+    if max(last - zero, zero - first) > _LONGEST_NS:
         raise MalformedError(f"{path}: damaged: looked for times in nanoseconds of a session, found {first} to {last}")
     return zero
 
@@ -272,7 +274,8 @@ def open_file(file: CaptureFile) -> NsysTrace:
 def profile_window(path: Path) -> Window | None:
     """Return start and end of the session in Unix time; None if the export does not state them, or is damaged."""
     try:
-        start, stop = _window(Database(CaptureFile(path)), 0)
+        with Database(CaptureFile(path)) as database:
+            start, stop = _window(database, 0)
     except CaptureError:
         return None
     return None if start is None or stop is None else (start, stop)
