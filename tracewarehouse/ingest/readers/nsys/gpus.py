@@ -82,7 +82,7 @@ def _mapped(database: Database) -> dict[User, int]:
     """Return the GPU of each process and ordinal for which the export has one."""
     if not database.has(_ORDINALS, "gpuId", "cudaId", "pid"):
         return {}
-    rows = [part.T.tolist() for part in database.integers(database.select(_ORDINALS, ("pid", "cudaId", "gpuId")), 3)]
+    rows = [part.T.tolist() for part in database.columns(_ORDINALS, ("pid", "cudaId", "gpuId"))]
     return {(pid & PID, ordinal): gpu for part in rows for pid, ordinal, gpu in part if NONE not in (pid, gpu)}
 
 
