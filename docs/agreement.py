@@ -78,8 +78,8 @@ A dash means that a tool has no number. A letter behind a number of another tool
 _HTA = """
 ## Kineto traces, beside HTA
 
-Holistic Trace Analysis 0.5.0 (PyPI's HolisticTraceAnalysis) on two traces of A100 GPUs, over all steps but the last, which
-it leaves out. `tests/ingest/readers/kineto` holds ours to these numbers and to an independent decoder.
+Holistic Trace Analysis 0.5.0 (PyPI's HolisticTraceAnalysis) on two traces of A100 GPUs, over all steps but the last,
+which it leaves out. `tests/ingest/readers/kineto` holds ours to these numbers and to an independent decoder.
 
 | trace | number | ours | HTA |
 |---|---|---|---|
@@ -88,8 +88,8 @@ it leaves out. `tests/ingest/readers/kineto` holds ours to these numbers and to 
 | kineto-a100-ddp-ncclmeta | time with any kernel, copy or set | 99,168 us | 96,805 us |
 | kineto-a100-ddp-ncclmeta | share of communication that compute hides | 14.76 % | 14.31 % |
 
-The second trace has nanoseconds. HTA cuts them off, at the start of an event upwards and at its end downwards, so that each
-of its 2,516 kernels, copies and sets loses about a microsecond. The times of the first trace are whole microseconds.
+The second trace has nanoseconds. HTA cuts them off, at the start of an event upwards and at its end downwards, so that
+each of its 2,516 kernels, copies and sets loses about a microsecond. The times of the first are whole microseconds.
 """
 
 REASONS = {
