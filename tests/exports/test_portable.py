@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.served_capture import write_served_capture
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.exports.rows import export_duckdb
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 CLI = Path(sys.executable).parent / "duckdb"
@@ -64,6 +66,23 @@ def test_it_names_no_path_and_has_comments_and_the_catalogue(warehouse: Warehous
     assert counts["n"] == counts["c"] > 50
     [catalogue] = asked(file, "SELECT count(*) AS n FROM metrics.catalog")
     assert catalogue["n"] == len(DEFINITIONS.metrics)
+
+
+def test_it_says_where_its_runs_come_from_and_what_to_read_with_care(tmp_path: Path) -> None:
+    """For a reader who has the file alone: provenance, caveats, and what each metric means."""
+    ingest_one(write_served_capture(tmp_path / "served.xplane.pb", 1), tmp_path / "warehouse")
+    warehouse = open_warehouse(tmp_path / "warehouse")
+    file = export_duckdb(warehouse, warehouse.lake.runs(), tmp_path / "runs.duckdb")
+    columns = "run_id, name, source_digest, ingest_version, schema_version"
+    [told] = asked(file, f"SELECT {columns}, flags FROM models.provenance")
+    assert tuple(told.values()) == (*warehouse.query(f"SELECT {columns} FROM runs").fetchall()[0], 2)
+    caveats = "SELECT kind, name, value, confidence, host, detail FROM models.caveats ORDER BY ALL"
+    found = [tuple(row.values()) for row in asked(file, caveats)]
+    assert found == warehouse.query(caveats).fetchall()
+    assert [row[:2] for row in found] == [("flag", "inferred_steps"), ("flag", "unsized_time")]
+    assert asked(file, "SELECT count(*) AS n FROM metrics.catalog WHERE description IS NULL OR unit IS NULL") == [
+        {"n": 0}
+    ]
 
 
 def test_only_the_runs_that_are_asked_for(warehouse: Warehouse, tmp_path: Path) -> None:

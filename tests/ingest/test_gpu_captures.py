@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,18 @@ class TestExecutions:
     def test_another_program_between(self) -> None:
         assert self.runs(("f", "a", 0), ("g", "a", 1), ("f", "b", 2)) == [("f", 0, 1), ("g", 1, 2), ("f", 2, 3)]
 
+    def test_an_execution_begins_with_the_replay_of_its_graph(self) -> None:
+        """A copy runs first, and again later, so that the op that runs least often is the second of the replay."""
+        space = Space()
+        line = gpu(space).line("Stream #1")
+        for k, op in enumerate("mabmc" * 3):
+            facts = {"hlo_op": "command_buffer", "hlo_module": "f", "program_id": Unsigned(7)}
+            line.event(op, 10 * (k // 5) + k % 5, 1, **facts, correlation_id=40 + k // 5)
+        trace = read_xplane(space.write(Path(self.folder) / "a.xplane.pb"))
+        [plane] = trace.planes
+        runs = launches(trace.batches(plane, plane.lines[0]))
+        assert [(r.start_ps, r.end_ps) for r in runs] == [(0, 5), (10, 15), (20, 25)]
+
     def test_no_ops(self) -> None:
         assert launches([]) == []
 
@@ -185,8 +198,12 @@ H200 = {"device_vendor": "Nvidia", "compute_cap_major": 9, "compute_cap_minor": 
          ("fabric", None)),
         (H200 | {"device_vendor": "AMD", "compute_cap_minor": 4, "memory_size": 206_141_652_992}, "MI300X", 1307e12,
          ("fabric", 448.0)),
-        (H200 | {"device_vendor": "AMD", "compute_cap_minor": 4, "memory_size": 274_861_129_728}, "AMD", None,
-         (None, None)),  # MI325X
+        (H200 | {"device_vendor": "AMD", "compute_cap_minor": 4, "memory_size": 274_861_129_728}, "MI325X", 1307e12,
+         ("fabric", 448.0)),
+        (H200 | {"core_count": 114, "memory_size": 85_029_158_912}, "H100 PCIe", 756e12, (None, None)),
+        (H200 | {"gpu_device_name": "NVIDIA H100 PCIe"}, "NVIDIA H100 PCIe", 756e12, (None, None)),
+        (H200 | {"gpu_device_name": "NVIDIA H100 NVL"}, "NVIDIA H100 NVL", 835e12, (None, None)),
+        (H200 | {"gpu_device_name": "AMD Instinct MI325X"}, "AMD Instinct MI325X", 1307e12, ("fabric", 448.0)),
         ({"device_vendor": "Nvidia"}, "Nvidia", None, (None, None)),
     ],
 )  # fmt: skip
@@ -212,10 +229,30 @@ def test_what_an_amd_gpu_states_of_its_memory_is_half_of_what_hbm3_gives(ingest:
     assert query("SELECT peak_hbm_gbps, peak_source FROM devices") == [(5300.0, "hardware table")]
 
 
-def test_h200(shared_traces: Path, tmp_path: Path, tables_in: Any) -> None:
-    ingest_one(shared_traces / "gpu-own" / "h200-jax-llama6-unrolled-marked.xplane.pb.gz", tmp_path / "warehouse")
-    found = "SELECT kind, peak_flops_per_s, peak_hbm_gbps, link, peak_source FROM devices"
-    assert tables_in(tmp_path / "warehouse")(found) == [("NVIDIA H200", 989e12, 4814.304, "nvlink", "both")]
+@pytest.mark.parametrize(
+    ("name", "layer_source"), [("scan-marked", "loop"), ("scan-unmarked", "loop"), ("unrolled-marked", "inferred")]
+)
+def test_h200(shared_traces: Path, tmp_path: Path, tables_in: Any, name: str, layer_source: str) -> None:
+    """Three recordings of ours: steps and layers, against the times that the host measured of each step."""
+    capture = shared_traces / "gpu-own" / f"h200-jax-llama6-{name}.xplane.pb.gz"
+    ingest_one(capture, tmp_path / "warehouse")
+    query = tables_in(tmp_path / "warehouse")
+    found = "SELECT kind, peak_flops_per_s, peak_hbm_gbps, link, peak_link_gbps, peak_source FROM devices"
+    assert query(found) == [("NVIDIA H200", 989e12, 4814.304, "nvlink", 450.0, "both")]
+    truth = json.loads((capture.parent / "truth-jax.json").read_text())[f"h200-jax-llama6-{name}"]
+    steps = query(
+        """SELECT name, start_ps, end_ps FROM phases WHERE kind = 'step' AND device_id = 0 ORDER BY start_ps"""
+    )
+    assert [phase for phase, _, _ in steps] == ["prefill", *["decode"] * 8]
+    host = [truth["prefill_ns"], *truth["decode_ns"]]
+    assert all((end - start) // 1000 <= wall for (_, start, end), wall in zip(steps, host, strict=True))
+    decode = (steps[8][1] - steps[1][1]) / 1000 / sum(host[1:8])  # from the first to the last decode step
+    assert 0.95 < decode < 1
+    layers = query(f"""SELECT count(DISTINCT COALESCE(iteration, layer)), sum(self_ps) FROM ops
+        JOIN instructions USING (instruction_id) WHERE layer_source = '{layer_source}' AND step > 0 AND is_leaf""")
+    [(decoded,)] = query("SELECT sum(self_ps) FROM ops WHERE step > 0 AND is_leaf")
+    assert layers[0][0] == truth["L"]
+    assert layers[0][1] > 0.8 * decoded
 
 
 @pytest.mark.parametrize(
@@ -259,7 +296,7 @@ def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:
     with tracewarehouse.open(tmp_path / "warehouse") as warehouse:
         assert warehouse.query("SELECT count(*) FROM main.collectives WHERE NOT is_partial").rows() == [(4,)]
         links = warehouse.query("SELECT DISTINCT link, basis FROM metrics.faster_links").rows()
-        assert links == [("nvlink", "exposed")]
+        assert links == [(None, "exposed")]
         assert warehouse.query("SELECT count(*) FROM metrics.ici_utilization").rows() == [(0,)]
 
 
@@ -280,5 +317,5 @@ def test_int8_has_a_peak_of_its_own_on_gpus() -> None:
     peaks = {c["kind"]: c["peak_flops_per_s"].get("int8") for c in chips() if c["link"] != "ici"}
     assert peaks == {
         "A100 40GB": 624e12, "A100 80GB": 624e12, "H100": 1979e12, "H200": 1979e12, "B200": 4500e12,
-        "MI250": 181.05e12, "MI300X": 2614.9e12,
+        "MI250": 181.05e12, "MI300X": 2614.9e12, "MI325X": 2614.9e12, "H100 PCIe": 1512e12, "H100 NVL": 1670e12,
     }  # fmt: skip

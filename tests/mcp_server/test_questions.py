@@ -19,7 +19,7 @@ def test_which_runs_are_there_and_which_are_flagged(ask: Ask) -> None:
 
 
 def test_how_long_is_a_decode_step(ask: Ask) -> None:
-    answer = ask("metric_values", metrics=["tpot"], runs=["before"])
+    answer = ask("metric_values", metrics=["tpot"], run=["before"])
     [value] = [r for r in rows(answer, "values") if r["dimensions"] == {"clock": "device"}]
     assert (value["value"], value["unit"]) == (pytest.approx(0.2), "ms")
     assert answer["metric_versions"] == {"tpot": [1]}
@@ -33,7 +33,7 @@ def test_where_does_the_time_of_a_step_go(ask: Ask) -> None:
 
 
 def test_how_many_bytes_do_all_reduces_move_in_decode(ask: Ask) -> None:
-    found = rows(ask("metric_values", metrics="traffic_volume,collective_count", runs="before"), "values")
+    found = rows(ask("metric_values", metrics="traffic_volume,collective_count", run="before"), "values")
     of_decode = {r["metric"]: r["value"] for r in found if r["dimensions"]["phase"] == "decode"}
     assert of_decode == {"traffic_volume": 3 * 7_000_000, "collective_count": 3}  # of all three steps, and per step
 
@@ -84,7 +84,7 @@ def test_what_became_slower_and_why(ask: Ask) -> None:
 
 def test_why_has_the_run_of_the_host_no_numbers(ask: Ask) -> None:
     [run] = [r for r in rows(ask("list_runs"), "runs") if "no_device_events" in r["flags"]]
-    answer = ask("flags", runs=[run["run_id"]])
+    answer = ask("flags", run=[run["run_id"]])
     assert [f["meaning"].startswith("No device has events") for f in rows(answer, "flags")] == [True]
     assert "tpot" in {r["metric"] for r in rows(answer, "missing metrics")}
     assert answer["runs"] == [{"run_id": run["run_id"], "name": run["name"], "flags": ["no_device_events"]}]
@@ -97,5 +97,5 @@ def test_what_does_exposed_communication_mean(ask: Ask) -> None:
     assert "exposed_added_ps" in facts["sql"]
     units = {c["column"]: c["unit"] for c in rows(answer, "main.ops")}
     assert units["duration_ps"] == "ps"
-    values = rows(ask("metric_values", metrics="exposed_communication", runs="before"), "values")
+    values = rows(ask("metric_values", metrics="exposed_communication", run="before"), "values")
     assert [v["value"] for v in values] == pytest.approx([0.076] * 4)  # two devices, prefill and decode

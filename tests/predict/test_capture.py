@@ -171,6 +171,18 @@ def test_a_layer_that_was_not_compiled_is_a_layer_of_the_run(warehouse: Warehous
     assert value(warehouse, "prediction_basis", "phase = 'decode' AND basis = 'links'", "extrapolated_share") == 0.5
 
 
+def test_a_copy_in_a_pipeline_has_the_layer_of_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = {name: path.replace("layer0", "tick1/local_layer0") for name, path in PATHS.items()}
+    monkeypatch.setattr(f"{__name__}.PATHS", stage)
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        opened.ingest(write(tmp_path))
+        rows = opened.query(
+            "SELECT name, op_name FROM main.instructions WHERE name LIKE 'fusion%' ORDER BY name"
+        ).rows()
+    paths = [f"jit(step)/tick1/local_layer{n}/mlp/dot_general" for n in (0, 1)]
+    assert set(rows) == {("fusion", paths[0]), ("fusion.layer1", paths[1])}
+
+
 def test_latencies_by_hand(warehouse: Warehouse) -> None:
     assert value(warehouse, "ttft", column="ttft_ms") == 0.063
     assert value(warehouse, "tpot", column="tpot_ms") == pytest.approx(0.0126)  # two layers of 6.3 us

@@ -251,8 +251,10 @@ def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None
     full = 2 * 65536 * 2048 * 1024 / (0.5 * 918e12) * 1e12
     assert experts(65536, "") == round(full)
     assert experts(65536, exchange(8192, 65536)) == round(full / 8)
-    # and half of them in a room for twice the rows of a device
-    assert experts(65536, exchange(32768, 65536)) == round(full / 2)
+    # with half as many experts on a device as a token chooses there is half the room, and a quarter of it is filled
+    assert experts(65536, exchange(16384, 65536)) == round(full / 4)
+    # a token that chooses several experts of a device is sent there once
+    assert experts(65536, exchange(2048, 16384)) == round(full / 8)
     # 16 rows of which two are filled need the matrices of two experts
     assert experts(16, exchange(2, 16)) == round(2 * 2048 * 1024 * 2 / RATE * 1e3)
     assert experts(16, "") == round(8 * 2048 * 1024 * 2 / RATE * 1e3)

@@ -169,8 +169,22 @@ def plan(
             if any(place.spec and place.spec.routing_skew for place in study):
                 say_note(EQUAL_LOADS)
             say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
+            say_note(_served())
     if all("refused" in row for row in answer):
         raise typer.Exit(1)
+
+
+def _served() -> str:
+    """Say how much longer a server's steps are than the ranges of the table, by the two terms that make them longer."""
+    from tracewarehouse.predict.calibrations import rates
+
+    found = rates("*")
+    engine, host = found["engine", "factor"], found["host", "ms"]
+    ends = f"low x {engine.low:g} + {host.low:g} to high x {engine.high:g} + {host.high:g} ms"
+    return (
+        f"a server's step takes {engine.low:g} to {engine.high:g} times as long (engine term: ragged kernels, padding, "
+        f"sampling) and {host.low:g} to {host.high:g} ms more (host term), so {ends}"
+    )
 
 
 def _calibrate(context: typer.Context, reference: str) -> None:

@@ -141,7 +141,7 @@ class Tool(BaseModel):
 class AboutRuns(Tool):
     """A question about some runs or all, whose answer can be read in parts."""
 
-    runs: Runs = []
+    run: Runs = []
     max_rows: Rows = 100
     offset: Offset = 0
 

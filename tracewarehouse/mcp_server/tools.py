@@ -42,7 +42,7 @@ class ListRuns(AboutRuns):
 
     def answer(self, warehouse: Warehouse) -> Answer:
         """A row per run, sorted by name."""
-        chosen = _runs(warehouse, self.runs)
+        chosen = _runs(warehouse, self.run)
         rows = warehouse.query(
             "SELECT run_id, name, COALESCE(model, model_family) AS model, dtype, batch_size, input_length, "
             "output_length, mesh, backend, device_count, host_count, event_count, "
@@ -68,7 +68,7 @@ class MetricValues(Tool):
     advice = "name fewer metrics or runs, or set max_rows and offset"
 
     metrics: Metrics = []
-    runs: Runs = []
+    run: Runs = []
     version: Annotated[int | None, Field(description="A version of the metrics; the newest stable one if absent.")] = (
         None
     )
@@ -78,9 +78,9 @@ class MetricValues(Tool):
     def answer(self, warehouse: Warehouse) -> Answer:
         """A row per value, sorted by run and metric."""
         definitions = warehouse.definitions
-        chosen = _runs(warehouse, self.runs)
+        chosen = _runs(warehouse, self.run)
         result = warehouse.values(
-            [r.run_id for r in chosen] if self.runs else None, metrics=self.metrics or None, version=self.version
+            [r.run_id for r in chosen] if self.run else None, metrics=self.metrics or None, version=self.version
         )
         whole = table("values", result, ("run_id", "metric", "version", "dimensions", "value", "unit"))
         answer = Answer(tables=[])
@@ -314,7 +314,7 @@ class Flags(AboutRuns):
 
     def answer(self, warehouse: Warehouse) -> Answer:
         """A row per flag; with one run also a row per missing metric."""
-        chosen = {r.run_id: r for r in _runs(warehouse, self.runs)}
+        chosen = {r.run_id: r for r in _runs(warehouse, self.run)}
         rows = warehouse.query('SELECT run_id, flag, host, detail FROM main.quality_flags ORDER BY run_id, "index"')
         flagged = [
             (chosen[run_id], flag, host, f"{FLAGS.get(flag, '')} Here: {detail}".strip())

@@ -35,7 +35,7 @@ from tracewarehouse.predict.timeline import TimedOp, program_end
 
 HOST = "predicted"
 """Name of the one host of a predicted capture."""
-_LAYER = re.compile(r"(?<![a-z0-9_])(layers?[._/\[]?)(\d{1,5})(?![a-z0-9])", re.IGNORECASE)
+_LAYER = re.compile(r"(?<![a-z0-9_])((?:local_)?layers?[._/\[]?)(\d{1,5})(?![a-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

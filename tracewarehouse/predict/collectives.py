@@ -21,10 +21,33 @@ class PlacedCollective(NamedTuple):
     Attributes:
         time: how long it takes.
         direction: 1 or -1 for pairs that send ahead or back in the order of the devices, which do not meet; else 0.
+        group_size: devices of its largest group.
     """
 
     time: TimeRange
     direction: int
+    group_size: int
+
+
+class Exchange(NamedTuple):
+    """What the devices that share experts send each other.
+
+    Attributes:
+        sent: rows that a device sends at most, one for each of its tokens and device that the token goes to.
+        devices: how many they are.
+    """
+
+    sent: int
+    devices: int
+
+    def expected(self, rows: int) -> float:
+        """Return how many of the rows of a product of experts are filled if the experts have equal loads.
+
+        A device then computes as many pairs of token and expert as its own tokens choose. The rows are for all tokens
+        of all devices with each expert here that a token may choose: with as many experts here as a token chooses,
+        one of `devices` rows is filled; with fewer, each choice of a token is another device, to which it is sent.
+        """
+        return min(float(rows), max(self.sent, rows / self.devices))
 
 
 class ProgramCollectives:
@@ -48,15 +71,15 @@ class ProgramCollectives:
         return self._found[op.name]
 
     @cached_property
-    def filled(self) -> float:
-        """The share of the room for rows of other devices that they fill if the experts have equal loads.
+    def exchange(self) -> Exchange | None:
+        """The exchange of rows between the devices that share experts; None without one.
 
-        A device then gets as many rows as it sends. The room is the result of a ragged all-to-all on the way to the
-        experts and its operand on the way back; the rows are the other of the two.
+        On the way to the experts the result has room for the rows of all devices, on the way back the operand has.
         """
         ragged = [op for op in self._schedule.ops(self._schedule.entry) if op.opcode == "ragged-all-to-all"]
-        counts = [(op.operands[0][0].dimensions[0], op.results[0].dimensions[0]) for op in ragged if _has_rows(op)]
-        return min((min(pair) / max(pair) for pair in counts), default=1.0)
+        rows = [min(op.operands[0][0].dimensions[0], op.results[0].dimensions[0]) for op in ragged if _has_rows(op)]
+        sizes = [found.group_size for op in ragged if (found := self.find(op))]
+        return Exchange(max(rows), max(sizes)) if rows and sizes else None
 
     def _placed(self, op: ScheduledOp) -> PlacedCollective | None:
         if not any(base_opcode(opcode) in KINDS for opcode in (op.opcode, *self._schedule.opcodes(op))):
@@ -81,7 +104,8 @@ class ProgramCollectives:
         if collective not in self._times:
             self._times[collective] = collective_time(self._machine, collective)
         ahead = sum(1 if b > a else -1 for a, b in collective.groups) if collective.is_pairs else 0
-        return PlacedCollective(self._times[collective], (ahead > 0) - (ahead < 0))
+        size = max(map(len, collective.groups), default=1)
+        return PlacedCollective(self._times[collective], (ahead > 0) - (ahead < 0), size)
 
     def _on_devices(self, groups: Groups | None, pairs: Pairs | None) -> Groups:
         """Return groups, or pairs, of logical numbers as those of devices; no groups mean one of all devices."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
 from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
+from tracewarehouse.predict.collectives import Exchange
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.rules import NS, Cost, cost, hbm_bytes, rated
 
@@ -18,7 +19,7 @@ def kernel_cost(
     machine: Machine,
     measured: Mapping[str, int],
     context_tokens: float | None = None,
-    filled: float = 1.0,
+    exchange: Exchange | None = None,
 ) -> Cost:
     """Return the cost of a Pallas kernel.
 
@@ -27,7 +28,7 @@ def kernel_cost(
         machine: what it runs on.
         measured: median time in ps of one execution of kernels that a recorded run holds, by name.
         context_tokens: tokens of each sequence that paged attention reads; None for all that its cache has room for.
-        filled: the share of its rows that a product of the rows of several experts is expected to find filled.
+        exchange: between the devices that share experts, which tells how many rows a product of experts finds filled.
     """
     name = kernel_name(op.name)
     if name in measured:
@@ -37,8 +38,8 @@ def kernel_cost(
     if is_paged(name):
         return _paged(op, machine, context_tokens)
     share = machine.rates["other_kernel", "share"]
-    if "ragged" in name and (expected := _ragged(op, machine, share.value, filled)):
-        (mid, moved), most = expected, _ragged(op, machine, share.low, 1.0) or expected
+    if "ragged" in name and (expected := _ragged(op, machine, share.value, exchange)):
+        (mid, moved), most = expected, _ragged(op, machine, share.low, None) or expected
         low = mid * share.value / share.high
         return Cost(round(low), round(mid), round(most[0]), "kernel_model", moved)
     moved = hbm_bytes(op.buffers)
@@ -47,7 +48,7 @@ def kernel_cost(
     return rated(time, "kernel_model", share, moved)
 
 
-def _ragged(op: ScheduledOp, machine: Machine, share: float, filled: float) -> tuple[float, int] | None:
+def _ragged(op: ScheduledOp, machine: Machine, share: float, exchange: Exchange | None) -> tuple[float, int] | None:
     """Return the time in ps of products of the rows of several experts with their matrices, and the bytes in HBM.
 
     Only filled rows count, and only the matrices of experts that have one. The matrix units are fed with matrices about
@@ -59,9 +60,10 @@ def _ragged(op: ScheduledOp, machine: Machine, share: float, filled: float) -> t
     if matrices is None or rows is None:
         return None
     experts, depth, width = matrices.dimensions
-    count = filled * rows.dimensions[0]
+    room = rows.dimensions[0]
+    count = exchange.expected(room) if exchange else float(room)
     loaded = matrices.byte_size * min(1.0, count / max(experts, 1))
-    moved = filled * hbm_bytes([rows, *op.results])
+    moved = count / room * hbm_bytes([rows, *op.results])
     time = max(
         2 * count * depth * width / (share * machine.flops_per_s) * 1e12, (loaded + moved) / machine.hbm_bytes_per_ps
     )

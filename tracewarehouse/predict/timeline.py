@@ -284,7 +284,7 @@ class _Timeline:
         if stated is not None:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
-            return kernel_cost(op, self._machine, self._kernels, self._context, self._collectives.filled)
+            return kernel_cost(op, self._machine, self._kernels, self._context, self._collectives.exchange)
         if "scatter" in inside and op.results:
             return scatter_cost(op, self._machine)
         if "gather" in inside and op.results:

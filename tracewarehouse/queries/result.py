@@ -157,6 +157,10 @@ class QueryResult:
         """The same rows, with the flagged runs behind them, and whether the query gives more."""
         return QueryResult(self._held, flagged, is_cut=is_cut)
 
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """The rows, by the name that they have in Python's database interface (PEP 249)."""
+        return self.rows()
+
     def rows(self) -> list[tuple[Any, ...]]:
         """One tuple per row; NULL is None, and a sum of integers is an int.
 

@@ -21,7 +21,7 @@ from tracewarehouse.comparison import study
 from tracewarehouse.comparison.study import places
 from tracewarehouse.ingest.capture.manifest import ModelFacts
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
-from tracewarehouse.predict.calibrations import Calibration, described, write_calibrations
+from tracewarehouse.predict.calibrations import Calibration, described, rates, write_calibrations
 from tracewarehouse.predict.configuration import (
     configuration,
     device_bytes,
@@ -163,6 +163,14 @@ def test_a_table_fits_a_screen_and_says_that_it_is_predicted(planned: Callable[.
     names, values = (next(line for line in lines if line.startswith(begin)).split() for begin in ("mesh ", "tp8 "))
     assert names[:2] == ["mesh", "b"]
     assert values[:2] == ["tp8", "128"]
+
+
+def test_the_terms_of_a_server_are_named_beside_the_table(tmp_path: Path, compiler: Compiler) -> None:
+    said = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *STUDY, "--batches", "128"]).stderr
+    engine, host = (rates("v6e")[key] for key in (("engine", "factor"), ("host", "ms")))
+    terms = " ".join(said.split())
+    assert f"{engine.low:g} to {engine.high:g} times as long (engine term" in terms
+    assert f"low x {engine.low:g} + {host.low:g} to high x {engine.high:g} + {host.high:g} ms" in terms
 
 
 def test_what_if_makes_other_runs_of_the_same_programs(planned: Callable[..., Any], tmp_path: Path) -> None:

@@ -190,9 +190,10 @@ def launches(batches: Iterable[EventBatch]) -> list[Run]:
 
     A new execution of a program begins after another program has run, and whenever the program's first op runs again.
     An op in a loop runs several times in one execution. The first op is therefore the earliest among the ops that run
-    least often, or once more than these, as the end of the capture may cut off an execution.
+    least often, or once more than these, as the end of the capture may cut off an execution. If it is in a replay of a
+    CUDA graph, whose ops share a correlation, the execution begins with the replay.
     """
-    columns: list[list[Int64]] = [[], [], [], []]
+    columns: list[list[Int64]] = [[], [], [], [], []]
     programs: dict[tuple[str, int | None], int] = {}
     ops: dict[str, int] = {}
     for batch in batches:
@@ -211,18 +212,22 @@ def launches(batches: Iterable[EventBatch]) -> list[Run]:
         op_code = np.array([ops.setdefault(name, len(ops)) for name in op_names] or [0], np.int64)[op[at]]
         kernel = (op_code << 31) + batch.metadata[at]
         start = batch.start_ps[at]
-        found = np.array(program, np.int64), kernel, start, start + batch.duration_ps[at]
+        correlation, is_known = integers(stats.get("correlation_id"), n)
+        launch = np.where(is_known, correlation, -1)[at]
+        found = np.array(program, np.int64), kernel, start, start + batch.duration_ps[at], launch
         for column, values in zip(columns, found, strict=True):
             column.append(values)
     if not columns[0]:
         return []
-    program_of, kernel_of, start, end = (np.concatenate(c) for c in columns)
-    order = np.argsort(start, kind="stable")
-    program_of, kernel_of, start, end = program_of[order], kernel_of[order], start[order], end[order]
+    order = np.argsort(np.concatenate(columns[2]), kind="stable")
+    program_of, kernel_of, start, end, launch = (np.concatenate(c)[order] for c in columns)
     is_first = np.diff(program_of, prepend=-1) != 0
     for code in range(len(programs)):
         at = np.flatnonzero(program_of == code)
-        is_first[at[_delimiters(kernel_of[at])]] = True
+        _, first_of, replay = np.unique(launch[at], return_index=True, return_inverse=True)
+        begins = _delimiters(kernel_of[at])
+        begins = np.where(launch[at[begins]] >= 0, first_of[replay[begins]], begins)
+        is_first[at[begins]] = True
     first = np.flatnonzero(is_first)
     last = np.maximum.reduceat(end, first)
     names = [list(programs)[p] for p in program_of[first].tolist()]

@@ -26,7 +26,7 @@ WITH marked AS (
 ),
 
 of_ranks AS (
-  SELECT run_id, CAST(ROUND(SUM(duration_ps) / COUNT(*)) AS BIGINT) AS step_ps, COUNT(*) AS steps
+  SELECT run_id, CAST(FLOOR(SUM(duration_ps) / COUNT(*) + 5e-1) AS BIGINT) AS step_ps, COUNT(*) AS steps
   FROM models.ccl_marks
   WHERE run_choice = 1 AND (places <= 2 OR (place > 1 AND place < places))
   GROUP BY run_id, host

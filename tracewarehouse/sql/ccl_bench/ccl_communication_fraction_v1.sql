@@ -123,6 +123,11 @@ of_steps AS (
   HAVING MAX(started_ps) > MIN(ended_ps)
 ),
 
+step_shares AS (
+  SELECT run_id, host, CAST(FLOOR(communication_ps / total_ps * 1e15 + 5e-1) AS BIGINT) AS units
+  FROM of_steps
+),
+
 whole AS (
   SELECT
     run_id,
@@ -140,10 +145,8 @@ marked AS (
 ),
 
 of_ranks AS (
-  SELECT
-    run_id, host,
-    CAST(SUM(CAST(FLOOR(communication_ps / total_ps * 1e15 + 5e-1) AS BIGINT)) / COUNT(*) AS BIGINT) AS units
-  FROM of_steps
+  SELECT run_id, host, CAST(FLOOR(SUM(units) / COUNT(*) + 5e-1) AS BIGINT) AS units
+  FROM step_shares
   GROUP BY run_id, host
   UNION ALL
   SELECT run_id, host, CAST(FLOOR(w.communication_ps / w.total_ps * 1e15 + 5e-1) AS BIGINT) AS units

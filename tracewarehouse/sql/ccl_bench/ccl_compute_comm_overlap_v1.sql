@@ -142,8 +142,7 @@ kernels AS (
     REGEXP_MATCHES(
       lower_name,
       'nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|broadcast|cross[-_]?device|sendrecv'
-      || '|collective'
-    ) AS is_communication
+    ) OR REGEXP_MATCHES(lower_name, 'collective') AS is_communication
   FROM models.ccl_kernels
 ),
 
@@ -212,6 +211,13 @@ of_places AS (
   HAVING SUM(length_ps * marks) > 0
 ),
 
+shares AS (
+  SELECT
+    run_id, place, communication_ps, overlap_ps,
+    CAST(FLOOR(overlap_ps / communication_ps * 1e15 + 5e-1) AS BIGINT) AS units
+  FROM of_places
+),
+
 marked AS (
   SELECT run_id, COUNT(*) AS steps
   FROM marks
@@ -223,10 +229,10 @@ of_runs AS (
     run_id,
     CASE
       WHEN r.format = 'nsys' THEN SUM(p.overlap_ps) * 100 / SUM(p.communication_ps)
-      ELSE SUM(CAST(FLOOR(p.overlap_ps / p.communication_ps * 1e15 + 5e-1) AS BIGINT)) / (1e13 * COUNT(*))
+      ELSE SUM(p.units) / (1e13 * COUNT(*))
     END AS overlap_percent,
     SUM(p.communication_ps) AS communication_ps
-  FROM of_places AS p
+  FROM shares AS p
   INNER JOIN main.runs AS r USING (run_id)
   GROUP BY run_id, r.format
 )

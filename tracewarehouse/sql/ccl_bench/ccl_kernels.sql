@@ -41,10 +41,10 @@ SELECT
   name, -- Name of the kernel.
   LOWER(name) AS lower_name, -- The same in lower case.
   -- Start since the run's profile start.
-  COALESCE(clock_offset_ps + CAST(ROUND((at_us - origin_us) * 1e6) AS BIGINT), start_ps) AS start_ps,
+  COALESCE(clock_offset_ps + CAST(FLOOR((at_us - origin_us) * 1e6 + 5e-1) AS BIGINT), start_ps) AS start_ps,
   -- End.
   COALESCE(
-    clock_offset_ps + CAST(ROUND((at_us + length_us - origin_us) * 1e6) AS BIGINT), start_ps + duration_ps
+    clock_offset_ps + CAST(FLOOR((at_us + length_us - origin_us) * 1e6 + 5e-1) AS BIGINT), start_ps + duration_ps
   ) AS end_ps,
   duration_ps -- Duration.
 FROM timed

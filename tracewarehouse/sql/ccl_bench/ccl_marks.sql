@@ -35,11 +35,11 @@ SELECT
   -- The kind that CCL-Bench takes first of those in the file: 1.
   DENSE_RANK() OVER (
     PARTITION BY run_id, host
-    ORDER BY CASE kind WHEN 'profiler step' THEN 1 WHEN 'execute_context' THEN 2 ELSE 3 END
+    ORDER BY CASE WHEN kind = 'profiler step' THEN 1 WHEN kind = 'execute_context' THEN 2 ELSE 3 END
   ) AS choice,
   -- The same of the whole run.
   DENSE_RANK() OVER (
-    PARTITION BY run_id ORDER BY CASE kind WHEN 'profiler step' THEN 1 WHEN 'execute_context' THEN 2 ELSE 3 END
+    PARTITION BY run_id ORDER BY CASE WHEN kind = 'profiler step' THEN 1 WHEN kind = 'execute_context' THEN 2 ELSE 3 END
   ) AS run_choice,
   -- The kind that marks the batches of a server in the run; NULL if none does.
   MIN(CASE WHEN kind <> 'profiler step' THEN kind END) OVER (PARTITION BY run_id) AS server_kind

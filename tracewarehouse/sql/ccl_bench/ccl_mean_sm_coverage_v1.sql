@@ -27,7 +27,7 @@ kernels AS (
     run_id,
     k.duration_ps // 1000 AS duration_ns,
     -- in units of 1e-9, so that the sum is exact
-    CAST(ROUND(CASE WHEN s.blocks < 1 THEN s.blocks ELSE 1 END * 1e9) AS BIGINT) AS units
+    CAST(FLOOR(CASE WHEN s.blocks < 1 THEN s.blocks ELSE 1 END * 1e9 + 5e-1) AS BIGINT) AS units
   FROM models.ccl_kernels AS k
   INNER JOIN stated AS s USING (run_id, event_id)
   WHERE NOT k.is_nsys

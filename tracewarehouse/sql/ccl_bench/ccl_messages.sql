@@ -15,16 +15,14 @@ WITH messages AS (
       AS elements,
     CAST(MAX(COALESCE(string_value, CAST(int_value AS VARCHAR))) FILTER (WHERE name = 'Group size') AS BIGINT)
       AS group_size,
-    CASE MAX(string_value) FILTER (WHERE name = 'dtype')
-      WHEN 'Float' THEN 4
-      WHEN 'Double' THEN 8
-      WHEN 'Half' THEN 2
-      WHEN 'BFloat16' THEN 2
-      WHEN 'Int' THEN 4
-      WHEN 'Long' THEN 8
-      WHEN 'Short' THEN 2
-      WHEN 'Byte' THEN 1
-    END AS element_bytes
+    MAX(
+      CASE
+        WHEN string_value IN ('Double', 'Long') THEN 8
+        WHEN string_value IN ('Float', 'Int') THEN 4
+        WHEN string_value IN ('Half', 'BFloat16', 'Short') THEN 2
+        WHEN string_value = 'Byte' THEN 1
+      END
+    ) FILTER (WHERE name = 'dtype') AS element_bytes
   FROM main.instruction_stats
   WHERE name IN ('Collective name', 'In msg nelems', 'Group size', 'dtype')
   GROUP BY run_id, instruction_id

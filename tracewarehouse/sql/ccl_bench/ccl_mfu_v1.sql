@@ -38,7 +38,7 @@ summed AS (
 ),
 
 of_ranks AS (
-  SELECT run_id, CAST(ROUND(SUM(duration_ps) / COUNT(*)) AS BIGINT) AS step_ps
+  SELECT run_id, CAST(FLOOR(SUM(duration_ps) / COUNT(*) + 5e-1) AS BIGINT) AS step_ps
   FROM models.ccl_marks
   WHERE kind = 'profiler step' AND (places <= 2 OR (place > 1 AND place < places))
   GROUP BY run_id, host
@@ -63,7 +63,7 @@ SELECT
   ROUND(
     CASE WHEN c.stated_phase = 'inference' THEN 1 ELSE 3 END
     * (2 * CAST(c.parameters AS DOUBLE) + 4 * CAST(c.attention_parameters AS DOUBLE)) * c.tokens
-    / (g.step_s * CASE c.hardware WHEN 'nvidia_a100' THEN 312e12 ELSE 989e12 END * c.gpus) * 1e2,
+    / (g.step_s * CASE WHEN c.hardware = 'nvidia_a100' THEN 312e12 ELSE 989e12 END * c.gpus) * 1e2,
     4
   ) AS mfu_percent
 FROM on_gpus AS g

@@ -37,8 +37,7 @@ kernels AS (
     REGEXP_MATCHES(
       lower_name,
       '^nccl|nccldevkernel|ncclkernel|allreduce|allgather|reducescatter|broadcast|cross[-_]?device|all_reduce'
-      || '|all_gather|reduce_scatter|sendrecv'
-    ) AS is_communication
+    ) OR REGEXP_MATCHES(lower_name, 'all_gather|reduce_scatter|sendrecv') AS is_communication
   FROM models.ccl_kernels
 ),
 
@@ -76,9 +75,12 @@ covered AS (
 of_ranks AS (
   SELECT
     run_id, host,
-    MAX(steps) AS steps,
-    COALESCE(SUM(GREATEST(end_ps - GREATEST(start_ps, COALESCE(covered_until_ps, start_ps)), 0)), 0)
-      AS communication_ps,
+    CAST(
+      FLOOR(
+        COALESCE(SUM(GREATEST(end_ps - GREATEST(start_ps, COALESCE(covered_until_ps, start_ps)), 0)), 0) / MAX(steps)
+        + 5e-1
+      ) AS BIGINT
+    ) AS step_ps,
     COUNT(*) FILTER (WHERE is_communication) AS events
   FROM covered
   GROUP BY run_id, host
@@ -105,7 +107,7 @@ INNER JOIN models.ccl_card AS c USING (run_id)
 UNION ALL
 SELECT
   run_id,
-  SUM(CAST(ROUND(communication_ps / steps) AS BIGINT)) / (COUNT(*) * 1e12) AS communication_s,
+  SUM(step_ps) / (COUNT(*) * 1e12) AS communication_s,
   CAST(SUM(events) AS BIGINT) AS events
 FROM of_ranks
 GROUP BY run_id

@@ -17,7 +17,7 @@ changed: First version.
 ccl_bench: tpot
 ---*/
 WITH of_ranks AS (
-  SELECT run_id, CAST(ROUND(SUM(m.duration_ps) / COUNT(*)) AS BIGINT) AS step_ps, COUNT(*) AS steps
+  SELECT run_id, CAST(FLOOR(SUM(m.duration_ps) / COUNT(*) + 5e-1) AS BIGINT) AS step_ps, COUNT(*) AS steps
   FROM models.ccl_marks AS m
   INNER JOIN models.ccl_card AS c USING (run_id)
   WHERE

@@ -199,6 +199,47 @@ class TestCollectives:
         said = metadata(opened(export.write(tmp_path / "a.sqlite")).planes[0])[ALL_REDUCE]
         assert (said["annotation"], said["message_bytes"], said["Group size"]) == ("ncclAllReduce", 4096, 4)
 
+    def test_kernels_from_before_the_recording_share_a_channel_with_the_others(
+        self, tmp_path: Path, tables_in: Any
+    ) -> None:
+        """Nothing tells what the first kernel of each process does, nor its group; those of the second overlap."""
+        export = Export()
+        for pid in (7, 8):
+            export.kernel(0, 50, "ncclDevKernel_SendRecv", 10**6, pid=pid, deviceId=pid)
+            export.range(60, 90, "nccl:all_to_all", pid=pid, tid=pid)
+            launch = export.call(70, 75, pid=pid, tid=pid)
+            export.kernel(100, 200, "ncclDevKernel_SendRecv", launch, pid=pid, deviceId=pid)
+        ingest_one(export.write(tmp_path / "a.sqlite"), tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
+        found = query("SELECT kind, group_size, is_partial, COUNT(DISTINCT instance) FROM collectives GROUP BY ALL")
+        assert sorted(found) == [("all-to-all", 2, False, 1), ("send", None, True, 2)]
+
+    def test_a_communicator_is_the_group_of_its_messages(self, tmp_path: Path, tables_in: Any) -> None:
+        """Four processes: world communicator 9; communicator 5 joins ranks 0 and 2 as 1 and 0, and 6 has one absent."""
+        export = Export().nccl()
+        at = 0
+        for pid, (world, pair, in_pair) in {11: (2, 5, 0), 12: (3, 6, 0), 13: (0, 5, 1), 14: (1, 7, 1)}.items():
+            own = {"pid": pid, "tid": pid}
+            for communicator, ranks, rank in ((9, 4, world), (pair, 2, in_pair)):
+                blob = payload(COMMUNICATOR, communicator, ranks, rank, 0)
+                export.range(at, at + 1, "ncclCommInitRank", domainId=1, binaryData=blob, **own)
+            for k, communicator in enumerate((9, pair)):
+                start = 100 + 100 * k
+                blob = payload(MESSAGE, communicator, 1024 * (k + 1))
+                export.range(start, start + 20, "ncclAllReduce", domainId=1, binaryData=blob, **own)
+                export.kernel(1000 + start, 1050 + start, ALL_REDUCE, export.call(start + 5, start + 9, **own), pid=pid)
+        path = export.write(tmp_path / "a.sqlite")
+        groups = [metadata(p)[ALL_REDUCE].get("Process Group Ranks") for p in opened(path).planes[:4]]
+        assert groups == ["[2, 0]", None, "[2, 0]", None]  # of the last communicator, by process
+        ingest_one(path, tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
+        found = query("""SELECT message_bytes, group_size, is_partial, count(*), count(DISTINCT instance)
+                         FROM collectives GROUP BY ALL ORDER BY ALL""")
+        assert found == [(1024, 4, False, 4, 1), (2048, 2, False, 2, 1), (2048, None, True, 2, 2)]
+        pair = query("""SELECT DISTINCT rank, d.global_id FROM collective_groups JOIN devices AS d USING (device_id)
+                        JOIN instructions USING (instruction_id) WHERE message_bytes = 2048 ORDER BY 1""")
+        assert pair == [(0, 2), (1, 0)]
+
     @pytest.mark.parametrize(
         "blob", [b"", b"\0" * 31, payload(MESSAGE, 1, 2)[:40], b"\xff" * 64], ids=["empty", "header", "half", "foreign"]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def _mapped(database: Database) -> dict[User, int]:
     """Return the GPU of each process and ordinal for which the export has one."""
     if not database.has(_ORDINALS, "gpuId", "cudaId", "pid"):
         return {}
-    rows = [part.T.tolist() for part in database.integers(database.select(_ORDINALS, ("pid", "cudaId", "gpuId")), 3)]
+    rows = [part.T.tolist() for part in database.columns(_ORDINALS, ("pid", "cudaId", "gpuId"))]
     return {(pid & PID, ordinal): gpu for part in rows for pid, ordinal, gpu in part if NONE not in (pid, gpu)}
 
 
@@ -105,6 +106,34 @@ def _facts(database: Database) -> dict[int | None, tuple[Stat, ...]]:
     first = next(iter(found.values()), ())
     found[None] = tuple(s for s in first if s in shared and s.name not in ("uuid", "bus_location"))
     return found
+
+
+def process_groups(ranges: Ranges) -> dict[int, tuple[Stat, ...]]:
+    """Return what is known of each communicator of NCCL, as stats that PyTorch's profiler gives a collective.
+
+    A rank counts in its communicator. That in the largest one of its process is taken for its rank in the run.
+    """
+    world: dict[int, Payload] = {}
+    members: dict[int, dict[int, int]] = {}
+    sizes: dict[int, int] = {}
+    for owner, said in ranges.communicators:
+        if said.communicator is None or said.ranks is None or said.rank is None:
+            continue
+        members.setdefault(said.communicator, {})[said.rank] = owner
+        sizes[said.communicator] = said.ranks
+        if owner not in world or said.ranks > (world[owner].ranks or 0):
+            world[owner] = said
+    groups = {}
+    for number, size in sizes.items():
+        own = members[number]
+        stats = [Stat("Process Group Name", StatKind.STRING, f"{number:#x}"), Stat("Group size", StatKind.INT64, size)]
+        ranks = [world[own[i]].rank for i in range(size)] if len(own) == size <= _LARGEST and max(own) < size else []
+        if all(world[owner].communicator == number for owner in own.values()) and size <= _LARGEST:
+            ranks = list(range(size))
+        if ranks and len(set(ranks)) == size:
+            stats.append(Stat("Process Group Ranks", StatKind.STRING, json.dumps(ranks)))
+        groups[number] = tuple(stats)
+    return groups
 
 
 def _ranks(ranges: Ranges, used: Sequence[User]) -> dict[User, dict[str, int]]:

@@ -39,7 +39,7 @@ from tracewarehouse.ingest.readers.nsys.activities import (
     launching_calls,
 )
 from tracewarehouse.ingest.readers.nsys.database import NONE
-from tracewarehouse.ingest.readers.nsys.gpus import Gpu
+from tracewarehouse.ingest.readers.nsys.gpus import Gpu, process_groups
 from tracewarehouse.ingest.readers.nsys.ranges import PID, Payload, Ranges, ThreadEvents, process
 
 _COPIES = (
@@ -91,9 +91,7 @@ class Launched:
         self._inside, self._owner = np.full((2, len(has)), -1, np.int64)
         self._marks: dict[int, Marks] = {}
         self._devices = np.full(len(calls.start), -1, np.int64)
-        self._sizes = {
-            (owner, said.communicator): said.ranks for owner, said in ranges.communicators if said.ranks is not None
-        }
+        self._groups = process_groups(ranges)
         for owner in np.unique(activities.process).tolist():
             self._find_steps(owner)
 
@@ -240,7 +238,8 @@ class Launched:
         if (number := int(self._payload[row])) >= 0:
             payload = self._ranges.payloads[number]
             numbers["message_bytes"] = NONE if payload.message_bytes is None else payload.message_bytes
-            numbers["Group size"] = self._sizes.get((int(a.process[row]), payload.communicator)) or NONE
+            if payload.communicator is not None:
+                yield from self._groups.get(payload.communicator, ())
         yield from (Stat(name, StatKind.INT64, n) for name, n in numbers.items() if n != NONE)
 
     def findings(self) -> list[tuple[str, str]]:
