@@ -127,7 +127,7 @@ def process_groups(ranges: Ranges) -> dict[int, tuple[Stat, ...]]:
     for number, size in sizes.items():
         own = members[number]
         stats = [Stat("Process Group Name", StatKind.STRING, f"{number:#x}"), Stat("Group size", StatKind.INT64, size)]
-        ranks = [world[own[i]].rank for i in range(size)] if len(own) == size <= _LARGEST and max(own) < size else []
+        ranks = [world[own[i]].rank for i in range(size)] if len(own) == size else []
         if all(world[owner].communicator == number for owner in own.values()) and size <= _LARGEST:
             ranks = list(range(size))
         if ranks and len(set(ranks)) == size:
