@@ -102,7 +102,7 @@ REASONS = {
     ): "counts from a device's first op to its last, also what lies before the steps; ours is the time of the steps.",
     ("step_time", "XProf"): (
         "averages the durations of the host's step marks, with prefill in some captures and without it in others, as "
-        "its maximum shows, and prints one digit; ours lasts from start to next start on the slowest device, by phase."
+        "its maximum shows, and prints one digit; ours is the mean over devices from start to next start, by phase."
     ),
     ("hbm_bandwidth", "XProf"): (
         "adds what asynchronous copies write to HBM, which is our copied_gbps; on GPUs it estimates bytes from the HLO "
@@ -113,7 +113,7 @@ REASONS = {
     ),
     ("step_time", "CCL-Bench"): (
         "divides the whole span of the trace, prefill, gaps and what is before the first step included, by the card's "
-        "iterations; ours lasts from start to next start on the slowest device, by phase."
+        "iterations; ours is the mean over devices from start to next start, by phase."
     ),
     ("mfu", "CCL-Bench"): (
         "divides the profiler's model_flops by the time in which ops run and by 918 TFLOP/s, whatever the chip; ours "

@@ -145,7 +145,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
             y=alt.Y("faster:N", title=None, sort=drawn.values("faster")),
             yOffset=alt.YOffset("factor:N", sort=list(_FACTORS)),
             color=named_color("factor", _FACTORS, "faster by"),
-            opacity=alt.Opacity("what:N", title=None, legend=alt.Legend(orient="top"),
+            opacity=alt.Opacity("what:O", title=None, legend=alt.Legend(orient="top"),
                                 scale=alt.Scale(domain=["by the fit", "at most"], range=[1, 0.55])),
             tooltip=tooltips("phase:N", "faster:N", "factor:N", "what:N", percent("saved")),
         ),
