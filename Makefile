@@ -23,7 +23,7 @@ QUICK := tests/ingest/capture tests/ingest/collectives tests/ingest/columns test
   tests/tracewarehouse/queries/test_read_only.py tests/tracewarehouse/queries/test_tables_read.py \
   tests/tracewarehouse/queries/test_output.py tests/tracewarehouse/queries/test_text_table.py
 
-.PHONY: help venv demo test quick lint format types pytest spark lowest bench docs clean
+.PHONY: help venv demo test quick lint format types pytest spark lowest bench study docs clean
 
 help:
 	@echo "make demo            record a tiny Llama on 4 virtual devices, ingest it, sum it up, draw the page"
@@ -32,6 +32,7 @@ help:
 	@echo "make quick           lint, types and the fast tests, in about two minutes: what to run while working"
 	@echo "make spark           the tests that need Spark; installs pyspark first (500 MB), and needs Java 17"
 	@echo "make lowest          all tests but the collector's, with the lowest versions that pyproject.toml allows"
+	@echo "make study           predict the study of docs/study on TPU slices that need not exist: hours, but it can be stopped"
 	@echo "make lint | types | format | docs | clean"
 	@echo "make bench           ingest beside its peers; more with BENCH='--megabytes 10 100 1000 --rounds 5 --write-table'"
 
@@ -139,6 +140,10 @@ $(PEERS)/.installed:
 
 bench: $(INSTALLED) $(PEERS)/.installed
 	$(BIN)/python tests/benchmarks/bench.py --peers $(PEERS)/bin/python $(BENCH)
+
+# Hours on two cores; it goes on where it was stopped. STUDY='--hours 2' stops it in time.
+study: $(COLLECTOR)
+	$(BIN)/python docs/study/study.py $(STUDY)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

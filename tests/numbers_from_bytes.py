@@ -90,7 +90,7 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
     if not lines:
         return
     program = main_program(lines)
-    steps, gaps, busy, moved, idle = 0, defaultdict(list), 0, 0, []
+    steps, gaps, busy, moved, idle, timed = 0, defaultdict(list), 0, 0, [0, 0], 0
     sums = {phase: [0, 0, 0], "outside": [0, 0, 0]}  # exposed time, number and message bytes of collectives
     first, last = math.inf, 0
     for of_device in lines:
@@ -105,26 +105,27 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
         own = length((e.start, e.end) for e in ops)
         busy += own
         known = starts[-1] if len(starts) > 1 else until  # the wait after the last step is not known
-        own = length((e.start, e.end) for e in ops if e.start < known)
-        idle.append(100 * max(0, 1 - own / (known - starts[0])))
+        timed += max(1, len(starts) - 1)
+        idle[0] += known - starts[0] - length((e.start, e.end) for e in ops if e.start < known)
+        idle[1] += known - starts[0]
         for place, total in sums.items():
             collectives = [
                 e
                 for e in of_device["XLA Ops"]
                 if COLLECTIVE.fullmatch(e.category) and (starts[0] <= e.start < until) == (place != "outside")
             ]
-            total[0] += length((e.start, e.end) for e in collectives)
+            total[0] += length((e.start, e.end) for e in collectives if place == "outside" or e.start < known)
             total[1] += len(collectives)
             total[2] += sum(e.message_bytes for e in collectives)
         moved += sum(e.hbm_bytes for e in ops if not e.category.endswith("-done"))
     if gaps:
-        yield ("step_time", phase), sum(max(g) for g in gaps.values()) / len(gaps) / MS
-    yield ("device_idle", phase), sum(idle) / len(idle)
+        yield ("step_time", phase), sum(sum(g) / len(g) for g in gaps.values()) / len(gaps) / MS
+    yield ("device_idle", phase), 100 * max(0, idle[0] / idle[1])
     yield ("hbm_bandwidth", phase), 1000 * moved / busy
     for place, (exposed, count, size) in sums.items():
         if count:
             parts = len(lines) if place == "outside" else steps
-            yield ("exposed_communication", place), exposed / parts / MS
+            yield ("exposed_communication", place), exposed / (parts if place == "outside" else timed) / MS
             yield ("collective_count", place), count / parts
             yield ("traffic_volume", place), size / parts
     if phase == "prefill" and steps == len(lines):

@@ -9,6 +9,7 @@ from typing import Any
 
 from plain_metrics import (
     METRICS,
+    MS,
     Run,
     collective_count,
     exposed_communication,
@@ -35,33 +36,37 @@ def _numbers(run: Run) -> Iterator[tuple[tuple[str, str], float | None]]:
         yield ("throughput", ""), value
     for (phase,), value in METRICS["mfu"](run).items():
         yield ("mfu", phase), None if value is None else 100 * value
-    times: dict[str | None, list[float]] = defaultdict(list)
-    for (phase, _), value in METRICS["step_time"](run).items():
-        if value is not None:
-            times[phase].append(value)
-    for phase, found in times.items():
-        yield ("step_time", phase or ""), sum(found) / len(found)
+    stepped = {phase for (phase, _), value in METRICS["step_time"](run).items() if value is not None}
+    steps: dict[str | None, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for phase, device in run.places():
+        for s in run.timed_steps(device, phase):
+            steps[phase][s.number].append(s.until - s.start)
+    for phase in stepped:
+        means = [sum(of) / len(of) / MS for of in steps[phase].values()]
+        yield ("step_time", phase or ""), sum(means) / len(means)
     moved: dict[str | None, list[tuple[float, int]]] = defaultdict(list)
     for (phase, device), gbps in METRICS["hbm_bandwidth"](run).items():
         moved[phase].append((gbps or 0, run.busy(phase, device)))
     for phase, rates in moved.items():
         yield ("hbm_bandwidth", phase or ""), sum(r * t for r, t in rates) / sum(t for _, t in rates)
-    idle: dict[str | None, list[float]] = defaultdict(list)
-    for (phase, _), value in METRICS["device_idle"](run).items():
-        idle[phase].append(100 * (value or 0))
+    idle: dict[str | None, list[int]] = defaultdict(list)
+    for phase, device in METRICS["device_idle"](run):
+        idle[phase].append(device)
     exposed: dict[str | None, float] = defaultdict(float)
     for (phase, *_), value in exposed_communication(run).items():
         exposed[phase] += value or 0
     counts: dict[str | None, float] = defaultdict(float)
     for (phase, *_), value in collective_count(run).items():
         counts[phase] += value or 0
-    for phase, shares in idle.items():
-        yield ("device_idle", phase or ""), sum(shares) / len(shares)
+    for phase, devices in idle.items():
+        span = sum(run.span(phase, d) for d in devices)
+        busy = sum(run.busy(phase, d, steps=run.timed_steps(d, phase)) for d in devices)
+        yield ("device_idle", phase or ""), 100 * max(0, 1 - busy / span)
         if phase in exposed:
-            yield ("exposed_communication", phase or ""), exposed[phase] / len(shares)
+            yield ("exposed_communication", phase or ""), exposed[phase] / len(devices)
     if "outside" in exposed:
-        devices = {device for phase, device, *_ in exposed_communication(run) if phase == "outside"}
-        yield ("exposed_communication", "outside"), exposed["outside"] / len(devices)
+        apart = {device for phase, device, *_ in exposed_communication(run) if phase == "outside"}
+        yield ("exposed_communication", "outside"), exposed["outside"] / len(apart)
     for phase, count in counts.items():
         yield ("collective_count", phase or ""), count
         yield ("traffic_volume", phase or ""), _traffic(run, phase)

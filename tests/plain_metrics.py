@@ -123,6 +123,10 @@ class Run:
         timed = {(d, s.number) for p, d in self.places() for s in self.timed_steps(d, p)}
         return [c for c in self.collectives if (c["device_id"], c["step"]) in timed]
 
+    def counted_collectives(self) -> list[Row]:
+        """The collectives that belong to timed steps, and those outside of steps."""
+        return [*self.timed_collectives(), *(c for c in self.collectives if c["phase"] == "outside")]
+
     def span(self, phase: str | None, device: int) -> int:
         """Time of a device's timed steps of a phase."""
         return sum(s.until - s.start for s in self.timed_steps(device, phase))
@@ -137,9 +141,9 @@ class Run:
                 until = max(until, o["end"])
         return total
 
-    def exposed(self, *, timed: bool = False) -> dict[Any, dict[Any, int]]:
+    def exposed(self, of: list[Row]) -> dict[Any, dict[Any, int]]:
         """Time in which the op line runs each kind and axis of collective, by phase and device."""
-        counted = {c["event_id"] for c in (self.timed_collectives() if timed else self.collectives)}
+        counted = {c["event_id"] for c in of}
         ends = {o["event_id"]: (o["start_ps"], o["end"]) for o in self.ops}
         events = [
             (ends[e][0], e, ends[e][1], c)
@@ -343,16 +347,21 @@ def _intervals(run: Run) -> dict[Any, list[int]]:
 
 
 def communication_time(run: Run) -> Values:
+    found = _united_windows(run.counted_collectives())
+    return {(p, d): ps / (len(run.timed_steps(d, p)) or 1) / MS for (p, d), ps in found.items()}
+
+
+def _united_windows(collectives: list[Row]) -> dict[Any, int]:
     found: dict[Any, int] = defaultdict(int)
-    for (phase, device, _), rows in grouped(run.collectives, "phase", "device_id", "step").items():
+    for (phase, device, _), rows in grouped(collectives, "phase", "device_id", "step").items():
         found[phase, device] += length((c["start_ps"], c["end_ps"]) for c in rows)
-    return {(p, d): ps / (len(run.steps_of(d, p)) or 1) / MS for (p, d), ps in found.items()}
+    return found
 
 
 def exposed_communication(run: Run) -> Values:
     return {
-        (p, d, *kind): ps / (len(run.steps_of(d, p)) or 1) / MS
-        for (p, d), kinds in run.exposed().items()
+        (p, d, *kind): ps / (len(run.timed_steps(d, p)) or 1) / MS
+        for (p, d), kinds in run.exposed(run.counted_collectives()).items()
         for kind, ps in kinds.items()
     }
 
@@ -372,7 +381,7 @@ def communication_fraction(run: Run) -> Values:
 
 
 def _exposed_shares(run: Run) -> dict[Any, list[float]]:
-    exposed, spans = run.exposed(timed=True), _by_phase(run, run.span)
+    exposed, spans = run.exposed(run.timed_collectives()), _by_phase(run, run.span)
     total = _by_phase(run, lambda p, d: sum(exposed[p, d].values()))
     if not run.collectives:
         return {}
@@ -386,8 +395,8 @@ def speedup_limit(run: Run) -> dict[Any, float | None]:
 
 
 def comm_to_compute(run: Run) -> Values:
-    windows = communication_time(run)
-    time = _by_phase(run, lambda p, d: round((windows.get((p, d)) or 0) * len(run.steps_of(d, p)) * MS))
+    windows = _united_windows(run.collectives)
+    time = _by_phase(run, lambda p, d: windows[p, d])
     compute = _by_phase(run, lambda p, d: run.busy(p, d, compute=True))
     return {(p,): sum(time[p]) / sum(compute[p]) for p in time if run.collectives and sum(compute[p])}
 

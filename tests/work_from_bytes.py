@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -59,7 +59,8 @@ def work_from_bytes(path: Path, phase: str, facts: Mapping[str, Any]) -> Numbers
     planes = list(plain_planes(CaptureFile(path)))
     on_threads = list(_of_programs(planes))
     ops, is_virtual = [*_of_tpus(planes, phase), *on_threads], bool(on_threads)
-    steps = _steps(planes)
+    marks = _marks(planes)
+    steps = defaultdict(lambda: 0 if marks else 1, Counter(of_phase for _, of_phase in marks))
     found: Numbers = {}
     for of_phase in ({o.phase for o in ops} | {WHOLE}) if ops else ():
         mine = [o for o in ops if of_phase in (o.phase, WHOLE)]
@@ -76,6 +77,10 @@ def work_from_bytes(path: Path, phase: str, facts: Mapping[str, Any]) -> Numbers
             found["traffic_volume", of_phase] = sum(o.message_bytes for o in collectives) / parts
         if collectives and is_virtual:
             found["collective_count", of_phase] = len(collectives) / parts
+            begin, last = marks[-1] if marks else (math.inf, "")
+            if of_phase == last and steps[last] > 1:  # no step follows it, so its time is not known
+                collectives = [o for o in collectives if o.start < begin]
+                parts -= facts["devices"]
             found["exposed_communication", of_phase] = sum(o.end - o.start for o in collectives) / parts / MS
     prefill = [o for o in ops if o.phase == "prefill"]
     if prefill and steps["prefill"] == 1:
@@ -95,15 +100,15 @@ def _largest(ops: list[Op]) -> tuple[str, float]:
     return largest, 100 * times[largest] / sum(times.values())
 
 
-def _steps(planes: list[PlainPlane]) -> dict[str, int]:
-    """Marks of the host by phase; a phase of a TPU, which has none here, is one step."""
-    found: dict[str, int] = defaultdict(int)
-    for p in planes:
-        for line in p.lines:
-            for e in events_of(p, line):
-                if "step_num" in e.stats:
-                    found["prefill" if "prefill" in e.name else "decode"] += 1
-    return found if found else defaultdict(lambda: 1)
+def _marks(planes: list[PlainPlane]) -> list[tuple[int, str]]:
+    """Starts and phases of the host's marks; a phase of a TPU, which has none here, is one step."""
+    return sorted(
+        (e.start, "prefill" if "prefill" in e.name else "decode")
+        for p in planes
+        for line in p.lines
+        for e in events_of(p, line)
+        if "step_num" in e.stats
+    )
 
 
 def _of_tpus(planes: list[PlainPlane], phase: str) -> Iterator[Op]:

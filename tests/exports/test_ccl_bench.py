@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -25,9 +26,11 @@ from served_capture import write_served_capture
 from xplane_builder import Space, Unsigned
 
 from tracewarehouse.cli import run
+from tracewarehouse.exports.ccl_bench import plug_in
 from tracewarehouse.exports.ccl_bench.row import TABLES, Row, row_name, write_row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
 from tracewarehouse.exports.ccl_bench.website import TRACE_ROOT, merge, write_website
+from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -158,6 +161,41 @@ def test_every_published_value_leads_to_its_definition_and_evidence(
     every = "SELECT count(*), count(unit), count(polarity), count(description), count(status) FROM '{}'"
     [counts] = duckdb.sql(every.format(values)).fetchall()
     assert len({*counts}) == 1
+
+
+def test_the_plug_in_gives_what_is_published(row_of: Callable[[str], Row]) -> None:
+    """As a file on its own: nothing of tracewarehouse is imported."""
+    row = row_of("llama-tp4-b4-i16-o17")
+    values = runpy.run_path(plug_in.__file__)["metric_cal"]
+    assert {name: float(f"{values(str(row.folder), name):.6g}") for name in row.values} == row.values
+    assert values(str(row.folder), "tpot_of_nobody") is None
+    assert values(str(row.folder / "tables"), "ttft") is None
+    command = [sys.executable, "-I", plug_in.__file__, str(row.folder), "exposed_communication_share"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(f"{float(done.stdout):.6g}") == row.values["exposed_communication_share"]
+
+
+def test_the_sample_row_is_whole() -> None:
+    """The folder in data/ that shows what a contribution is: card, README, values and tables that agree."""
+    [folder] = [path for path in (ROOT / "data" / "ccl_bench").iterdir() if path.is_dir()]
+    card = load_card(folder / f"{folder.name}.yaml")
+    assert (card.workload.data.output_len, card.model_executor.model_plan_parallelization.tp) == (129, 4)
+    readme = (folder / "README.md").read_text()
+    digests = dict(line.split("  ")[::-1] for line in readme.split("```\n")[1].splitlines())
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "README.md"]
+    assert {str(path.relative_to(folder)) for path in files} == {n for n in digests if not n.endswith(".trace.json")}
+    for path in files:
+        assert sha256(path.read_bytes()).hexdigest() == digests[str(path.relative_to(folder))]
+    assert {path.stem for path in (folder / "tables").iterdir()} == {*TABLES}
+    decodes = f"FROM '{folder}/tables/phases.parquet' WHERE kind = 'step' AND name = 'decode' AND device_id IS NOT NULL"
+    steps = f"SELECT device_id, count(*) {decodes} GROUP BY ALL ORDER BY ALL"
+    assert duckdb.sql(steps).fetchall() == [(device, 128) for device in range(4)]
+    reduced = f"SELECT count(*) FROM '{folder}/tables/collectives.parquet' WHERE kind = 'all-reduce' AND axis = 'tp'"
+    assert duckdb.sql(reduced).fetchall() == [(4 * 4 * 129,)]  # two a layer, on each device and in each step
+    published = f"SELECT published_as FROM '{folder}/metric_values.parquet' WHERE published_as <> '' AND sql <> ''"
+    named = {name for (name,) in duckdb.sql(published).fetchall()}
+    assert named >= {*METRIC_INFO}
+    assert all(f"| {name} |" in readme for name in named)
 
 
 def test_caveats_are_in_the_readme_the_card_and_the_tables(row_of: Callable[[str], Row]) -> None:

@@ -92,6 +92,8 @@ def test_an_op_has_its_facts_as_arguments(tiny: Warehouse, tmp_path: Path) -> No
     assert (op.name, op.start, op.end, op.depth) == ("all-reduce.04", 172_000, 180_000, 0)
     assert op.arguments == {
         "hlo_category": "all-reduce",
+        "program_id": 12,
+        "shape_with_layout": "f32[1,64]{1,0}",
         "long_name": "%all-reduce.04 = f32[1,64]{1,0} all-reduce(f32[1,64]{1,0} %x.0), channel_id=1, "
         "replica_groups={{0,1}}, use_global_device_ids=true, to_apply=%add",
         "tf_op": "layer0/attn/op",

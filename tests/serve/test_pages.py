@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow.ipc
 import pyarrow.parquet
@@ -207,7 +207,11 @@ def test_the_viewer_is_the_bundled_one_or_hands_the_trace_over(
     assert client.get(f"/runs/{ids[HOSTILE[0]]}/trace/all/handover.js").headers["content-type"].startswith("text/java")
     monkeypatch.setattr("tracewarehouse.serve.run_pages.bundled_ui", lambda: Path())
     led = client.get(f"/runs/{ids[LLAMA]}/trace/all/", follow_redirects=False).headers["location"]
-    assert led.endswith(f"#!/?url=http://127.0.0.1:8765/runs/{ids[LLAMA]}/trace/all/trace.pftrace.gz")
+    trace = f"#!/?url=http://127.0.0.1:8765/runs/{ids[LLAMA]}/trace/all/trace.pftrace.gz"
+    shown = re.search(re.escape(trace) + r"&visStart=(\d+)&visEnd=(\d+)&startupCommands=(.*)", led)
+    assert shown
+    assert 0 < int(shown[1]) < int(shown[2])
+    assert json.loads(unquote(shown[3])) == [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}]
 
 
 def test_a_comparison_has_the_numbers_of_the_command(client: TestClient, folder: Path, ids: dict[str, str]) -> None:

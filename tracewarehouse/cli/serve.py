@@ -90,13 +90,14 @@ def open_run(
 def _open_perfetto(
     context: typer.Context, run: str, folder: Path, port: int, *, force: bool, has_browser: bool
 ) -> None:
-    from tracewarehouse.exports.perfetto.export import export_perfetto
+    from tracewarehouse.exports.perfetto.export import export_perfetto, opening_window
     from tracewarehouse.viewer.perfetto import bundled_ui, serving
 
     with context.obj.open() as warehouse:
         name = warehouse.run(run).name
         trace = export_perfetto(warehouse, [run], folder / "trace.pftrace.gz", force=force)
-    with serving(trace, name, bundled_ui(), port) as (server, address):
+        window = opening_window(warehouse, run)
+    with serving(trace, name, bundled_ui(), port, window) as (server, address):
         _say(address, has_browser=has_browser)
         with suppress(KeyboardInterrupt):  # Ctrl-C is how the server ends
             server.serve_forever()

@@ -56,7 +56,7 @@ class Drawn:
     def figure(self, chart: Any, subtitle: str, description: str, **differing: Any) -> Figure:
         """The figure of an Altair chart; a name, a title or metrics that differ from the registry's can be given."""
         entry = self.entry
-        same = {"name": entry.name, "title": entry.title, "metrics": entry.metrics, "is_folded": entry.is_folded}
+        same: dict[str, Any] = {n: getattr(entry, n) for n in ("name", "title", "metrics", "is_folded")}
         return Figure(drawn=self, chart=chart, subtitle=subtitle, description=description, **same | differing)
 
 

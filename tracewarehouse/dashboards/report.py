@@ -378,7 +378,7 @@ def _compared_values(warehouse: Warehouse, compared: list[dict[str, Any]]) -> li
 _COMPARED = ("of", "baseline", "run", "change", "verdict")
 
 
-def _compared_cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _compared_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     change = "" if row["relative"] is None else f"{100 * row['relative']:+.1f} %"
     sides = (quantity(row[side], row["unit"]) for side in ("baseline", "value"))
     return (_dimensions(row["dimensions"]), *sides, change, row["verdict"])

@@ -16,7 +16,7 @@ from starlette.types import Scope
 from tracewarehouse.dashboards.registry import FIRST, RUN_CHARTS, STUDY_CHARTS, Chart
 from tracewarehouse.dashboards.report import run_in_short, step_in_short
 from tracewarehouse.database.temporary import TemporaryFolder
-from tracewarehouse.exports.perfetto.export import export_perfetto
+from tracewarehouse.exports.perfetto.export import export_perfetto, opening_window
 from tracewarehouse.exports.perfetto.selected_run import Selection
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.queries.output import Format, dump
@@ -24,7 +24,15 @@ from tracewarehouse.queries.read_only import literal
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.rendering import Table, address, chart, file, page, question, result_table, viewer_address
 from tracewarehouse.serve.warehouses import first_row, requested_run, served_warehouses
-from tracewarehouse.viewer.perfetto import HANDOVER_POLICY, TRACE, UI_POLICY, bundled_ui, handover_page, handover_script
+from tracewarehouse.viewer.perfetto import (
+    HANDOVER_POLICY,
+    TRACE,
+    UI_POLICY,
+    bundled_ui,
+    handover_page,
+    handover_script,
+    opening,
+)
 from tracewarehouse.warehouse import Warehouse
 
 _CHOICES = {
@@ -211,7 +219,7 @@ def _chart(request: Request, charts: Mapping[str, Chart]) -> Chart:
 def viewer(request: Request, warehouse: Warehouse) -> Response:
     """Redirect to the Perfetto UI; without the extra `viewer`, answer with a page that hands over to the public UI."""
     run = requested_run(warehouse, request.path_params["run"])
-    _selection(request.path_params["window"])
+    selection = _selection(request.path_params["window"])
     if "clock_unaligned" in run.flags:
         raise HTTPException(
             409,
@@ -221,7 +229,8 @@ def viewer(request: Request, warehouse: Warehouse) -> Response:
     if bundled_ui() is None:
         return HTMLResponse(handover_page(run.name), headers={"Content-Security-Policy": HANDOVER_POLICY})
     trace = f"{str(request.base_url).rstrip('/')}{request.url.path}{TRACE}"
-    return RedirectResponse(f"/perfetto/index.html#!/?url={trace}")
+    window = opening_window(warehouse, run.run_id) if selection.is_whole else None
+    return RedirectResponse(f"/perfetto/index.html{opening(trace, window)}")
 
 
 def script(_: Request, __: Warehouse) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import importlib.util
 import io
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from tracewarehouse.ingest.errors import TracewarehouseError
 
@@ -43,8 +44,22 @@ def bundled_ui() -> Path | None:
     return None
 
 
+def opening(trace: str, window_ns: tuple[int, int] | None = None) -> str:
+    """The fragment of the UI's address that opens a trace with its tracks expanded.
+
+    Args:
+        trace: address of the trace.
+        window_ns: the window to show, in ns of the trace; None for all of it.
+    """
+    commands = json.dumps([{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}], separators=(",", ":"))
+    window = "" if window_ns is None else f"&visStart={window_ns[0]}&visEnd={window_ns[1]}"
+    return f"#!/?url={trace}{window}&startupCommands={quote(commands, safe='')}"
+
+
 @contextmanager
-def serving(trace: Path, title: str, ui: Path | None, port: int = 0) -> Iterator[tuple[ThreadingHTTPServer, str]]:
+def serving(
+    trace: Path, title: str, ui: Path | None, port: int = 0, window_ns: tuple[int, int] | None = None
+) -> Iterator[tuple[ThreadingHTTPServer, str]]:
     """A server for one trace, and the address to open; `serve_forever` answers until it is interrupted.
 
     Args:
@@ -52,6 +67,7 @@ def serving(trace: Path, title: str, ui: Path | None, port: int = 0) -> Iterator
         title: its title in the UI.
         ui: folder of the Perfetto UI; None for the page that hands the trace over.
         port: port on this machine; 0 for a free one.
+        window_ns: the window that the UI shows, in ns of the trace; None for all of it.
 
     Raises:
         TracewarehouseError: the port is taken.
@@ -62,7 +78,7 @@ def serving(trace: Path, title: str, ui: Path | None, port: int = 0) -> Iterator
         raise TracewarehouseError(f"port {port} cannot be used: {error}; leave --port out for a free one") from None
     with server:
         address = f"http://{ADDRESS}:{server.server_port}/"
-        yield server, address if ui is None else f"{address}index.html#!/?url={address}{TRACE}"
+        yield server, address if ui is None else f"{address}index.html{opening(address + TRACE, window_ns)}"
 
 
 def handover_page(title: str) -> str:

@@ -254,15 +254,21 @@ class _Instructions:
         """The arguments that each instruction has on every device."""
         w, instructions = self._writer, self._rows
         texts = {"hlo_category": "category", "long_name": "hlo_text", "tf_op": "op_name", "source": "source",
-                 "op_class": "op_class", "part": "part"}  # fmt: skip
+                 "op_class": "op_class", "part": "part", "shape_with_layout": "shape_with_layout"}  # fmt: skip
         return joined(
             *(w.texts(name, instructions.column(column).to_pylist()) for name, column in texts.items()),
-            *(w.integers(name, *optional(instructions, name)) for name in ("flops", "model_flops", "bytes_accessed")),
+            *(
+                w.integers(name, *optional(instructions, name))
+                for name in ("flops", "model_flops", "bytes_accessed", "program_id")
+            ),
         )
 
     @cached_property
     def _rows(self) -> pa.Table:
         return self._run.arrow(
             "SELECT instruction_id, name, category, hlo_text, op_name, source, op_class, part, flops, model_flops, "
-            f"bytes_accessed FROM main.instructions WHERE {self._run.in_run} ORDER BY instruction_id"
+            "bytes_accessed, program_id, "
+            # the layout of the result names its memory space too, as S(1)
+            "nullif(regexp_extract(hlo_text, '^%?[^ ]+ = (.+?) [a-z][a-z0-9-]*[(]', 1), '') AS shape_with_layout "
+            f"FROM main.instructions WHERE {self._run.in_run} ORDER BY instruction_id"
         )

@@ -85,6 +85,24 @@ def export_perfetto(
     return target
 
 
+def opening_window(warehouse: Warehouse, run: str) -> tuple[int, int] | None:
+    """The first whole step of a run in the trace of all of it, in ns; None if it has no such step.
+
+    Raises:
+        WarehouseError: the run does not exist.
+    """
+    entry = warehouse.run(run)
+    steps = warehouse.query(
+        f"""SELECT start_ps, until_ps FROM models.run_steps
+            WHERE run_id = {literal(entry.run_id)} AND is_timed ORDER BY is_last, start_ps LIMIT 1"""
+    ).rows()
+    if not steps:
+        return None
+    origin, _ = SelectedRun(warehouse, entry.run_id, Selection()).hull
+    [(start, end)] = steps
+    return (start - origin) // 1000, (end - origin) // 1000
+
+
 def _write_counters(run: SelectedRun, writer: PacketWriter, parent: int) -> None:
     """Write the counters of a run below a track: collectives in flight, and what the profiler counted."""
     in_flight = run.arrow(f"SELECT * FROM macros.collectives_in_flight({run.arguments}) ORDER BY at_ps")

@@ -55,12 +55,14 @@ _MESSAGES = {
     "TrackDescriptor": [
         Field(1, "uuid", "uint64"),
         Field(2, "name", "bytes"),
+        Field(3, "process", "ProcessDescriptor"),
         Field(5, "parent_uuid", "uint64"),
         Field(8, "counter", "CounterDescriptor"),
         Field(11, "child_ordering", "int32"),
         Field(12, "sibling_order_rank", "int32"),
         Field(14, "description", "bytes"),
     ],
+    "ProcessDescriptor": [Field(1, "pid", "int32"), Field(6, "process_name", "bytes")],
     "CounterDescriptor": [Field(6, "unit_name", "bytes"), Field(7, "y_axis_share_key", "bytes")],
 }
 _CLASSES = message_classes("tracewarehouse.perfetto", _MESSAGES)
@@ -143,6 +145,8 @@ class PacketWriter:
         )
         if parent:
             described.parent_uuid = parent
+        else:
+            described.process.pid, described.process.process_name = self._last_track, _encoded(name)
         self._packet(track_descriptor=described)
         return self._last_track
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,9 @@ class Instructions:
         job = {s.name: s for s in plane.stats}
         rank, world = _integer(job.get(RANK)), _integer(job.get(WORLD_SIZE))
         row.stated = stated_collective(metadata.name, {s.name: s.value for s in metadata.stats}, rank)
+        stated = row.stated
+        if stated and stated.members is None and world is not None and stated.group_size == world <= MAX_MEMBERS:
+            row.stated = replace(stated, groups=(tuple(range(world)),))  # a group of as many ranks as there are
         if row.stated and rank is not None and world is not None and rank < world <= MAX_MEMBERS:
             row.assignments = (tuple(range(world)),)  # process groups name ranks, which are the devices' global ids
         computes = kernel_class(metadata.name)

@@ -7,7 +7,8 @@ description: >
   The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. A number without data
   has one row without a value.
 notes: >
-  Latencies have a row per clock. What devices do in a step has a row per phase, and one row for all that they do
+  Step time, idle and exposed communication of steps are those of macros.step_shares, so they are the parts of the step
+  that a page draws; without such steps they are the metrics'. Latencies have a row per clock. What devices do in a step has a row per phase, and one row for all that they do
   outside of steps. Sums of doubles have an order, so that they round alike each time.
 columns:
   run_id: The run.
@@ -31,6 +32,32 @@ WITH numbers (position, metric, name) AS (
   (7, 'exposed_communication', 'Exposed communication'),
   (8, 'collective_count', 'Collectives per step'),
   (9, 'traffic_volume', 'Traffic per step')
+),
+
+shares AS (
+  SELECT run_id, NULLIF(phase, '') AS phase, part, share, mean_ms, steps
+  FROM macros.step_shares(runs)
+),
+
+stepped AS (
+  SELECT
+    run_id, phase,
+    SUM(mean_ms ORDER BY mean_ms) AS step_ms,
+    MAX(steps) AS steps,
+    COALESCE(SUM(share) FILTER (WHERE part = 'idle'), 0) AS idle,
+    COALESCE(SUM(mean_ms) FILTER (WHERE part = 'exposed communication'), 0) AS exposed_ms
+  FROM shares
+  GROUP BY run_id, phase
+),
+
+timed AS (
+  SELECT
+    run_id, phase,
+    SUM(step_time_ms ORDER BY step_time_ms) / COUNT(step_time_ms) AS step_ms,
+    COUNT(step_time_ms) AS steps
+  FROM metrics.step_time
+  WHERE run_id IN (SELECT UNNEST(runs)) AND step_time_ms IS NOT NULL
+  GROUP BY run_id, phase
 ),
 
 running AS (
@@ -79,15 +106,14 @@ found AS (
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id,
+    t.run_id,
     'step_time' AS metric,
-    phase AS part,
-    SUM(step_time_ms ORDER BY step_time_ms) / COUNT(step_time_ms) AS value,
+    t.phase AS part,
+    COALESCE(s.step_ms, t.step_ms) AS value,
     'ms' AS unit,
-    'slowest device, mean over ' || COUNT(step_time_ms) AS detail
-  FROM metrics.step_time
-  WHERE run_id IN (SELECT UNNEST(runs)) AND step_time_ms IS NOT NULL
-  GROUP BY run_id, phase
+    CASE WHEN s.steps IS NULL THEN 'mean over ' || t.steps ELSE 'mean over devices and ' || s.steps END AS detail
+  FROM timed AS t
+  LEFT JOIN stepped AS s ON t.run_id = s.run_id AND t.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
   SELECT
     run_id,
@@ -111,23 +137,28 @@ found AS (
   GROUP BY run_id, phase
   UNION ALL
   SELECT
-    run_id,
+    r.run_id,
     'device_idle' AS metric,
-    phase AS part,
-    100 * idle_ratios / devices AS value,
+    r.phase AS part,
+    100 * COALESCE(s.idle, r.idle_ratios / r.devices) AS value,
     '%' AS unit,
     'mean over devices' AS detail
-  FROM running
+  FROM running AS r
+  LEFT JOIN stepped AS s ON r.run_id = s.run_id AND r.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
   SELECT
     e.run_id,
     'exposed_communication' AS metric,
     e.phase AS part,
-    SUM(e.exposed_ms ORDER BY e.exposed_ms) / COALESCE(ANY_VALUE(r.devices), COUNT(DISTINCT e.device_id)) AS value,
+    COALESCE(
+      ANY_VALUE(s.exposed_ms),
+      SUM(e.exposed_ms ORDER BY e.exposed_ms) / COALESCE(ANY_VALUE(r.devices), COUNT(DISTINCT e.device_id))
+    ) AS value,
     'ms' AS unit,
     CASE WHEN e.phase = 'outside' THEN 'mean over devices' ELSE 'per step, mean over devices' END AS detail
   FROM metrics.exposed_communication AS e
   LEFT JOIN running AS r ON e.run_id = r.run_id AND e.phase IS NOT DISTINCT FROM r.phase
+  LEFT JOIN stepped AS s ON e.run_id = s.run_id AND e.phase IS NOT DISTINCT FROM s.phase
   WHERE e.run_id IN (SELECT UNNEST(runs))
   GROUP BY e.run_id, e.phase
   UNION ALL

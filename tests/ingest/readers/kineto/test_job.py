@@ -194,6 +194,14 @@ def test_a_send_is_matched_with_its_receive(job: Any) -> None:
     assert query("SELECT DISTINCT source_device_id, target_device_id, bytes FROM traffic") == [(0, 1, 4000)]
 
 
+def test_a_group_of_as_many_ranks_as_the_job_has_is_all_of_them(job: Any) -> None:
+    said = {"Group size": 2, "dtype": "Float", "In msg nelems": 1000}
+    query = job({0: calls(FIRST, ENDS, said), 1: calls(SECOND, ENDS, said)})
+    assert query(INSTANCES) == [(k, [0, 1], False, "all-reduce") for k in range(8)]
+    flags = {flag for (flag,) in query("SELECT flag FROM quality_flags")}
+    assert not flags & {"inferred_order", "unverified_groups"}
+
+
 class TestUnnamedGroups:
     """Traces before PyTorch 2.2 do not say among whom a collective runs."""
 

@@ -240,6 +240,20 @@ class TestCollectives:
                         JOIN instructions USING (instruction_id) WHERE message_bytes = 2048 ORDER BY 1""")
         assert pair == [(0, 2), (1, 0)]
 
+    @pytest.mark.parametrize(("ranks", "rank"), [(2, 1 << 32 - 1), (2, 2), (0, 0), (1 << 31, 0)])
+    def test_a_payload_of_an_impossible_rank_says_nothing(
+        self, tmp_path: Path, tables_in: Any, ranks: int, rank: int
+    ) -> None:
+        export = Export().nccl()
+        blob = payload(COMMUNICATOR, 9, ranks, rank, 0)
+        export.range(0, 1, "ncclCommInitRank", domainId=1, binaryData=blob)
+        export.range(10, 30, "ncclAllReduce", domainId=1, binaryData=payload(MESSAGE, 9, (1 << 64) - 1))
+        export.kernel(100, 200, ALL_REDUCE, export.call(20, 25))
+        ingest_one(export.write(tmp_path / "a.sqlite"), tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
+        assert query("SELECT group_size, message_bytes FROM collectives") == [(None, None)]
+        assert query("SELECT global_id FROM devices") == [(None,)]
+
     @pytest.mark.parametrize(
         "blob", [b"", b"\0" * 31, payload(MESSAGE, 1, 2)[:40], b"\xff" * 64], ids=["empty", "header", "half", "foreign"]
     )

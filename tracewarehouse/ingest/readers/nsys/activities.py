@@ -94,10 +94,10 @@ def read_activities(database: Database) -> Activities:
     parts = [np.zeros((width, 0), np.int64)]
     for kind, table in _TABLES.items():
         if database.has(table, *_NEEDED):
-            columns = [str(kind), *_COLUMNS, *_OWN[kind]]
+            columns = [*_COLUMNS, *_OWN[kind]]
             if kind == KERNEL and not database.has(table, "demangledName"):
                 columns[columns.index(_NAME)] = "shortName"
-            parts += database.integers(database.select(table, columns), width)
+            parts += (np.vstack([np.full(p.shape[1], kind), p]) for p in database.columns(table, columns))
     rows = np.concatenate(parts, axis=1)
     del parts
     found = Activities(*rows[:, np.lexsort((rows[3], rows[2], rows[1]))])
@@ -156,7 +156,7 @@ def read_calls(database: Database) -> Calls:
     columns = ("globalTid", "start", "end", "correlationId", "nameId", "eventClass")
     for table in CALLS:
         if database.has(table, "start", "end", "globalTid"):
-            for part in database.integers(database.select(table, columns), len(columns)):
+            for part in database.columns(table, columns):
                 part[5] = np.isin(part[5], _CUDA_CLASSES) & (table == RUNTIME)
                 parts.append(part)
     found = np.concatenate(parts, axis=1)

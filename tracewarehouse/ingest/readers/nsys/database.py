@@ -88,9 +88,24 @@ class Database:
 
     def select(self, table: str, columns: Sequence[str]) -> str:
         """Return the query of columns of a table, or of what follows from several; NULL is NONE, and so is a lack."""
-        known = self._columns[table]
-        taken = [f"COALESCE({c}, {NONE})" if known.issuperset(_COLUMN.findall(c)) else str(NONE) for c in columns]
+        taken = [f"COALESCE({c}, {NONE})" if self._knows(table, c) else str(NONE) for c in columns]
         return f"SELECT {', '.join(taken)} FROM {_quoted(table)}"  # noqa: S608  names of this package
+
+    def _knows(self, table: str, column: str) -> bool:
+        return self._columns[table].issuperset(_COLUMN.findall(column))
+
+    def columns(self, table: str, columns: Sequence[str]) -> Iterator[Int64]:
+        """Yield rows of a table as arrays of shape (columns, k), as `select` has them; a lack costs nothing.
+
+        Raises:
+            MalformedError: a value is no integer, or the database is damaged.
+        """
+        known = [self._knows(table, c) for c in columns]
+        taken = [c for c, has in zip(columns, known, strict=True) if has]
+        for part in self.integers(self.select(table, taken), len(taken)):
+            whole = np.full((len(columns), part.shape[1]), NONE, np.int64)
+            whole[known] = part
+            yield whole
 
     def integers(self, query: str, width: int) -> Iterator[Int64]:
         """Yield the rows of a query of `width` integers, as arrays of shape (width, k).

@@ -82,7 +82,7 @@ def _mapped(database: Database) -> dict[User, int]:
     """Return the GPU of each process and ordinal for which the export has one."""
     if not database.has(_ORDINALS, "gpuId", "cudaId", "pid"):
         return {}
-    rows = [part.T.tolist() for part in database.integers(database.select(_ORDINALS, ("pid", "cudaId", "gpuId")), 3)]
+    rows = [part.T.tolist() for part in database.columns(_ORDINALS, ("pid", "cudaId", "gpuId"))]
     return {(pid & PID, ordinal): gpu for part in rows for pid, ordinal, gpu in part if NONE not in (pid, gpu)}
 
 
@@ -127,7 +127,7 @@ def process_groups(ranges: Ranges) -> dict[int, tuple[Stat, ...]]:
     for number, size in sizes.items():
         own = members[number]
         stats = [Stat("Process Group Name", StatKind.STRING, f"{number:#x}"), Stat("Group size", StatKind.INT64, size)]
-        ranks = [world[own[i]].rank for i in range(size)] if len(own) == size <= _LARGEST and max(own) < size else []
+        ranks = [world[own[i]].rank for i in range(size)] if len(own) == size else []
         if all(world[owner].communicator == number for owner in own.values()) and size <= _LARGEST:
             ranks = list(range(size))
         if ranks and len(set(ranks)) == size:

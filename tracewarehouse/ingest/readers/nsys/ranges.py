@@ -211,7 +211,7 @@ def read_ranges(
         if isinstance(blob := own.get("binaryData"), bytes) and (said := _payload(blob, schemas)):
             payload = len(ranges.payloads)
             ranges.payloads.append(said)
-            if said.ranks is not None:
+            if said.ranks is not None and said.rank is not None and 0 <= said.rank < said.ranks:
                 ranges.communicators.append((process(at), said))
         code = ranges.text_code(text or "(unnamed)")
         is_range = end != NONE and end >= start
@@ -270,4 +270,6 @@ def _payload(blob: bytes, schemas: _Schemas) -> Payload | None:
     for name, kind, offset in schemas.get((domain, schema), ()):
         if 0 <= offset <= len(content) - struct.calcsize(kind):
             (said[name],) = struct.unpack_from(kind, content, offset)
+    if said.get("message_bytes", 0) >> 63:
+        del said["message_bytes"]  # more than any memory has
     return Payload(**said) if said else None

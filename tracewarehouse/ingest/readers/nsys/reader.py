@@ -161,7 +161,7 @@ class NsysTrace(Trace):
         table, names = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
         if not database.has(table, "timestamp", "typeId", "metricId", "value"):
             return
-        parts = list(database.integers(database.select(table, ("timestamp", "typeId", "metricId", "value")), 4))
+        parts = list(database.columns(table, ("timestamp", "typeId", "metricId", "value")))
         if not parts:
             return
         at, kind, metric, value = np.concatenate(parts, axis=1)
@@ -217,7 +217,7 @@ def _thread_names(database: Database, strings: dict[int, str]) -> dict[int, str]
     """Return the names of threads, by globalTid; those of their processes where they have none."""
     if not database.has("ThreadNames", "globalTid", "nameId"):
         return {}
-    parts = database.integers(database.select("ThreadNames", ("globalTid", "nameId")), 2)
+    parts = database.columns("ThreadNames", ("globalTid", "nameId"))
     return {thread: strings[name] for p in parts for thread, name in p.T.tolist() if strings.get(name)}
 
 
@@ -241,7 +241,7 @@ def _window(database: Database, zero_ns: int) -> tuple[int | None, int | None]:
     """Return the Unix time from which times count, and that of the end of the session; None if not stated."""
     start = None
     if database.has(_START_TIME, "utcEpochNs"):
-        for part in database.integers(database.select(_START_TIME, ("utcEpochNs",)), 1):
+        for part in database.columns(_START_TIME, ("utcEpochNs",)):
             start = int(part[0, 0]) if int(part[0, 0]) > 0 else None
     if zero_ns:
         start = zero_ns
@@ -249,7 +249,7 @@ def _window(database: Database, zero_ns: int) -> tuple[int | None, int | None]:
         start -= shift
     if start is None or zero_ns or not database.has("ANALYSIS_DETAILS", "duration"):
         return start, None
-    for part in database.integers(database.select("ANALYSIS_DETAILS", ("duration",)), 1):
+    for part in database.columns("ANALYSIS_DETAILS", ("duration",)):
         if part[0, 0] > 0:
             return start, start + int(part[0, 0])
     return start, None

@@ -1,0 +1,232 @@
+"""Predicts the configurations of grid.yaml: `python docs/study/study.py [--hours H]`, or `make study`.
+
+Each result lands as it comes: its row in configurations.parquet, beside this file, and its run in the warehouse of
+--folder, where the compiled programs are kept too. What is there of the same compiler and rules is not computed again,
+so a study that was stopped goes on. At the end it draws report.html of the runs in the warehouse, and answers the
+queries of README.md anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Container, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from tracewarehouse.collect.ahead_of_time import PHASES, PROGRAMS
+from tracewarehouse.comparison.study import Place, places, predicted, rows
+from tracewarehouse.dashboards.report import study_report
+from tracewarehouse.dashboards.writing import write_text
+from tracewarehouse.predict.configuration import WhatIf, room_refusal
+from tracewarehouse.predict.rules import RULES_VERSION
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+HERE = Path(__file__).resolve().parent
+TABLE = HERE / "configurations.parquet"
+PAGE = HERE / "report.html"
+WORDS = HERE / "README.md"
+STEPS = {"decode": ("decode",), "both": PHASES}
+CPU_S = {"decode": 8, "both": 45}
+"""Seconds of one core of this repository's machine for a configuration, by what is compiled of it."""
+
+_FAR = re.compile(r"(\*\*How far it is:\*\* )[^.]*\.[^.]*\.[^.]*\.")
+"""The three sentences of the page that say how much of the study is done."""
+_QUERY = re.compile(r"```sql\n(.*?)```\n(?:\n(?:\|[^\n]*\n)+)?", re.S)
+"""A query of the page of words, with its answer if it has one."""
+
+Row = dict[str, Any]
+Key = tuple[str, str, str, int]
+KEY = ("model", "topology", "mesh", "batch_size")
+_TYPES: dict[str, Sequence[str]] = {
+    "string": [*KEY[:3], "slice", "dtype", "run_id", "compiler", "refused"],
+    "int64": ["batch_size", "chips", "layers", "compiled_layers", "input_length", "output_length", "rules_version"],
+    "float64": [
+        *(f"{what}_{end}ms" for what in ("ttft", "tpot", "e2e") for end in ("", "low_", "high_")),
+        *("tokens_per_s_per_chip", "traffic_bytes_per_token", "extrapolated_share"),
+        *(f"{what}_{unit}" for what in ("prompt", "output") for unit in ("chip_hours", "usd")),
+        *(f"{phase}_{what}" for phase in PHASES for what in ("communication", "mfu")),
+    ],
+}
+SCHEMA = pa.schema(
+    [(name, kind) for kind, names in _TYPES.items() for name in names]
+    + [(name, "int64") for name in ("memory_bytes", "capacity_bytes")]
+    + [(f"{phase}_bottleneck", "string") for phase in PHASES]
+)
+"""The columns of macros.planned_runs that tell configurations of a study apart, the compiler, and why one cannot be."""
+
+
+class Asked(NamedTuple):
+    """A configuration with what is predicted of it: its decode step, or both steps."""
+
+    place: Place
+    slice: str
+    steps: str
+    model: str
+    mesh: str
+
+    @property
+    def key(self) -> Key:
+        """What the row of the configuration is found by."""
+        return self.model, self.place.topology, self.mesh, self.place.batch or 0
+
+
+def asked(grid: Mapping[str, Any]) -> list[Asked]:
+    """Return all that the study asks, in order: `first`, then the decode steps of all, then the prefills.
+
+    The decode step of a configuration stands apart from both of its steps, which replace it.
+    """
+    slices = grid["slices"]
+    fields = {name: grid[name] for name in ("input_length", "output_length", "dtype")} | {"backend": "jax"}
+
+    def found(model: str, name: str, meshes: Sequence[str], batches: Sequence[int], steps: str) -> Iterator[Asked]:
+        for place in places(meshes, [slices[name]], batches, model=model, **fields):
+            if place.spec is not None:
+                yield Asked(place, name, steps, model.rpartition("/")[2], str(place.spec.mesh))
+
+    out: list[Asked] = []
+    for first in grid["first"]:
+        out += found(*(first[field] for field in ("model", "slice", "meshes", "batches", "steps")))
+    for steps, name, model in itertools.product(STEPS, slices, grid["models"]):
+        out += found(model, name, [], grid["batches"], steps)
+    once: dict[tuple[Key, str], Asked] = {}
+    for each in out:
+        once.setdefault((each.key, each.steps), each)
+    return list(once.values())
+
+
+class Results:
+    """The rows of the study by configuration, in a Parquet file that is whole after each of them."""
+
+    def __init__(self, path: Path, compiler: str) -> None:
+        self._path, self._compiler = path, compiler
+        said = pq.read_table(path).to_pylist() if path.exists() else []
+        self.rows: dict[Key, Row] = {tuple(row[name] for name in KEY): row for row in said if self._is_current(row)}
+
+    def _is_current(self, row: Row) -> bool:
+        return (row["compiler"], row["rules_version"]) == (self._compiler, RULES_VERSION)
+
+    def has(self, each: Asked, run_ids: Container[str]) -> bool:
+        """Return whether a configuration is done: refused, or with all its steps in the warehouse."""
+        row = self.rows.get(each.key, {})
+        is_whole = each.steps == "decode" or row.get("ttft_ms") is not None
+        return row.get("refused") is not None or (is_whole and row.get("run_id") in run_ids)
+
+    def add(self, each: Asked, row: Row) -> None:
+        """Add what is predicted of a configuration. A decode step stays where only the prefill is refused."""
+        before = self.rows.get(each.key, {}) if row.get("refused") else {}
+        self.rows[each.key] = before | self.row(each, row)
+        self.write()
+
+    def row(self, each: Asked, said: Row) -> Row:
+        """Return the row of a configuration of which something is said."""
+        named = dict(zip(KEY, each.key, strict=True)) | {"slice": each.slice}
+        return (
+            said | named | {"compiler": self._compiler, "rules_version": RULES_VERSION, "refused": said.get("refused")}
+        )
+
+    def write(self) -> None:
+        """Write the file anew, whole or not at all."""
+        table = pa.Table.from_pylist([self.rows[key] for key in sorted(self.rows)], SCHEMA)
+        part = self._path.with_suffix(".part")
+        pq.write_table(table, part, compression="zstd")
+        part.replace(self._path)
+
+
+def compute(warehouse: Warehouse, study: Sequence[Asked], results: Results, python: str, until: float) -> None:
+    """Predict what is not done, in order, until all is done or the time has come."""
+    here = {run.run_id for run in warehouse.lake.runs()}
+    for each in {each.key: each for each in study if each.key not in results.rows}.values():
+        # what no compiler is needed for
+        if each.place.spec is not None and (why := room_refusal(each.place.spec, each.place.topology)):
+            results.rows.setdefault(each.key, results.row(each, {"refused": why}))
+    left = [each for each in study if not results.has(each, here)]
+    total = len({each.key for each in study})
+    for (steps, *_), group in itertools.groupby(tuple(left), key=lambda each: (each.steps, each.slice, each.model)):
+        members = {id(each.place): each for each in group}
+        done = predicted(
+            warehouse, [each.place for each in members.values()], WhatIf(), python=python, phases=STEPS[steps]
+        )
+        for outcome in done:
+            each = members[id(outcome.place)]
+            [row] = rows(warehouse, [outcome])
+            before = results.rows.get(each.key, {}).get("run_id")
+            results.add(each, row)
+            if before in here and outcome.run_id not in (None, before):
+                warehouse.remove(before)  # the decode step alone
+            if outcome.run_id is not None:
+                here.add(outcome.run_id)
+            left.remove(each)
+            cost = sum(CPU_S[other.steps] for other in left) / 3600
+            said = outcome.refused or f"TPOT {row['tpot_ms']:.3g} ms"
+            count = sum(other.key in results.rows for other in {each.key: each for each in study}.values())
+            print(
+                f"{count} of {total} ({cost:.1f} CPU hours left): {each.model} {each.slice} {each.mesh} "
+                f"batch {each.place.batch}, {steps}: {said}",
+                flush=True,
+            )
+            if time.monotonic() > until:
+                return
+
+
+def answered(words: str, table: Path, total: int) -> str:
+    """Return the text with the answer of each query below it, from the table, and how far that is of a total."""
+
+    def answer(found: re.Match[str]) -> str:
+        result = connection.execute(found[1])
+        names = [column[0] for column in result.description]
+        lines = [names, ["---"] * len(names), *([_cell(value) for value in row] for row in result.fetchall())]
+        return f"```sql\n{found[1]}```\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE VIEW configurations AS FROM read_parquet('{table}')")
+        [(done, both, unfit)] = connection.execute(
+            "SELECT count(tpot_ms), count(ttft_ms), count(*) FILTER (WHERE tpot_ms IS NULL) FROM configurations"
+        ).fetchall()
+        far = (
+            f"{total} configurations are asked.\n{unfit} do not fit the memory of their chips. Of the other "
+            f"{total - unfit}, {done} are predicted: {both} with their prefill, {done - both} with their decode\n"
+            "step alone."
+        )
+        return _FAR.sub(lambda found: found[1] + far, _QUERY.sub(answer, words))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "" if value is None else str(value)
+
+
+def main() -> None:
+    """Compute what is missing, and draw the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--hours", type=float, default=float("inf"), help="begin nothing after so many hours")
+    parser.add_argument("--folder", type=Path, default=Path("study"), help="of the warehouse and the compiled programs")
+    parser.add_argument("--python", default=sys.executable, help="Python that has jax and libtpu")
+    options = parser.parse_args()
+    os.environ.setdefault(PROGRAMS, str(options.folder / "programs"))
+    study = asked(yaml.safe_load((HERE / "grid.yaml").read_text(encoding="utf-8")))
+    results = Results(TABLE, version("libtpu"))
+    with open_warehouse(options.folder / "warehouse", create=True) as warehouse:
+        compute(warehouse, study, results, options.python, time.monotonic() + 3600 * options.hours)
+        results.write()
+        here = {run.run_id for run in warehouse.lake.runs()}
+        shown = [row["run_id"] for row in results.rows.values() if row["run_id"] in here]
+        if shown:
+            print(write_text(study_report(warehouse, shown), PAGE))
+    total = len({each.key for each in study})
+    WORDS.write_text(answered(WORDS.read_text(encoding="utf-8"), TABLE, total), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
