@@ -131,7 +131,10 @@ def reference(content: bytes) -> list[tuple[str, list[ChromeLine]]]:
     ]
     if not planes:
         raise ValueError("no events")
-    if 0 < (taken.origin_us or 0) * 1000 < 1 << 63:
+    base = data.get("baseTimeNanoseconds") if isinstance(data, dict) else None
+    if not (isinstance(base, Number) and base.isascii() and base.isdigit() and len(base) < 20):
+        base = "0"
+    if 0 < int(base) + (taken.origin_us or 0) * 1000 < 1 << 63:
         planes.append(("Task Environment", []))
     return planes
 

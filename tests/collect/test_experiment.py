@@ -127,6 +127,9 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
         ({"output_length": 0}, "output_length: Input should be greater"),
         ({"steps": 5}, "steps: is no field; fields are model, mesh"),
         ({"model": ["llama"]}, "model: Input should be a valid string"),
+        ({"model": "m" * 300}, f"'{'m' * 200}...' is not known"),
+        ({"model": "~nobody/model"}, "'~nobody/model' is not known"),
+        ({"batch": int("9" * 400)}, "batch: Input should be"),
         ({"layers": 10**10}, "layers: Input should be less than or equal to 1024"),
     ],
 )
@@ -176,6 +179,9 @@ def test_repeats_record_each_run_again() -> None:
         ("repeat: 2", "repeat: is no field; fields are name, description"),
         ("- a", "is a mapping of fields, found list"),
         ("a: [", "cannot be read as an experiment"),
+        ("[" * 20_000, "cannot be read as an experiment: nested too deeply"),
+        ("repeats: " + "9" * 5000, "cannot be read as an experiment"),
+        (f"matrix: {{{', '.join(f'f{n}: [1, 2, 3, 4, 5, 6, 7, 8]' for n in range(40))}}}", "are planned"),
     ],
 )
 def test_a_wrong_field_of_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:

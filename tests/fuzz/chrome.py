@@ -129,7 +129,7 @@ def trace(r: random.Random, *, with_odd: bool = False) -> bytes:
     if r.random() < 0.3:
         members.insert(0, f'"displayTimeUnit":{gap}"ns"')
     if r.random() < 0.2:
-        members.append('"traceStart":' + r.choice(("1736630486123456789", "0", "-1", '"1"')))
+        members.append('"baseTimeNanoseconds":' + r.choice(("1736630486123456789", "0", "-1", '"1"')))
     if r.random() < 0.3:
         members.append(f'"meta":{_json(r, _value(r, 0), gap)}')
     if r.random() < 0.02:

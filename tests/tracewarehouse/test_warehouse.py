@@ -17,7 +17,9 @@ from xplane_builder import Space
 import tracewarehouse as tw
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.lake.fsck import fsck as lake_fsck
 from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.warehouse import open_warehouse
 
@@ -343,3 +345,17 @@ def test_views_are_there_for_whoever_asks_though_made_when_first_read(tmp_path: 
     with tw.open(tmp_path / "w") as warehouse:
         names = {r[2] for r in warehouse.query("SHOW ALL TABLES").rows()}
         assert {v.name for v in warehouse.definitions.ordered} <= names
+
+
+@pytest.mark.parametrize("name", ["wh:test", "a:b", "http:", "~"])
+def test_a_folder_with_any_name_is_a_folder(
+    capture: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as a relative path, which some libraries take for a URI or for the user's home."""
+    monkeypatch.chdir(tmp_path)
+    ingest_one(capture, Path(name))
+    assert {p.name for p in (tmp_path / name).iterdir()} == {"lake", "manifests"}
+    with open_warehouse(name) as warehouse:
+        assert warehouse.query("SELECT count(*) > 0 FROM ops").scalar()
+        assert warehouse.collect_garbage(0) == []
+        assert lake_fsck(Path(name)) == []

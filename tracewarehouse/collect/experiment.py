@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.ingest.errors import shown
 
+_MOST_RUNS = 100_000
+"""The most combinations of a sweep; nobody records more, and each takes memory."""
 READY_MADE = Path(__file__).parent / "experiments"
 
 
@@ -56,7 +60,9 @@ def load_experiment(path: Path) -> Experiment:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{path}: cannot be read as an experiment: {' '.join(str(error).split())}") from None
+        raise ExperimentError(f"{path}: cannot be read as an experiment: {shown(str(error))}") from None
+    except RecursionError:
+        raise ExperimentError(f"{path}: cannot be read as an experiment: nested too deeply") from None
     if not isinstance(data, dict):
         raise ExperimentError(f"{path}: an experiment is a mapping of fields, found {type(data).__name__}")
     try:
@@ -79,6 +85,10 @@ def plan(experiment: Experiment) -> list[RunSpec]:
     described = [(f"runs[{i}]", run) for i, run in enumerate(experiment.runs)]
     unused = dict(enumerate(experiment.exclude))
     for i, sweep in enumerate(experiment.matrix):
+        if (count := prod(map(len, sweep.values()))) > _MOST_RUNS:
+            raise ExperimentError(
+                f"matrix[{i}]: has {shown(str(count))} combinations; at most {_MOST_RUNS:,} are planned"
+            )
         for label, run in _combinations(sweep):
             matching = [number for number, rule in enumerate(experiment.exclude) if _matches(rule, run)]
             if not matching:
@@ -137,5 +147,5 @@ def faults(error: ValidationError, model: type[BaseModel]) -> str:
         message = re.sub("^Value error, ", "", fault["msg"])
         if fault["type"] == "extra_forbidden":
             message = f"is no field; fields are {', '.join(model.model_fields)}"
-        out.append(f"{field}: {message}" if field else message)
+        out.append(f"{shown(field)}: {message}" if field else message)
     return "; ".join(out)

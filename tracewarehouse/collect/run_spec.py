@@ -16,6 +16,8 @@ from tracewarehouse.collect.models.architectures import ARCHITECTURES, Architect
 from tracewarehouse.ingest.capture.manifest import Mesh, PipelineStage
 from tracewarehouse.ingest.capture_names import AXES
 
+_MOST = (1 << 31) - 1
+"""Larger numbers do not fit into the columns of a run."""
 MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
 """Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""
 
@@ -84,12 +86,12 @@ class RunSpec(BaseModel):
         description="sequence split over tp between blocks (megatron), or in attention too (ulysses, ring)",
     )
     microbatches: int | None = Field(
-        default=None, ge=1, description="microbatches of the pipeline; the number of stages when absent"
+        default=None, ge=1, le=_MOST, description="microbatches of the pipeline; the number of stages when absent"
     )
-    batch: int = Field(default=4, ge=1, description="sequences")
-    input_length: int = Field(default=32, ge=1, description="tokens of each prompt")
+    batch: int = Field(default=4, ge=1, le=_MOST, description="sequences")
+    input_length: int = Field(default=32, ge=1, le=_MOST, description="tokens of each prompt")
     output_length: int = Field(
-        default=17, ge=1, description="tokens generated per sequence, the one of prefill included"
+        default=17, ge=1, le=_MOST, description="tokens generated per sequence, the one of prefill included"
     )
     layers: int = Field(default=2, ge=1, le=1024, description="decoder layers; by default all of a published model")
     dtype: Literal["float32", "bfloat16"] = Field(
@@ -106,13 +108,18 @@ class RunSpec(BaseModel):
         description="with experts, under jax: exponent of Zipf's law by which tokens prefer some experts, such as 1; "
         "when absent the router alone chooses",
     )
-    seed: int = Field(default=0, ge=0, description="seed of the weights, the prompts and the preferred experts")
+    seed: int = Field(
+        default=0, ge=0, le=_MOST, description="seed of the weights, the prompts and the preferred experts"
+    )
     prompt: str | None = Field(
         default=None, min_length=1, description="text for a published model's tokenizer, repeated to input_length"
     )
-    repeat: int = Field(default=0, ge=0, description="number of the repetition")
+    repeat: int = Field(default=0, ge=0, le=_MOST, description="number of the repetition")
     hosts: int = Field(
-        default=1, ge=1, description="on cpu: a process for each pipeline stage, with devices and a capture of its own"
+        default=1,
+        ge=1,
+        le=_MOST,
+        description="on cpu: a process for each pipeline stage, with devices and a capture of its own",
     )
     device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
     reference: Literal["compute", "kept", "off"] | None = Field(

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.collect.errors import CollectError, ExperimentError
+from tracewarehouse.ingest.errors import shown
 
 TABLE = Path(__file__).parent / "published.yaml"
 CONFIG = "config.json"
@@ -283,7 +284,10 @@ def _known_models(table: Path) -> dict[str, PretrainedModel]:
 
 def is_folder(name: str) -> bool:
     """Return whether the name of a model is a local folder with its config.json."""
-    return (Path(name).expanduser() / CONFIG).is_file()
+    try:
+        return (Path(name).expanduser() / CONFIG).is_file()
+    except (OSError, RuntimeError):  # no name of a file, or ~ of nobody
+        return False
 
 
 def pretrained_model(name: str) -> PretrainedModel:
@@ -303,7 +307,7 @@ def pretrained_model(name: str) -> PretrainedModel:
 def unknown_model(name: str) -> str:
     """Return the error message about a model that is neither tiny, nor in the table, nor a folder."""
     return (
-        f"{name!r} is not known; known are {', '.join(_NEEDED)} (tiny), by Hugging Face id "
+        f"{shown(name)!r} is not known; known are {', '.join(_NEEDED)} (tiny), by Hugging Face id "
         f"{', '.join(known_models())}, and any local folder with a config.json of these architectures. To add an id, "
         f"name in {MORE_MODELS} a YAML file like {TABLE}: models: {{id: {{architecture: one of {', '.join(_NEEDED)}, "
         "source: where the numbers are from, config: fields of its config.json}}"

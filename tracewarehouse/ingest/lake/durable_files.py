@@ -94,6 +94,14 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder and the folders above it where they are missing, and sync the name of each to disk."""
+    missing = [f for f in (folder.absolute(), *folder.absolute().parents) if not f.is_dir()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_to_disk(made.parent)
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, after waiting until it is free.

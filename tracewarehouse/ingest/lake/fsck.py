@@ -103,7 +103,7 @@ def _problems_of_run(lake: Lake, run: RunVersion) -> Iterator[Problem]:
 def _read_through(path: Path, table: str, run_id: str) -> tuple[int, str | None]:
     """Read a whole file; return its number of rows and what is wrong with it."""
     try:
-        with pq.ParquetFile(path, read_dictionary=["run_id"], page_checksum_verification=True) as file:
+        with pq.ParquetFile(path.absolute(), read_dictionary=["run_id"], page_checksum_verification=True) as file:
             if table not in TABLES:
                 return file.metadata.num_rows, "is of no table of this version"
             wanted = TABLES[table].arrow

@@ -165,7 +165,7 @@ def _is_table_of(run_id: str, path: Path) -> bool:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path.absolute()) as file:
             table = (file.schema_arrow.metadata or {}).get(b"table", b"").decode(errors="replace")
             names, groups = file.schema_arrow.names, range(file.num_row_groups)
             if re.split("[-.]", path.name)[0] != table or "run_id" not in names:

@@ -29,7 +29,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, printable, shown
-from tracewarehouse.ingest.lake.durable_files import Settling, file_digest, locked, placed_whole, settled, sync_to_disk
+from tracewarehouse.ingest.lake.durable_files import (
+    Settling,
+    file_digest,
+    locked,
+    make_folder,
+    placed_whole,
+    settled,
+    sync_to_disk,
+)
 from tracewarehouse.ingest.lake.manifest import (
     RUN_ID,
     RunVersion,
@@ -293,7 +301,8 @@ class Lake:
         Raises:
             WarehouseError: the warehouse cannot be written.
         """
-        root = self.runs_folder / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        # absolute, because pyarrow takes a relative path such as wh:test/lake for a URI, and ~ for the user's home
+        root = self.runs_folder.absolute() / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         staging = root / checked(run_id) / checked(version)
         with ExitStack() as held:
             try:  # begins before the folder is created, because a signal may come at any time
@@ -416,10 +425,8 @@ class Lake:
         Raises:
             OSError: the warehouse cannot be written.
         """
-        if not self.manifests_folder.is_dir() or not self.runs_folder.is_dir():
-            self.manifests_folder.mkdir(parents=True, exist_ok=True)
-            self.runs_folder.mkdir(exist_ok=True)
-            sync_to_disk(self.warehouse)
+        make_folder(self.manifests_folder)
+        make_folder(self.runs_folder)
         with locked(self.manifests_folder):
             yield
 

@@ -6,6 +6,7 @@ from glob import glob
 from pathlib import Path
 
 from tracewarehouse.ingest.errors import WarehouseError, shown
+from tracewarehouse.ingest.lake.durable_files import make_folder
 
 
 def check_folder(folder: Path, *, create: bool) -> None:
@@ -34,7 +35,7 @@ def check_folder(folder: Path, *, create: bool) -> None:
             "TRACEWAREHOUSE (Python: tw.open(path, create=True))"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         is_other = holds_other_files(folder)
     except OSError as error:
         raise WarehouseError(f"{folder}: cannot be opened as a warehouse: {error.strerror or error}") from None

@@ -93,7 +93,7 @@ def _begins_as_json(head: bytes) -> bool:
 
 
 def _begins_as_kineto(head: bytes) -> bool:
-    return _begins_as_json(head) and _KINETO.search(head) is not None and b'"added_arguments"' not in head
+    return _begins_as_json(head) and _KINETO.search(head) is not None and b'"addedArguments"' not in head
 
 
 def _begins_as_sqlite(head: bytes) -> bool:
@@ -128,7 +128,7 @@ LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in _SEARCHED)
 
 
 _KINETO = re.compile(
-    rb'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|cupti_version)"\s*:'
+    rb'"(?:schemaVersion|deviceProperties|cupti_version)"\s*:'
     rb'|"cat"\s*:\s*"(?:cpu_op|kernel|gpu_memcpy|gpu_memset|cuda_runtime|cuda_driver|python_function|user_annotation'
     rb'|Operator|Kernel|Runtime)"'
 )

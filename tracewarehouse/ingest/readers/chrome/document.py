@@ -60,6 +60,7 @@ class Members(msgspec.Struct, gc=False, rename="camel"):
     """The members of a trace that are read, as JSON; a million others must not become objects."""
 
     trace_events: msgspec.Raw = NOTHING
+    base_time_nanoseconds: msgspec.Raw = NOTHING
 
 
 class _Metadata(msgspec.Struct, gc=False, frozen=True, rename="camel"):

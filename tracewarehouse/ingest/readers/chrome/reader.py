@@ -96,7 +96,7 @@ class ChromeTrace(Trace):
             document: Document[Event] = Document(file, chunk)
             self._arguments = Arguments(document.added_arguments)
             self._gather(document)
-            document.members()
+            members = document.members()
         except MalformedError as error:
             raise MalformedError(f"{file.path}: {error}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -115,7 +115,7 @@ class ChromeTrace(Trace):
             self.planes.append(Plane(PREDICTION_PLANE, stats=(stat,)))
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
-        self._add_start()
+        self._add_start(bytes(members.base_time_nanoseconds))
         self.warnings = self._warnings(document)
 
     @property
@@ -287,9 +287,9 @@ class ChromeTrace(Trace):
             planes.append(plane)
         return planes
 
-    def _add_start(self) -> None:
-        """Add the time from which the events count, if it is in 1970 or later."""
-        start = (self._origin_us or 0) * 1000
+    def _add_start(self, base: bytes) -> None:
+        """Add the time from which the events count, if the trace states it, as `tw export chrome` does."""
+        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + (self._origin_us or 0) * 1000
         if 0 < start < 1 << 63:
             self.planes.append(Plane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
 
