@@ -111,7 +111,8 @@ found AS (
     t.phase AS part,
     COALESCE(s.step_ms, t.step_ms) AS value,
     'ms' AS unit,
-    CASE WHEN s.steps IS NULL THEN 'mean over ' || t.steps ELSE 'mean over devices and ' || s.steps END AS detail
+    CASE WHEN s.steps IS NULL THEN '' ELSE 'mean over devices, ' END
+    || CASE COALESCE(s.steps, t.steps) WHEN 1 THEN 'one step' ELSE COALESCE(s.steps, t.steps) || ' steps' END AS detail
   FROM timed AS t
   LEFT JOIN stepped AS s ON t.run_id = s.run_id AND t.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
