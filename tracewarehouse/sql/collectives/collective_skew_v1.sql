@@ -9,8 +9,10 @@ value: skew_us
 needs: [recorded, several_ranks]
 description: >
   Start of the last rank of a collective minus the start of the first, as the mean over executions. last_device_id is
-  the device that was last most often. Executions with one rank are left out. Executions with ranks outside the capture
-  count only in a row that has no others; their skew is a lower bound.
+  the device that was last most often. Executions with ranks outside the capture count only in a row that has no others;
+  their skew is a lower bound.
+notes: >
+  Executions with one rank are left out.
 changed: First version.
 ccl_bench: straggler
 ---*/

@@ -62,13 +62,21 @@ shortened AS (
   FROM known
 ),
 
+rounded AS (
+  SELECT
+    run_id, phase, factor, resource, busy_ps,
+    CAST(FLOOR(1000 * busy_ps * saved + 5e-1) AS BIGINT) AS saved_fs,
+    CAST(FLOOR(1000 * busy_ps * saved * attained + 5e-1) AS BIGINT) AS at_peak_fs
+  FROM shortened
+),
+
 summed AS (
   SELECT
     run_id, phase, factor, resource,
-    SUM(CAST(FLOOR(1000 * busy_ps * saved + 5e-1) AS BIGINT)) AS saved_fs,
-    SUM(CAST(FLOOR(1000 * busy_ps * saved * attained + 5e-1) AS BIGINT)) AS at_peak_fs,
+    SUM(saved_fs) AS saved_fs,
+    SUM(at_peak_fs) AS at_peak_fs,
     SUM(busy_ps) AS known_ps
-  FROM shortened
+  FROM rounded
   GROUP BY run_id, phase, factor, resource
 ),
 

@@ -2,7 +2,7 @@
 model: device_phases
 description: >
   Busy and compute time of each phase on a device, over all of its steps. The last step counts, because its ops are
-  known. If a run has steps, ops outside of them are left out. So are devices without ops.
+  known. Ops outside the steps of a run that has steps are left out, and so are devices without ops.
 notes: >
   models.phase_steps counts the same steps without reading an op, which is far cheaper, and keeps devices without ops.
 ---*/

@@ -77,7 +77,7 @@ SELECT
   s.basis, -- What the value rests on - fit, or exposed where no fit tells the part of the bandwidth.
   s.factor, -- How many times faster the links are - 2, 4 or infinite.
   s.saved_fs / (p.span_ps * 10) AS saved_percent, -- Share of the time saved.
-  CASE s.basis WHEN 'exposed' THEN 'upper' END AS bound,
+  CASE WHEN s.basis = 'exposed' THEN 'upper' END AS bound,
   s.saved_fs / 1e12 AS saved_ms, -- Time saved on all devices.
   p.span_ps / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   s.executions -- Executions of collectives over the links, on all devices.
