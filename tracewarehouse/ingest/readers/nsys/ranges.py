@@ -97,6 +97,7 @@ class Ranges:
         payloads: NCCL's payloads, by number.
         thread_names: names that NVTX gives threads, by globalTid.
         communicators: process and payload of each rank of a new communicator.
+        used_communicators: process and number of each communicator in a payload.
         marks: starts, ends and codes of the texts of the step marks of each process.
     """
 
@@ -105,6 +106,7 @@ class Ranges:
     payloads: list[Payload] = field(default_factory=list)
     thread_names: dict[int, str] = field(default_factory=dict)
     communicators: list[tuple[int, Payload]] = field(default_factory=list)
+    used_communicators: set[tuple[int, int]] = field(default_factory=set)
     marks: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -213,6 +215,8 @@ def read_ranges(
         if isinstance(blob := own.get("binaryData"), bytes) and (said := _payload(blob, schemas)):
             payload = len(ranges.payloads)
             ranges.payloads.append(said)
+            if said.communicator:  # 0 is none
+                ranges.used_communicators.add((process(at), said.communicator))
             if said.ranks is not None and said.rank is not None and 0 <= said.rank < said.ranks:
                 ranges.communicators.append((process(at), said))
         code = ranges.text_code(text or "(unnamed)")

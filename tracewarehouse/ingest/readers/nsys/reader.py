@@ -26,6 +26,7 @@ from tracewarehouse.ingest.columns.profiler_names import (
 from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Line, Plane, Stat, StatKind, Trace
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.kineto.ranks import rank_in_name
 from tracewarehouse.ingest.readers.launches import integer_stat
 from tracewarehouse.ingest.readers.nsys.activities import Activities, Calls, read_activities, read_calls, short_names
 from tracewarehouse.ingest.readers.nsys.database import NONE, ROWS, Database
@@ -91,8 +92,8 @@ class NsysTrace(Trace):
         self.origin_ns = self._start_ns
         self._batches: list[EventBatch] = []
         used = sorted({*zip(activities.process.tolist(), activities.device.tolist(), strict=True)})
-        gpus, notes = find_gpus(database, used, ranges)
-        launched = Launched(activities, calls, ranges, strings, short_names(database), self._zero_ns)
+        gpus, job, notes = find_gpus(database, used, ranges, rank_in_name(database.path.name))
+        launched = Launched(activities, calls, ranges, strings, short_names(database), job, self._zero_ns)
         planes = []
         for gpu in gpus:
             plane, lines = launched.plane(gpu)
