@@ -17,16 +17,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK
 from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn, StatKind
-from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
 from tracewarehouse.ingest.readers.launches import integer_stat
 
 _WIDEST = 1 << 62
-MOST_LINES = 1 << 17
-"""Most threads and streams of a trace."""
 
 
 class Family(IntEnum):
@@ -272,10 +270,7 @@ class Table:
                 self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
                 if args.instance:
                     self.instance[row + i] = bytes(args.instance)
-        if len(lines) > MOST_LINES:
-            raise MalformedError(
-                f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
-            )
+        bounds.check(len(lines), bounds.LINES, "threads", "a program")
         if self.span is None:
             self.span = next(
                 (
@@ -286,6 +281,7 @@ class Table:
                 None,
             )
         name = [self.names[e.name] for e in events]
+        bounds.check(len(self.names), bounds.NAMES, "names", "events")
         self._parts.append((
             np.array(family, np.int8), np.array(name, np.int32), np.array(line, np.int32), start, duration,
             np.array(link, np.int64), np.array(detail, np.int32), np.array(external, np.int64),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.nesting import nest
 from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.readers.launches import step_mark
@@ -134,6 +135,7 @@ class Ranges:
         order = np.lexsort((-end, start))
         start, end, text, payload = start[order], end[order], text[order], payload[order]
         nesting = nest(start, end)
+        bounds.check(int(nesting.depth.max(initial=0)), bounds.RANGES, "nested NVTX ranges", "a thread")
         context = np.zeros(len(start), np.int64)
         for level in range(int(nesting.depth.max(initial=-1)) + 1):
             at = np.flatnonzero(nesting.depth == level)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.batches import part
 from tracewarehouse.ingest.columns.profiler_names import (
     COUNTER_LINE,
@@ -210,8 +211,12 @@ def _strings(database: Database) -> dict[int, str]:
     """Return the texts to which other tables refer, by id."""
     if not database.has("StringIds", "id", "value"):
         return {}
-    rows = database.texts("SELECT id, value FROM StringIds")
-    return {i: value for i, value in rows if isinstance(i, int) and isinstance(value, str)}
+    found: dict[int, str] = {}
+    for i, value in database.texts("SELECT id, value FROM StringIds"):
+        if isinstance(i, int) and isinstance(value, str):
+            found[i] = value
+            bounds.check(len(found), bounds.NAMES, "names", "events")
+    return found
 
 
 def _thread_names(database: Database, strings: dict[int, str]) -> dict[int, str]:
