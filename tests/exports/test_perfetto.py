@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from nsys_builder import Export
 from perfetto_reader import Slice, Trace, read_trace
 from perfetto_ui import ask
 from tiny_capture import US, write_capture_directory
@@ -82,6 +83,18 @@ def test_tracks_of_a_device_are_in_the_order_of_their_numbers(tmp_path: Path) ->
     of_device = [t for t in trace.tracks.values() if t.parent and trace.tracks[t.parent].name == "/device:TPU:0"]
     shown = [t.name for t in sorted(of_device, key=lambda t: t.rank)]
     assert shown == ["1. Steps", "2. XLA Modules", "3. XLA Ops", "5. Name Scope", "Async XLA Ops"]
+
+
+def test_what_a_gpu_launches_is_no_module_of_xla(tmp_path: Path) -> None:
+    export = Export().range(0, 90, "decode 3")
+    export.kernel(100, 160, launch=export.call(20, 25)).kernel(160, 200, "add", export.call(30, 35))
+    trace = exported(ingested(tmp_path, export.write(tmp_path / "a.sqlite")), tmp_path / "out.pftrace")
+    of_device = [t for t in trace.tracks.values() if t.parent and trace.tracks[t.parent].name == "/device:GPU:0"]
+    assert [t.name for t in sorted(of_device, key=lambda t: t.rank)] == ["1. Steps", "2. Launches", "Stream #7"]
+    [launch] = trace.slices("GPU:0 > 2. Launches")
+    assert (launch.name, launch.start, launch.end) == ("decode", 100, 200)
+    ops = trace.slices("GPU:0 > Stream #7")
+    assert {op.arguments["run_id"] for op in ops} == {launch.arguments["run_id"]}
 
 
 def test_an_op_has_its_facts_as_arguments(tiny: Warehouse, tmp_path: Path) -> None:

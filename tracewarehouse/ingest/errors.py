@@ -43,6 +43,10 @@ class MalformedError(CaptureError):
     """The bytes of a capture do not follow their format."""
 
 
+class TooManyError(MalformedError):
+    """A capture has more of something than any profiler writes; see `ingest.columns.bounds`."""
+
+
 class NoCaptureError(CaptureError):
     """A location does not exist, or holds no capture."""
 

@@ -25,7 +25,7 @@ from tracewarehouse.ingest.devices.hosts import (
 )
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
-from tracewarehouse.ingest.errors import CaptureError, WarehouseError
+from tracewarehouse.ingest.errors import CaptureError, MalformedError, TooManyError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_digest
@@ -145,6 +145,8 @@ def ingest_capture(
                 made = written.files | facts.write(staging)
                 run = _evaluated(identity, source, made, facts, written, staging, evaluate)
                 placed = lake.publish(folder, run, settling)
+        except TooManyError as error:
+            raise MalformedError(f"{identity.name}: {error}") from None
         except OSError as error:
             raise WarehouseError(f"{warehouse}: writing run {identity.name} failed: {error}") from error
     notes = [*(f.detail for f in facts.flags), *clock_notes(hosts)]

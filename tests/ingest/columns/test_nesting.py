@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest import MonkeyPatch
 
+from tracewarehouse.ingest.columns import nesting
 from tracewarehouse.ingest.columns.nesting import Coverage, nest
 
 intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=30)
@@ -78,6 +80,28 @@ def test_a_parent_holds_its_children(pairs: list[tuple[int, int]]) -> None:
             assert found.depth[i] == 0
     assert (found.self_ps >= 0).all()
     assert (found.self_ps <= end - start).all()
+
+
+@given(intervals, st.integers(0, 3))
+def test_deep_events_nest_as_shallow_ones(pairs: list[tuple[int, int]], rounds: int) -> None:
+    """The walk that finds deep events gives what rounds give, event by event."""
+    start, end = ordered(pairs)
+    by_rounds = nest(start, end)
+    with MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "_ROUNDS", rounds)
+        by_walk = nest(start, end)
+    for name, values in vars(by_rounds).items():
+        assert getattr(by_walk, name).tolist() == values.tolist(), name
+
+
+def test_events_may_nest_in_any_depth() -> None:
+    """The work grows with the events, not with events times depths: rounds for these would take an hour."""
+    count = 200_000
+    start, end = np.arange(count), 2 * count - np.arange(count)
+    found = nest(start, end)
+    assert (found.depth == start).all()
+    assert (found.parent == start - 1).all()
+    assert (found.self_ps[:-1] == 2).all()
 
 
 @given(intervals, intervals)

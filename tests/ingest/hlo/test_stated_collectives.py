@@ -192,6 +192,10 @@ class TestMessage:
     def test_a_payload_of_a_gather_counts_the_part_of_one_rank(self) -> None:
         found = stated_collective("ncclDevKernel_AllGather_RING_LL", {"message_bytes": 100, "Group size": 8})
         assert found is not None and found.message_bytes == 800
+        found = stated_collective(
+            "ncclDevKernel_SendRecv", {"annotation": "ncclAlltoAll", "message_bytes": 100, "Group size": 8}
+        )
+        assert found is not None and (found.kind, found.message_bytes) == ("all-to-all", 800)
         found = stated_collective("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", {"message_bytes": 100})
         assert found is not None and found.message_bytes is None
 

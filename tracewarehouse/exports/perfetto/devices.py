@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tracewarehouse.exports.perfetto.packets import PacketWriter
 from tracewarehouse.exports.perfetto.selected_run import SelectedRun, coded, integers, optional, stat_arguments
 from tracewarehouse.exports.perfetto.wire import Encoded, Int64, joined
+from tracewarehouse.ingest.columns.profiler_names import LAUNCH_LINE, MODULE_LINE
 from tracewarehouse.queries.read_only import literal
 
 Flows = Literal["none", "slow", "all"]
@@ -59,7 +60,7 @@ class Devices:
         ops = self._ops(f"device_id = {device_id}")
         tracks = self._write_lines(parent, ops, self._run_ids(device_id))
         for name, kind in (("1. Steps", "step"), ("2. XLA Modules", "module")):
-            if name not in tracks:
+            if not any(track.startswith(name[:3]) for track in tracks):
                 self._write_phases(parent, name, device_id, kind)
         self._write_name_scope(parent, ops)
         self._write_collectives(parent, device_id)
@@ -79,7 +80,8 @@ class Devices:
             SELECT o.execution, s.int_value
             FROM main.ops AS o
             INNER JOIN main.event_stats AS s USING (run_id, event_id)
-            WHERE {self._run.in_run} AND o.device_id = {device_id} AND o.line = 'XLA Modules'
+            WHERE {self._run.in_run} AND o.device_id = {device_id}
+              AND o.line IN ({literal(MODULE_LINE)}, {literal(LAUNCH_LINE)})
               AND o.execution IS NOT NULL AND s.name = 'run_id' AND s.int_value IS NOT NULL
         """)
         return dict(run_ids)
@@ -100,7 +102,7 @@ class Devices:
             some = ops.filter(pa.array(is_here))
             if len(some):
                 # modules have their run_id as a stat of their own
-                self._write_events(name, parent, some, {} if name == "2. XLA Modules" else run_ids, stats)
+                self._write_events(name, parent, some, {} if name.startswith("2. ") else run_ids, stats)
         return set(by_track)
 
     def _write_events(self, name: str, parent: int, ops: pa.Table, run_ids: dict[int, int], stats: pa.Table) -> None:

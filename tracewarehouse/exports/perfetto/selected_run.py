@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tracewarehouse.exports.perfetto.packets import PacketWriter
 from tracewarehouse.exports.perfetto.wire import Encoded, Int64
-from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, OP_LINE
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, LAUNCH_LINE, OP_LINE
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.queries.read_only import literal
 
@@ -163,6 +163,7 @@ class SelectedRun:
         for first, line, kind, plane in rows:
             is_tpu_ops = kind == "ops" and line == OP_LINE
             track = "3. XLA Ops" if is_tpu_ops else _TRACK_OF_LINE.get(kind, line)
+            track = f"2. {LAUNCH_LINE}" if line == LAUNCH_LINE else track
             thread = line if plane == CPU_PLANE else f"{plane} {line}"
             lines.append(Line(first, track, thread, kind == "counters"))
         return lines

@@ -307,6 +307,10 @@ def _group_name(files: list[Path]) -> str:
     return name or stems[0]
 
 
+_OF_RANKS = (".json", ".json.gz", ".sqlite", ".sqlite.gz")
+"""Suffixes of files that each rank of a job may write of itself."""
+
+
 def _ranks_of_jobs(files: list[Path]) -> list[list[Path]]:
     """Group the files that the ranks of a job wrote of themselves, by rank; files of other kinds are in no group.
 
@@ -314,7 +318,7 @@ def _ranks_of_jobs(files: list[Path]) -> list[list[Path]]:
     """
     jobs: dict[tuple[str, int | None], dict[int, list[tuple[str, Path]]]] = {}
     for file in files:
-        found = file_rank(file) if file.name.endswith((".json", ".json.gz")) else None
+        found = file_rank(file) if file.name.endswith(_OF_RANKS) else None
         if found is not None and found.rank is not None:
             of_job = jobs.setdefault((found.session, found.world_size), {})
             of_job.setdefault(found.rank, []).append((found.time, file))

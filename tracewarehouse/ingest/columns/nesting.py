@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,9 @@ import numpy.typing as npt
 from tracewarehouse.ingest.columns.records import Int32, Int64
 
 Flags = npt.NDArray[np.bool_]
+
+_ROUNDS = 64
+"""Depths that are found one by one. Each costs a look at all events below, so deeper ones are found in one walk."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ def nest(start: Int64, end: Int64) -> Nesting:
         return Nesting(depth, parent, end - start, is_overlapping)
     left = np.arange(n)
     level = 0
-    while len(left):
+    while len(left) and level < _ROUNDS:
         starts, ends = start[left], end[left]
         reach = np.empty_like(ends)
         reach[:1] = np.iinfo(np.int64).min
@@ -55,18 +60,60 @@ def nest(start: Int64, end: Int64) -> Nesting:
         depth[left] = level
         is_overlapping[left[is_top]] = (starts < reach)[is_top]
         if is_top.all():
+            left = left[:0]
             break
         held = np.flatnonzero(~is_top)
         last_top = np.maximum.accumulate(np.where(is_top, np.arange(len(left)), 0))
         parent[left[held]] = left[last_top[held]]
         left = left[held]
         level += 1
+    _nest_deep(Nesting(depth, parent, start, is_overlapping), start, end, left, level)
     self_ps = end - start
     child = np.flatnonzero(parent >= 0)
     if len(child):
         np.subtract.at(self_ps, parent[child], (end - start)[child])
         np.maximum(self_ps, 0, out=self_ps)
     return Nesting(depth, parent, self_ps, is_overlapping)
+
+
+def _nest_deep(found: Nesting, start: Int64, end: Int64, left: Int64, level: int) -> None:
+    """Set the nesting of the events left at a depth, as further rounds would, in time n log n however deep they nest.
+
+    The latest end of the events below a depth never grows with the depth, so the first depth beyond whose events an
+    event reaches is found by bisection. The first event in a parent belongs to the next depth, wherever it ends.
+    """
+    reach: list[int] = []  # latest end of the events at each depth or below, negative, so that it ascends
+    latest: list[int] = []  # event of each depth
+    is_new: list[bool] = []  # whether the latest event of the depth above holds none that reaches beyond
+    new: list[int] = []  # heap of these depths
+    owner = -1
+    parents = found.parent[left].tolist()
+    for i, begin, stop, own in zip(left.tolist(), start[left].tolist(), end[left].tolist(), parents, strict=True):
+        first = bisect_right(reach, -max(stop, begin + 1))
+        reaches = True
+        while new and not is_new[new[0]]:
+            heappop(new)
+        if first and own != owner:
+            first, reaches = 0, False
+        elif new and new[0] < first:
+            first, reaches = new[0], False
+        if first == len(reach):
+            reach.append(-stop)
+            latest.append(i)
+            is_new.append(False)
+        else:
+            found.is_overlapping[i] = begin < -reach[first]
+            reach[first] = min(reach[first], -stop)
+            latest[first] = i
+        if reaches:
+            is_new[first] = False
+            owner = own if first == 0 else owner
+        if first:
+            found.parent[i] = latest[first - 1]
+        found.depth[i] = level + first
+        if first + 1 < len(reach) and not is_new[first + 1]:
+            is_new[first + 1] = True
+            heappush(new, first + 1)
 
 
 class Coverage:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.profiler_names import RANK, WORLD_SIZE, is_memcpy, is_memset
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
@@ -191,6 +192,7 @@ class Instructions:
     def _add(self, key: Hashable, row: InstructionRow) -> int:
         number = self._by_key.setdefault(key, len(self.rows))
         if number == len(self.rows):
+            bounds.check(number + 1, bounds.INSTRUCTIONS, "instructions", "a program")
             self._limit_members(row)
             self.rows.append(row)
             self.facts.append(row.facts)

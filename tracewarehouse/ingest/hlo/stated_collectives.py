@@ -6,7 +6,7 @@ runs tells little: SendRecv executes all-to-alls, and RCCL's Generic everything.
 
 Message: elements times the size of their type. A gather or scatter counts the full buffer, which is the larger side;
 other kinds count what goes in. Without arguments the annotation's input shapes tell it. PyTorch counts elements, not
-bytes; NCCL's NVTX payload counts bytes, of a gather or scatter those of one rank.
+bytes; NCCL's NVTX payload counts bytes, of a gather, scatter or all-to-all those of one rank's part.
 
 Group: the global ranks that the process group lists. PyTorch abbreviates long lists; if the group's ranks are equally
 far apart, start, stride and size tell them.
@@ -149,7 +149,7 @@ def _message(kind: str, stated: Stated, *, of_mark: bool, group_size: int | None
     """Return the bytes of the message and the type of its elements; None for what is not stated."""
     dtype = _dtype(text(stated, "dtype"))
     if (size := number(stated, "message_bytes")) is not None:
-        return _possible(size * (group_size or 0) if kind in _WHOLE else size), dtype
+        return _possible(size * (group_size or 0) if kind in _WHOLE or kind == "all-to-all" else size), dtype
     sent, received = number(stated, "In msg nelems"), number(stated, "Out msg nelems")
     counts = [n for n in (sent, received) if n is not None]
     if any(counts):

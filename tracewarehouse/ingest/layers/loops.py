@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.keys import Integers, occurrence, packed
 from tracewarehouse.ingest.columns.nesting import Flags, Nesting
 from tracewarehouse.ingest.columns.records import Int32, Int64
@@ -95,11 +96,15 @@ def places_in_containers(nesting: Nesting, instruction: Int32, facts: LoopFacts)
         nesting: what holds what.
         instruction: the instruction of each event, shape (n,).
         facts: the facts of all instructions.
+
+    Raises:
+        MalformedError: events nest deeper than any program's.
     """
     trips = facts.trips[instruction]
     is_loop = trips >= 0
     if not is_loop.any():
         return LoopPlaces.nowhere(len(instruction))
+    bounds.check(int(nesting.depth.max(initial=0)), bounds.NESTED, "nested ops", "a loop")
     holder = np.full(len(instruction), -1, np.int64)
     for depth in range(1, int(nesting.depth.max(initial=0)) + 1):
         at = np.flatnonzero(nesting.depth == depth)

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from tracewarehouse.ingest.capture_names import CHROME_SUFFIX, XPLANE_SUFFIX
-from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.columns import bounds
+from tracewarehouse.ingest.columns.profiler_names import device_plane
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.freed_memory import MOST, keep_freed_memory
 from tracewarehouse.ingest.readers.files import CaptureFile
@@ -215,7 +217,13 @@ def open_trace(file: CaptureFile) -> Trace:
         CaptureError: it has no known format, or is damaged.
     """
     keep_freed_memory(MOST)
-    return file_format(file).reader.open_file(file)
+    trace = file_format(file).reader.open_file(file)
+    try:
+        lines = sum(len(plane.lines) for plane in trace.planes if device_plane(plane.name))
+        bounds.check(lines, bounds.DEVICE_LINES, "lines", "devices")
+    except MalformedError as error:
+        raise MalformedError(f"{file.path}: {error}") from None
+    return trace
 
 
 def profile_window(path: Path) -> Window | None:

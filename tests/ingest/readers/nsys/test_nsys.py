@@ -240,6 +240,90 @@ class TestCollectives:
                         JOIN instructions USING (instruction_id) WHERE message_bytes = 2048 ORDER BY 1""")
         assert pair == [(0, 2), (1, 0)]
 
+    def test_pairs_are_groups_without_a_communicator_of_the_job(self, tmp_path: Path, tables_in: Any) -> None:
+        """Four processes, each in one communicator of two: all say rank 0 or 1, so the GPUs' order numbers them."""
+        export = Export().nccl()
+        for pid, (pair, rank) in {11: (5, 1), 12: (6, 0), 13: (5, 0), 14: (6, 1)}.items():
+            own = {"pid": pid, "tid": pid}
+            export.range(
+                0, 1, "ncclCommInitRank", domainId=1, binaryData=payload(COMMUNICATOR, pair, 2, rank, 0), **own
+            )
+            export.range(100, 120, "ncclAllReduce", domainId=1, binaryData=payload(MESSAGE, pair, 1024), **own)
+            export.kernel(1000, 1050, ALL_REDUCE, export.call(105, 109, **own), pid=pid)
+        path = export.write(tmp_path / "a.sqlite")
+        trace = opened(path)
+        ranks = [{s.name: s.value for s in p.stats} for p in trace.planes[:4]]
+        assert [(s["rank"], s["world_size"]) for s in ranks] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+        assert any("nothing tells the ranks" in w for w in trace.warnings)
+        groups = [metadata(p)[ALL_REDUCE]["Process Group Ranks"] for p in trace.planes[:4]]
+        assert groups == ["[2, 0]", "[1, 3]", "[2, 0]", "[1, 3]"]
+        ingest_one(path, tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
+        found = query("SELECT group_size, is_partial, count(*), count(DISTINCT instance) FROM collectives GROUP BY ALL")
+        assert found == [(2, False, 4, 2)]
+
+    def test_a_pair_with_an_absent_member_numbers_nobody(self, tmp_path: Path) -> None:
+        export = Export().nccl()
+        for pid, pair in ((11, 5), (12, 6)):
+            blob = payload(COMMUNICATOR, pair, 2, 0, 0)
+            export.range(0, 1, "ncclCommInitRank", pid=pid, tid=pid, domainId=1, binaryData=blob).kernel(5, 9, pid=pid)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        assert all(s.name not in ("rank", "world_size") for p in trace.planes for s in p.stats)
+
+    def test_one_process_may_hold_several_ranks(self, tmp_path: Path) -> None:
+        """As of ncclCommInitAll: the communicator's device tells which GPU has which rank."""
+        export = Export().nccl()
+        for device, rank in ((0, 1), (1, 0)):
+            blob = payload(COMMUNICATOR, 9, 2, rank, device)
+            export.range(rank, rank + 1, "ncclCommInitRank", domainId=1, binaryData=blob)
+            export.kernel(100, 200, ALL_REDUCE, export.call(20, 25), deviceId=device)
+        planes = opened(export.write(tmp_path / "a.sqlite")).planes[:2]
+        assert [{s.name: s.value for s in p.stats}["rank"] for p in planes] == [1, 0]
+        assert [metadata(p)[ALL_REDUCE].get("Process Group Ranks") for p in planes] == ["[0, 1]"] * 2
+
+    @pytest.mark.parametrize(("communicators", "group"), [((9,), "[0, 1]"), ((9, 8), None)], ids=["one", "two"])
+    def test_a_replay_is_of_the_only_communicator(
+        self, tmp_path: Path, communicators: tuple[int, ...], group: str | None
+    ) -> None:
+        export = Export().nccl()
+        for rank, pid in enumerate((7, 8)):
+            own = {"pid": pid, "tid": pid}
+            for k, number in enumerate(communicators):
+                blob = payload(COMMUNICATOR, number, 2, rank, 0)
+                export.range(k, k + 1, "ncclCommInitRank", domainId=1, binaryData=blob, **own)
+            launch = export.call(10, 15, "cudaGraphLaunch_v10000", **own)
+            export.kernel(100, 200, ALL_REDUCE, launch, pid=pid, graphNodeId=4).kernel(
+                200, 300, "gemm", launch, pid=pid
+            )
+        said = metadata(opened(export.write(tmp_path / "a.sqlite")).planes[0])
+        assert said[ALL_REDUCE].get("Process Group Ranks") == group
+        assert "Process Group Ranks" not in said["gemm"]
+
+    def test_the_name_of_a_file_tells_its_rank(self, tmp_path: Path) -> None:
+        """A communicator in which the process has another number is smaller than the job."""
+        export = Export().nccl().kernel(0, 5)
+        export.range(0, 1, "ncclCommInitRank", domainId=1, binaryData=payload(COMMUNICATOR, 9, 2, 1, 0))
+        stats = {s.name: s.value for s in opened(export.write(tmp_path / "x_rank3.sqlite")).planes[0].stats}
+        assert (stats["rank"], stats.get("world_size")) == (3, None)
+        same = {s.name: s.value for s in opened(export.write(tmp_path / "x_rank1.sqlite")).planes[0].stats}
+        assert (same["rank"], same["world_size"]) == (1, 2)
+        two = export.kernel(0, 5, pid=8).write(tmp_path / "y_rank3.sqlite")
+        assert 3 not in [s.value for p in opened(two).planes for s in p.stats if s.name == "rank"]
+
+    def test_files_of_ranks_are_one_run(self, tmp_path: Path, tables_in: Any) -> None:
+        (tmp_path / "in").mkdir()
+        for rank in range(2):
+            export = Export().nccl().kernel(100, 200, ALL_REDUCE)
+            export.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=10**18, utcTime="")
+            export.range(0, 1, "ncclCommInitRank", domainId=1, binaryData=payload(COMMUNICATOR, 9, 2, rank, 0))
+            export.write(tmp_path / "in" / f"job_rank{rank}.sqlite")
+        ingest_one(tmp_path / "in", tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
+        assert query("SELECT global_id FROM devices ORDER BY 1") == [(0,), (1,)]
+        assert query("SELECT group_size, is_partial, count(DISTINCT instance) FROM collectives GROUP BY ALL") == [
+            (2, False, 1)
+        ]
+
     @pytest.mark.parametrize(("ranks", "rank"), [(2, 1 << 32 - 1), (2, 2), (0, 0), (1 << 31, 0)])
     def test_a_payload_of_an_impossible_rank_says_nothing(
         self, tmp_path: Path, tables_in: Any, ranks: int, rank: int

@@ -447,16 +447,16 @@ class TestRefused:
         assert "without planes" in self.refusal(Space(hostnames=["h"]), tmp_path)
 
     def test_more_planes_than_any_capture(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(xplane, "_MAX_PLANES", 10)
+        monkeypatch.setattr("tracewarehouse.ingest.columns.bounds.PLANES", 10)
         space = Space(planes=[PlaneBuilder("p") for _ in range(11)])
-        assert "over 10 planes" in self.refusal(space, tmp_path)
+        assert "more than 10 planes" in self.refusal(space, tmp_path)
 
     def test_more_lines_than_any_capture(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(xplane, "_MAX_LINES", 10)
+        monkeypatch.setattr("tracewarehouse.ingest.columns.bounds.LINES", 10)
         space = Space()
         for _ in range(11):
             space.plane("p").line("l")
-        assert "over 10 lines" in self.refusal(space, tmp_path)
+        assert "more than 10 threads" in self.refusal(space, tmp_path)
 
     def test_a_file_that_shrinks_while_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tracewarehouse.ingest.readers.files.IN_MEMORY", 1000)

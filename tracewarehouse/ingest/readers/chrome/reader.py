@@ -36,6 +36,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.batches import part
 from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.profiler_names import (
@@ -60,8 +61,6 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
-MOST_LINES = 1 << 17
-"""Most threads that a profiled program may have in all processes; each takes some 600 bytes of memory."""
 _COUNTERS = ("counters",)
 """Takes the place of the tid for a line of counters, which is no thread."""
 _Key = tuple[Id, Any]
@@ -184,10 +183,8 @@ class ChromeTrace(Trace):
                     continue
             spans.append(e)
             codes.append(self._codes.setdefault((e.pid, tid), len(self._codes)))
-        if max(len(self._codes), len(self._process_names), len(self._thread_names)) > MOST_LINES:
-            raise MalformedError(
-                f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
-            )
+        lines = max(len(self._codes), len(self._process_names), len(self._thread_names))
+        bounds.check(lines, bounds.LINES, "threads", "a program")
         if spans:
             self._add(spans, codes, durations)
 

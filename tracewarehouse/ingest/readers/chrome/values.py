@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Int64, Stat, StatColumn, StatKind
-from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import Event
 
 PS_PER_US = 1_000_000
@@ -106,8 +106,6 @@ _NAMED_KEYS = METADATA_KEYS - {"program_id"}
 own."""
 DOUBLES = frozenset({"occupancy_pct", "theoretical_occupancy_pct"})
 """Arguments that the profiler had as doubles."""
-MOST_NAMES = 1 << 13
-"""Most names of arguments that events of a piece may have; each is a column of some 3 kB."""
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,19}")
 
 Typed = tuple[StatKind, int | float | str]
@@ -170,10 +168,8 @@ class Arguments:
                 rows, values = columns[name]
                 rows.append(i)
                 values.append(facts[name])
-        if len(columns) > MOST_NAMES:
-            raise MalformedError(
-                f"not a profiler's trace: looked for arguments of events, found more than {MOST_NAMES:,} names of such"
-            )
+        bounds.check(len(columns), bounds.ARGUMENTS, "names of arguments", "events")
+        bounds.check(len(self._numbers), bounds.NAMES, "names", "events")
         return np.array(metadata, np.int32), [
             _column(name, np.array(rows, np.int64), values) for name, (rows, values) in sorted(columns.items())
         ]

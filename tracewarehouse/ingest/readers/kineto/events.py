@@ -17,16 +17,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK
 from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn, StatKind
-from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
 from tracewarehouse.ingest.readers.launches import integer_stat
 
 _WIDEST = 1 << 62
-MOST_LINES = 1 << 17
-"""Most threads and streams of a trace."""
 
 
 class Family(IntEnum):
@@ -77,6 +75,8 @@ class Args(msgspec.Struct, gc=False):
     """The arguments that are read; what is only passed on stays text."""
 
     correlation: _Number = None
+    external: _Number = msgspec.field(default=None, name="External id")
+    early_external: _Number = msgspec.field(default=None, name="external id")
     device: _Number = None
     stream: _Number = None
     bytes: _Number = None
@@ -177,6 +177,7 @@ class Table:
             its launch in `shapes`; 0 for none.
         message: number in `messages` of what a collective moves, by row; rows without one are absent.
         instance: sequence number of a collective, by row.
+        external: number of the operator, also of that which launched a device's event; 0 if unknown.
         bytes: bytes of copies and sets, and of calls that state them, by row.
         forward: rows of operators of the backward pass, which name the forward pass by `link`.
     """
@@ -234,7 +235,7 @@ class Table:
 
     def _add(self, events: Sequence[Event], start: Int64, duration: Int64) -> None:
         family = [_CODES.get(e.cat, _OTHER) for e in events]
-        line, link, detail = [0] * len(events), [0] * len(events), [0] * len(events)
+        line, link, detail, external = [0] * len(events), [0] * len(events), [0] * len(events), [0] * len(events)
         lines, inputs, shapes, row = self.lines, self.inputs, self.shapes, self._count
         for i, (e, f) in enumerate(zip(events, family, strict=True)):
             args = e.args
@@ -243,6 +244,7 @@ class Table:
                 if args is None:
                     continue
                 if f == _OPERATOR:
+                    external[i] = _integer(args.external if args.early_external is None else args.early_external)
                     if args.sequence is not None:
                         link[i] = _integer(args.sequence) + 1
                         if args.forward_thread:
@@ -260,6 +262,7 @@ class Table:
             device, stream, moved = args.device, args.stream, args.bytes
             line[i] = lines[True, e.pid if device is None else device, e.tid if stream is None else stream]
             link[i] = _integer(args.correlation)
+            external[i] = _integer(args.external if args.early_external is None else args.early_external)
             detail[i] = shapes[*_shape_of(args), bytes(args.occupancy)]
             if moved is not None:
                 self.bytes[row + i] = _integer(moved)
@@ -267,10 +270,7 @@ class Table:
                 self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
                 if args.instance:
                     self.instance[row + i] = bytes(args.instance)
-        if len(lines) > MOST_LINES:
-            raise MalformedError(
-                f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
-            )
+        bounds.check(len(lines), bounds.LINES, "threads", "a program")
         if self.span is None:
             self.span = next(
                 (
@@ -281,9 +281,10 @@ class Table:
                 None,
             )
         name = [self.names[e.name] for e in events]
+        bounds.check(len(self.names), bounds.NAMES, "names", "events")
         self._parts.append((
             np.array(family, np.int8), np.array(name, np.int32), np.array(line, np.int32), start, duration,
-            np.array(link, np.int64), np.array(detail, np.int32),
+            np.array(link, np.int64), np.array(detail, np.int32), np.array(external, np.int64),
         ))  # fmt: skip
         self._count += len(events)
 
@@ -292,7 +293,7 @@ class Table:
         if self._held:  # all times are 0
             self._add_timed(self._held, 0)
         parts, self._parts = self._parts, []
-        types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32
+        types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32, np.int64
         columns: list[npt.NDArray[Any]] = [
             np.concatenate([np.zeros(0, dtype), *(p[i] for p in parts)]) for i, dtype in enumerate(types)
         ]
@@ -303,6 +304,7 @@ class Table:
         self.duration: Int64 = columns[4]
         self.link: Int64 = columns[5]
         self.detail: Int32 = columns[6]
+        self.external: Int64 = columns[7]
         self.end: Int64 = self.start + self.duration
 
     def shift_to_start(self) -> int:

@@ -1,4 +1,4 @@
-"""Tells which rank of a job wrote a Kineto trace, without reading its events: by `distributedInfo`, or by its name.
+"""Tells which rank of a job wrote a GPU trace, without reading its events: by `distributedInfo`, or by its name.
 
 Every rank writes a file of its own. Its name is the launcher's choice: `rank3_trace.json`, `kineto_trace_3.json`,
 `worker3_step_12.1694128201545.pt.trace.json`, `x_rank_3.1694128201545.pt.trace.json`, `1694128201-TP-3.trace.json.gz`.
@@ -75,7 +75,12 @@ def only_process_group(distributed: Mapping[str, Any]) -> dict[str, str]:
 
 
 def file_rank(path: Path) -> FileRank | None:
-    """Return the rank that wrote a file; None for a file that is no Kineto trace, or that cannot be read."""
+    """Return the rank that wrote a file; None for a file that is no GPU trace, or that cannot be read.
+
+    Of an export of Nsight Systems only the name counts here, since it may hold several ranks.
+    """
+    if path.name.endswith((".sqlite", ".sqlite.gz")):
+        return _named_rank(path.name)
     try:
         stat = path.stat()
         return _file_rank(path, stat.st_size, stat.st_mtime_ns)
@@ -97,7 +102,11 @@ def _file_rank(path: Path, _size: int, _changed_ns: int) -> FileRank | None:
                 while block := content.read(_BLOCK):  # its members may follow the events
                     text = (text + block)[-_TAIL:]
     rank, world = _RANK.search(text), _WORLD.search(text)
-    session = "" if in_name is None else _TIME.sub("", _COORDINATES.sub("-", _NAMED.sub("", path.name)))
-    time = _TIME.search(path.name)
-    stated = int(rank[1]) if rank else in_name
-    return FileRank(stated, int(world[1]) if world else None, session, time[0] if time else "")
+    named = _named_rank(path.name)
+    return named._replace(rank=int(rank[1]) if rank else in_name, world_size=int(world[1]) if world else None)
+
+
+def _named_rank(name: str) -> FileRank:
+    rank, time = rank_in_name(name), _TIME.search(name)
+    session = "" if rank is None else _TIME.sub("", _COORDINATES.sub("-", _NAMED.sub("", name)))
+    return FileRank(rank, None, session, time[0] if time else "")

@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracewarehouse.ingest.columns.profiler_names import RANK, WORLD_SIZE
 from tracewarehouse.ingest.columns.records import Stat, StatKind
 from tracewarehouse.ingest.readers.nsys.database import NONE, Database
-from tracewarehouse.ingest.readers.nsys.ranges import PID, Payload, Ranges, process
+from tracewarehouse.ingest.readers.nsys.ranges import PID, Ranges, process
 
 _GPUS, _ORDINALS = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
 _FACTS = {
@@ -48,8 +49,10 @@ class Gpu:
     stats: tuple[Stat, ...]
 
 
-def find_gpus(database: Database, used: Sequence[User], ranges: Ranges) -> tuple[list[Gpu], list[str]]:
-    """Return the GPUs that processes used, and sentences on what is not known of them.
+def find_gpus(
+    database: Database, used: Sequence[User], ranges: Ranges, named: int | None
+) -> tuple[list[Gpu], Job, list[str]]:
+    """Return the GPUs that processes used, the ranks of these, and sentences on what is not known of them.
 
     CUDA numbers GPUs for each process, as CUDA_VISIBLE_DEVICES says: two use one GPU only if the export says so.
     """
@@ -61,21 +64,26 @@ def find_gpus(database: Database, used: Sequence[User], ranges: Ranges) -> tuple
         groups.setdefault(known[user] if is_mapped else user, []).append(user)
     ordinals = {user[1] for user in used if 0 <= user[1] <= _LARGEST}
     facts = _facts(database)
-    ranks = _ranks(ranges, used)
-    gpus = []
+    placed = []
     for place, users in enumerate(groups.values()):
         gpu_id = known.get(users[0])
         by_cuda = users[0][1] if len(ordinals) == len(used) else place
-        ordinal = gpu_id if is_mapped and gpu_id is not None else by_cuda
-        stats = [*facts.get(gpu_id, ())]
-        stats += [Stat(name, StatKind.INT64, number) for name, number in ranks.get(users[0], {}).items()]
+        placed.append((gpu_id if is_mapped and gpu_id is not None else by_cuda, users))
+    placed.sort(key=lambda p: p[0])
+    job = Job(ranges, [user for _, users in placed for user in users], named)
+    gpus = []
+    for ordinal, users in placed:
+        stats = [*facts.get(known.get(users[0]), ())]
+        if (rank := job.ranks.get(users[0])) is not None:
+            stats.append(Stat(RANK, StatKind.INT64, rank))
+            stats += [Stat(WORLD_SIZE, StatKind.INT64, n) for n in [job.world_size] if n is not None]
         stats += [Stat("process", StatKind.INT64, user[0] & PID) for user in users[:1]]
         stats += [Stat("cuda_ordinal", StatKind.INT64, users[0][1])]
         gpus.append(Gpu(ordinal, tuple(users), tuple(stats)))
     notes = []
-    if len({user[0] for user in used}) > 1 and not all(u in ranks for u in used):
+    if job.is_numbered or (len({user[0] for user in used}) > 1 and not all(u in job.ranks for u in used)):
         notes.append("nothing tells the ranks of the processes: devices are numbered in the order of their GPUs")
-    return sorted(gpus, key=lambda g: g.ordinal), notes
+    return gpus, job, notes
 
 
 def _mapped(database: Database) -> dict[User, int]:
@@ -108,49 +116,90 @@ def _facts(database: Database) -> dict[int | None, tuple[Stat, ...]]:
     return found
 
 
-def process_groups(ranges: Ranges) -> dict[int, tuple[Stat, ...]]:
-    """Return what is known of each communicator of NCCL, as stats that PyTorch's profiler gives a collective.
+class Job:
+    """The ranks of the users of GPUs, and the communicators of NCCL that join them.
 
-    A rank counts in its communicator. That in the largest one of its process is taken for its rank in the run.
+    The job's communicator is the largest, if it holds every user that has one. Without it, ranks are those of MPI or
+    that in the file's name; else users are numbered in their order, if the communicators name none that is absent.
+
+    Args:
+        ranges: the NVTX events.
+        users: who uses a GPU, in the order of the GPUs.
+        named: the rank in the file's name; it counts for a file with one user, above what a smaller communicator says.
+
+    Attributes:
+        ranks: ranks by user; those that nothing tells are absent.
+        world_size: ranks of the job; None if not known.
+        is_numbered: no event names the ranks, which are places in the order of the GPUs.
     """
-    world: dict[int, Payload] = {}
-    members: dict[int, dict[int, int]] = {}
-    sizes: dict[int, int] = {}
-    for owner, said in ranges.communicators:
-        if said.communicator is None or said.ranks is None or said.rank is None:
-            continue
-        members.setdefault(said.communicator, {})[said.rank] = owner
-        sizes[said.communicator] = said.ranks
-        if owner not in world or said.ranks > (world[owner].ranks or 0):
-            world[owner] = said
-    groups = {}
-    for number, size in sizes.items():
-        own = members[number]
-        stats = [Stat("Process Group Name", StatKind.STRING, f"{number:#x}"), Stat("Group size", StatKind.INT64, size)]
-        ranks = [world[own[i]].rank for i in range(size)] if len(own) == size else []
-        if all(world[owner].communicator == number for owner in own.values()) and size <= _LARGEST:
-            ranks = list(range(size))
-        if ranks and len(set(ranks)) == size:
-            stats.append(Stat("Process Group Ranks", StatKind.STRING, json.dumps(ranks)))
-        groups[number] = tuple(stats)
-    return groups
+
+    def __init__(self, ranges: Ranges, users: Sequence[User], named: int | None = None) -> None:
+        self._members: dict[int, dict[int, User]] = {}
+        self._sizes: dict[int, int] = {}
+        self._known = _communicators_of(ranges)
+        for owner, said in ranges.communicators:
+            own = [u for u in users if u[0] == owner and said.device in (u[1], None)]
+            if said.communicator is None or said.ranks is None or said.rank is None:
+                continue
+            self._sizes[said.communicator] = said.ranks
+            members = self._members.setdefault(said.communicator, {})
+            members[said.rank] = own[0] if len(own) == 1 else (owner, -1 if said.device is None else said.device)
+        self.ranks, self.world_size, self.is_numbered = self._ranks(ranges, users, named)
+
+    def _ranks(
+        self, ranges: Ranges, users: Sequence[User], named: int | None
+    ) -> tuple[dict[User, int], int | None, bool]:
+        joined = {user for members in self._members.values() for user in members.values()}
+        largest = max(self._sizes, key=lambda c: (self._sizes[c], len(self._members[c])), default=None)
+        named = named if len(users) == 1 else None
+        if largest is not None and joined == set(self._members[largest].values()):
+            ranks = {user: rank for rank, user in self._members[largest].items() if user in users}
+            if named is None or set(ranks.values()) <= {named}:
+                return ranks, self._sizes[largest], False
+        if named is not None:
+            return {users[0]: named}, None, False
+        stated = {}
+        for thread, name in ranges.thread_names.items():
+            own = [user for user in users if user[0] == process(thread)]
+            if (match := _RANK.fullmatch(name)) and len(own) == 1:
+                stated[own[0]] = int(match[1])
+        if stated:
+            is_whole = sorted(stated.values()) == list(range(len(users))) and self._is_closed(users)
+            return stated, len(users) if is_whole else None, False
+        if joined and self._is_closed(users):
+            return {user: place for place, user in enumerate(users)}, len(users), True
+        return {}, None, False
+
+    def _is_closed(self, users: Sequence[User]) -> bool:
+        """Whether all members of all communicators are users of GPUs in the export; there must be a communicator."""
+        are_whole = all(len(self._members[c]) == size for c, size in self._sizes.items())
+        return bool(self._sizes) and are_whole and all(set(m.values()) <= set(users) for m in self._members.values())
+
+    def only_communicator(self, owner: int) -> int | None:
+        """Return the communicator of a process that has one only; None for another process."""
+        known = self._known.get(owner, set())
+        return next(iter(known)) if len(known) == 1 else None
+
+    def groups(self) -> dict[int, tuple[Stat, ...]]:
+        """Return what is known of each communicator, as stats that PyTorch's profiler gives a collective."""
+        found = {}
+        for number in {c for known in self._known.values() for c in known} | self._sizes.keys():
+            stats = [Stat("Process Group Name", StatKind.STRING, f"{number:#x}")]
+            if (size := self._sizes.get(number)) is not None:
+                stats.append(Stat("Group size", StatKind.INT64, size))
+                members = self._members[number]
+                ranks = [self.ranks.get(user) for _, user in sorted(members.items())] if len(members) == size else []
+                if size == self.world_size and all(self.ranks.get(u, r) == r for r, u in members.items()):
+                    ranks = list(range(size)) if size <= _LARGEST else []
+                if ranks and None not in ranks and len(set(ranks)) == size:
+                    stats.append(Stat("Process Group Ranks", StatKind.STRING, json.dumps(ranks)))
+            found[number] = tuple(stats)
+        return found
 
 
-def _ranks(ranges: Ranges, used: Sequence[User]) -> dict[User, dict[str, int]]:
-    """Return rank and number of ranks of each process, by its largest communicator of NCCL, or by its name in MPI."""
-    found: dict[User, dict[str, int]] = {}
-    largest: dict[User, Payload] = {}
-    for owner, said in ranges.communicators:
-        for user in used:
-            if user[0] == owner and said.device in (user[1], None) and said.rank is not None:
-                before = largest.get(user)
-                if before is None or (said.ranks or 0) > (before.ranks or 0):
-                    largest[user] = said
-    for user, said in largest.items():
-        if said.rank is not None and said.ranks is not None:
-            found[user] = {"rank": said.rank, "world_size": said.ranks}
-    for thread, name in ranges.thread_names.items():
-        own = [user for user in used if user[0] == process(thread)]
-        if (match := _RANK.fullmatch(name)) and len(own) == 1:
-            found.setdefault(own[0], {"rank": int(match[1])})
+def _communicators_of(ranges: Ranges) -> dict[int, set[int]]:
+    """Return the communicators that each process makes or uses."""
+    found: dict[int, set[int]] = {}
+    for owner, number in ranges.used_communicators:
+        found.setdefault(owner, set()).add(number)
     return found

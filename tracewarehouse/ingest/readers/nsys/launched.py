@@ -16,6 +16,7 @@ from tracewarehouse.ingest.columns.profiler_names import (
     LAUNCH_STEP,
     STEP_LINE,
     STREAM_PREFIX,
+    collective_kind,
 )
 from tracewarehouse.ingest.columns.records import (
     EventBatch,
@@ -39,7 +40,7 @@ from tracewarehouse.ingest.readers.nsys.activities import (
     launching_calls,
 )
 from tracewarehouse.ingest.readers.nsys.database import NONE
-from tracewarehouse.ingest.readers.nsys.gpus import Gpu, process_groups
+from tracewarehouse.ingest.readers.nsys.gpus import Gpu, Job
 from tracewarehouse.ingest.readers.nsys.ranges import PID, Payload, Ranges, ThreadEvents, process
 
 _COPIES = (
@@ -64,6 +65,7 @@ class Launched:
         ranges: the NVTX ranges.
         strings: texts by id.
         short: ids of the short names of kernels, by those of their names.
+        job: the ranks and their communicators.
         zero_ns: the time from which times count.
     """
 
@@ -74,6 +76,7 @@ class Launched:
         ranges: Ranges,
         strings: dict[int, str],
         short: dict[int, int],
+        job: Job,
         zero_ns: int,
     ) -> None:
         self._short = short
@@ -91,7 +94,7 @@ class Launched:
         self._inside, self._owner = np.full((2, len(has)), -1, np.int64)
         self._marks: dict[int, Marks] = {}
         self._devices = np.full(len(calls.start), -1, np.int64)
-        self._groups = process_groups(ranges)
+        self._job, self._groups = job, job.groups()
         for owner in np.unique(activities.process).tolist():
             self._find_steps(owner)
 
@@ -193,7 +196,7 @@ class Launched:
     def _metadata(self, at: Int64, plane: Plane) -> Int32:
         """Give a plane the metadata of its events, and return the place of each; one for what is said the same of."""
         columns = [getattr(self._activities, name)[at] for name in _WHAT]
-        columns += [self._context[at], self._payload_codes(at)]
+        columns += [self._context[at], self._payload_codes(at), self._activities.process[at]]
         _, first, place = np.unique(packed(columns), return_index=True, return_inverse=True)
         plane.event_metadata = [self._named(int(row)) for row in at[first].tolist()]
         return place.astype(np.int32)
@@ -235,11 +238,14 @@ class Launched:
             said["demangled name"] = full if full != self._name(kind, row) else ""
             numbers = {"registers per thread": registers, "shared memory": memory}
         yield from (Stat(name, StatKind.STRING, text) for name, text in said.items() if text)
+        communicator = None
         if (number := int(self._payload[row])) >= 0:
             payload = self._ranges.payloads[number]
             numbers["message_bytes"] = NONE if payload.message_bytes is None else payload.message_bytes
-            if payload.communicator is not None:
-                yield from self._groups.get(payload.communicator, ())
+            communicator = payload.communicator
+        if not communicator and kind == KERNEL and collective_kind(self._name(kind, row), "", frozenset()):
+            communicator = self._job.only_communicator(int(a.process[row]))  # as in a graph's replay
+        yield from self._groups.get(communicator or 0, ())
         yield from (Stat(name, StatKind.INT64, n) for name, n in numbers.items() if n != NONE)
 
     def findings(self) -> list[tuple[str, str]]:

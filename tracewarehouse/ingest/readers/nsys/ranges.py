@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.nesting import nest
 from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.readers.launches import step_mark
@@ -96,6 +97,7 @@ class Ranges:
         payloads: NCCL's payloads, by number.
         thread_names: names that NVTX gives threads, by globalTid.
         communicators: process and payload of each rank of a new communicator.
+        used_communicators: process and number of each communicator in a payload.
         marks: starts, ends and codes of the texts of the step marks of each process.
     """
 
@@ -104,6 +106,7 @@ class Ranges:
     payloads: list[Payload] = field(default_factory=list)
     thread_names: dict[int, str] = field(default_factory=dict)
     communicators: list[tuple[int, Payload]] = field(default_factory=list)
+    used_communicators: set[tuple[int, int]] = field(default_factory=set)
     marks: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -132,6 +135,7 @@ class Ranges:
         order = np.lexsort((-end, start))
         start, end, text, payload = start[order], end[order], text[order], payload[order]
         nesting = nest(start, end)
+        bounds.check(int(nesting.depth.max(initial=0)), bounds.RANGES, "nested NVTX ranges", "a thread")
         context = np.zeros(len(start), np.int64)
         for level in range(int(nesting.depth.max(initial=-1)) + 1):
             at = np.flatnonzero(nesting.depth == level)
@@ -211,6 +215,8 @@ def read_ranges(
         if isinstance(blob := own.get("binaryData"), bytes) and (said := _payload(blob, schemas)):
             payload = len(ranges.payloads)
             ranges.payloads.append(said)
+            if said.communicator:  # 0 is none
+                ranges.used_communicators.add((process(at), said.communicator))
             if said.ranks is not None and said.rank is not None and 0 <= said.rank < said.ranks:
                 ranges.communicators.append((process(at), said))
         code = ranges.text_code(text or "(unnamed)")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.batches import part
 from tracewarehouse.ingest.columns.profiler_names import (
     COUNTER_LINE,
@@ -25,6 +26,7 @@ from tracewarehouse.ingest.columns.profiler_names import (
 from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Line, Plane, Stat, StatKind, Trace
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.kineto.ranks import rank_in_name
 from tracewarehouse.ingest.readers.launches import integer_stat
 from tracewarehouse.ingest.readers.nsys.activities import Activities, Calls, read_activities, read_calls, short_names
 from tracewarehouse.ingest.readers.nsys.database import NONE, ROWS, Database
@@ -90,8 +92,8 @@ class NsysTrace(Trace):
         self.origin_ns = self._start_ns
         self._batches: list[EventBatch] = []
         used = sorted({*zip(activities.process.tolist(), activities.device.tolist(), strict=True)})
-        gpus, notes = find_gpus(database, used, ranges)
-        launched = Launched(activities, calls, ranges, strings, short_names(database), self._zero_ns)
+        gpus, job, notes = find_gpus(database, used, ranges, rank_in_name(database.path.name))
+        launched = Launched(activities, calls, ranges, strings, short_names(database), job, self._zero_ns)
         planes = []
         for gpu in gpus:
             plane, lines = launched.plane(gpu)
@@ -209,8 +211,12 @@ def _strings(database: Database) -> dict[int, str]:
     """Return the texts to which other tables refer, by id."""
     if not database.has("StringIds", "id", "value"):
         return {}
-    rows = database.texts("SELECT id, value FROM StringIds")
-    return {i: value for i, value in rows if isinstance(i, int) and isinstance(value, str)}
+    found: dict[int, str] = {}
+    for i, value in database.texts("SELECT id, value FROM StringIds"):
+        if isinstance(i, int) and isinstance(value, str):
+            found[i] = value
+            bounds.check(len(found), bounds.NAMES, "names", "events")
+    return found
 
 
 def _thread_names(database: Database, strings: dict[int, str]) -> dict[int, str]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import (
     DivisibleTrace,
@@ -33,7 +34,7 @@ from tracewarehouse.ingest.columns.records import (
     UInt64,
 )
 from tracewarehouse.ingest.columns.spill import Spill
-from tracewarehouse.ingest.errors import CaptureError, MalformedError
+from tracewarehouse.ingest.errors import CaptureError, MalformedError, TooManyError
 from tracewarehouse.ingest.readers.files import CHUNK, CaptureFile, FileBytes
 from tracewarehouse.ingest.readers.xplane import wire
 from tracewarehouse.ingest.readers.xplane.event_places import EventPlaces
@@ -42,7 +43,6 @@ _FIRST_TEXT = int(StatKind.STRING)
 BLOCK = 1 << 15
 """Events that are decoded together: enough to keep Python's share small, few enough to stay in cache."""
 _TABLE_ENTRIES = 16  # per metadata id: ids this dense are looked up in a table, others by search
-_MAX_PLANES, _MAX_LINES = 1 << 16, 1 << 20  # far above any capture; each costs memory
 _INT64 = np.iinfo(np.int64)
 _PLANE, _ERROR, _WARNING, _HOSTNAME = 0x0A, 0x12, 0x1A, 0x22  # tags of XSpace
 _PLANE_ID, _PLANE_NAME, _LINE, _EVENT_METADATA, _STAT_METADATA, _PLANE_STAT = 0x08, 0x12, 0x1A, 0x22, 0x2A, 0x32
@@ -129,6 +129,8 @@ class XPlaneTrace(DivisibleTrace):
                     planes.append(_read_plane(data, payload, stop, metadata))
                 elif tag in texts:
                     texts[tag].append(_text(data[payload:stop]))
+        except TooManyError as error:
+            raise MalformedError(f"{self._path}: {error}") from None
         except MalformedError as error:
             raise MalformedError(f"{self._path}: not a complete xplane.pb: {error}") from None
         self.errors, self.warnings, self.hostnames = texts[_ERROR], texts[_WARNING], texts[_HOSTNAME]
@@ -359,16 +361,14 @@ class _SharedMetadata:
         self._stats: dict[int, dict[bytes, Stat | None]] = {}
 
     def count_plane(self) -> None:
-        """Count a plane; a hostile file has millions of them in few bytes."""
+        """Count a plane."""
         self._planes += 1
-        if self._planes > _MAX_PLANES:
-            raise MalformedError(f"over {_MAX_PLANES} planes")
+        bounds.check(self._planes, bounds.PLANES, "planes", "devices and hosts")
 
     def count_line(self) -> None:
-        """Count a line; a hostile file has millions of them in few bytes."""
+        """Count a line."""
         self._lines += 1
-        if self._lines > _MAX_LINES:
-            raise MalformedError(f"over {_MAX_LINES} lines")
+        bounds.check(self._lines, bounds.LINES, "threads", "a program")
 
     def take(self, data: bytes | FileBytes, position: int, end: int, pieces: list[_Metadata]) -> int:
         """Take consecutive event metadata of at most 16 kB each, from `position` on, and return the end of the last.
@@ -405,6 +405,7 @@ class _SharedMetadata:
             ids, metadata = piece.decoded[naming]
             plane.metadata_ids += ids
             plane.event_metadata += metadata
+            bounds.check(len(plane.metadata_ids), bounds.NAMES, "names", "events")
         if plane.metadata_ids != self._rows.ids:
             self._rows = _RowOfId(plane.metadata_ids)
         plane.rows = self._rows
@@ -422,6 +423,7 @@ class _SharedMetadata:
                 if content in self._found:  # under another id
                     yield key, self._found[content]
                     continue
+                bounds.check(len(self._found) + 1, bounds.NAMES, "names", "events")
                 decoded = known[entry] = key, self._found.setdefault(content, _event_metadata(raw, names, stats))
             yield decoded
 
