@@ -30,7 +30,7 @@ from tracewarehouse.dashboards.theme import (
     series_color,
     tooltips,
 )
-from tracewarehouse.dashboards.words import largest, quantity, signed
+from tracewarehouse.dashboards.words import ODD, largest, quantity, signed
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -337,7 +337,7 @@ def _layers_in_words(rows: list[dict[str, Any]]) -> str:
     """How many layers a phase has, how long they take, and which are far from the median."""
     layers = [r for r in rows if r["what"] == "layer"]
     median = layers[0]["median_us"]
-    far = sorted((r for r in layers if abs(r["difference_us"]) > 0.02 * median), key=lambda r: -abs(r["difference_us"]))
+    far = sorted((r for r in layers if abs(r["difference_us"]) > ODD * median), key=lambda r: -abs(r["difference_us"]))
     named = [f"layer {r['layer']} {signed(r['difference_us'], 'us')}" for r in far[:3]]
     rest = f" and {len(far) - 3} more" if len(far) > 3 else ""
     alike = "equal layers" if len(far) <= 0.1 * len(layers) else "layers of the same ops"
