@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from tracewarehouse.comparison.compare import referenced_run_ids
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
+from tracewarehouse.dashboards.kernel_names import short_names
 from tracewarehouse.dashboards.theme import (
     ALARM,
     CLASS_COLORS,
@@ -212,12 +214,14 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
         run=run,
         most=most,
     )
+    short = short_names(drawn.values("op"))
     base = (
         alt.Chart()
         .mark_bar()
         .encode(
             x=alt.X("share:Q", title="share of the phase's op time", axis=axis("ratio")),
-            y=alt.Y("op:N", sort=alt.EncodingSortField("self_ms", order="descending"), title=None),
+            y=alt.Y("op:N", sort=alt.EncodingSortField("self_ms", order="descending"), title=None,
+                    axis=_short_labels(short)),
             color=class_color("class", drawn.values("class")),
             tooltip=tooltips(
                 "op:N", "category:N", "layers:N", "parts:N", "source:N", percent("share"),
@@ -231,8 +235,13 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
             y="independent", x="independent"
         ),
         "Self time by name without its number, all devices together. The table has layers, parts and source lines.",
-        largest(drawn.rows, "share", "ratio", "phase", "op"),
+        largest([r | {"op": short.get(r["op"], r["op"])} for r in drawn.rows], "share", "ratio", "phase", "op"),
     )
+
+
+def _short_labels(short: Mapping[str, str]) -> alt.Axis:
+    """Return an axis of names, of which some have short ones; tooltips have the whole names."""
+    return alt.Axis(labelExpr=f"{json.dumps(short)}[datum.value] || datum.value") if short else alt.Axis()
 
 
 def layers(warehouse: Warehouse, run: str) -> Figure:
