@@ -207,11 +207,12 @@ def test_words_of_choices() -> None:
         "For the first token: tp=8, 3 ms; next tp=4, 2 s. Their ranges overlap, so either may be better.",
     ]
     many = [first | {"workload": f"m{i}"} for i in range(8)]
-    assert words.choices(many)[0] == "m0: for the first token tp=8 (3 ms)."
+    too_few = "for one user and for most tokens per chip fewer than two configurations are known."
+    assert words.choices(many)[0] == f"m0: for the first token tp=8 (3 ms); {too_few}"
     assert words.choices(many)[6:] == ["2 more workloads have a choice; macros.study_choices has them all."]
     assert words.choices([first | {"workload": m, "is_within_range": m == "m0"} for m in ("m0", "m1")]) == [
-        "m0: for the first token tp=8 (3 ms), or tp=4, whose range overlaps.",
-        "m1: for the first token tp=8 (3 ms).",
+        f"m0: for the first token tp=8 (3 ms), or tp=4, whose range overlaps; {too_few}",
+        f"m1: for the first token tp=8 (3 ms); {too_few}",
     ]
     assert words.choices([]) == []
 

@@ -215,6 +215,10 @@ NOT_PREDICTED = (
 """What no prediction knows."""
 
 
+_PURPOSES = ("one user", "the first token", "most tokens per chip")
+"""The purposes of macros.study_choices that every study is asked about."""
+
+
 def choices(best: Sequence[Mapping[str, Any]], most: int = 6) -> list[str]:
     """Say which configuration is best for whom, from rows of macros.study_choices.
 
@@ -227,7 +231,10 @@ def choices(best: Sequence[Mapping[str, Any]], most: int = 6) -> list[str]:
     sentences = []
     for workload, rows in by_workload[:most]:
         named = (f"for {b['purpose']} {b['configuration']} ({_reached(b)}){_or_next(b)}" for b in rows)
-        sentences.append(f"{workload}: {'; '.join(named)}.")
+        said = {b["purpose"] for b in rows}
+        unsaid = " and ".join(f"for {purpose}" for purpose in _PURPOSES if purpose not in said)
+        too_few = [f"{unsaid} fewer than two configurations are known"] if unsaid else []
+        sentences.append(f"{workload}: {'; '.join([*named, *too_few])}.")
     if len(by_workload) > most:
         sentences.append(f"{len(by_workload) - most} more workloads have a choice; macros.study_choices has them all.")
     return sentences
