@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tracewarehouse.dashboards.report import Report, comparison_report, run_repo
 from tracewarehouse.dashboards.vega import vega_script
 from tracewarehouse.dashboards.writing import folded, report_text, with_code, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
+from tracewarehouse.queries.run_summary import RunFlag
 from tracewarehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("asked_once")
@@ -205,9 +207,44 @@ def test_words_of_choices() -> None:
         "For the first token: tp=8, 3 ms; next tp=4, 2 s. Their ranges overlap, so either may be better.",
     ]
     many = [first | {"workload": f"m{i}"} for i in range(8)]
-    assert words.choices(many)[0] == "m0: for the first token tp=8 (3 ms)."
+    too_few = "for one user and for most tokens per chip fewer than two configurations are known."
+    assert words.choices(many)[0] == f"m0: for the first token tp=8 (3 ms); {too_few}"
     assert words.choices(many)[6:] == ["2 more workloads have a choice; macros.study_choices has them all."]
+    assert words.choices([first | {"workload": m, "is_within_range": m == "m0"} for m in ("m0", "m1")]) == [
+        f"m0: for the first token tp=8 (3 ms), or tp=4, whose range overlaps; {too_few}",
+        f"m1: for the first token tp=8 (3 ms); {too_few}",
+    ]
     assert words.choices([]) == []
+
+
+def test_words_of_balance_and_of_the_odd_layer() -> None:
+    assert words.balance([("decode", 1.0), ("prefill", 1.73), ("mixed", None)]) == (
+        "the busiest device computes longer than the mean device by 0 % in decode, 73 % in prefill"
+    )
+    assert words.balance([(None, 1.0106)]) == "the busiest device computes longer than the mean device by 1.1 %"
+    assert words.balance([]) == words.balance([("decode", None)]) == ""
+    alike = [("decode", layer, 0.005 * (layer - 1)) for layer in range(3)]
+    odd = [("prefill", layer, -0.5 if layer == 7 else 0.01) for layer in range(8)]
+    assert words.odd_layers(alike + odd) == (
+        "none, all 3 within 0.5 % of the median in decode; 7, 50 % shorter than the median of 8 in prefill"
+    )
+    assert words.odd_layers(alike[:2]) == words.odd_layers([]) == ""
+
+
+def test_what_is_inferred_and_missing_is_told_first(warehouse: Warehouse) -> None:
+    [tiny] = run_report(warehouse, ["tiny-tp2"], ["steps"]).sections
+    summary = warehouse.summary("tiny-tp2")
+    told = dict(tiny.facts)
+    assert told["Missing"].startswith(f"{len(summary.missing)} metrics; ")
+    assert "is not predicted" not in told["Missing"]
+    assert told["Missing"].split(": ", 1)[1].lower() in {reason.lower() for _, reason in tiny.unknown}
+    [(imbalance,)] = warehouse.query(
+        "SELECT max(compute_imbalance) FROM metrics.load_imbalance WHERE phase = 'decode'"
+    ).rows()
+    assert f"by {words.quantity(imbalance - 1, 'ratio', 2)} in decode" in told["Balance"]
+    flags = [RunFlag("inferred_axes", None, "", ""), RunFlag("inferred_steps", None, "", "")]
+    assert words.inferred(replace(summary, flags=flags)) == "mesh, steps or their phases"
+    assert words.inferred(replace(summary, flags=[])) == words.lacks(replace(summary, missing=[])) == ""
 
 
 def test_words_of_what_does_not_fit() -> None:

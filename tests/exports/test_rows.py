@@ -89,6 +89,8 @@ def test_a_workbook_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
 def test_an_unknown_ending_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TracewarehouseError, match=r"no format for the ending \.pdf; expected one of \.csv"):
         suffix_format(Path("x.pdf"))
+    with pytest.raises(TracewarehouseError, match=r"--format; `tw report` writes pages$"):
+        suffix_format(Path("x.html"))
     assert cli.run(["-w", str(folder), "query", "SELECT 1", "-o", str(tmp_path / "x.pdf")]) == 1
     assert "no format for the ending .pdf" in capsys.readouterr().err
     assert tw(folder, "parquet", "ops", "-o", tmp_path / "x.csv") == 2

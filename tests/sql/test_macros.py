@@ -435,6 +435,20 @@ def test_what_is_twice_as_fast_saves_what_its_axes_save_together(connection: duc
     }
 
 
+@pytest.mark.parametrize(("source", "tpot"), [("module run", 3.0), ("launches", 5.0)])
+def test_a_host_that_only_launches_steps_times_none(
+    connection: duckdb.DuckDBPyConnection, source: str, tpot: float
+) -> None:
+    stored = [row for clock, ms in (("host", 3.0), ("device", 5.0)) for row in values("r", "tpot", [ms], clock=clock)]
+    given: dict[str, Any] = {
+        "runs": [{}], "devices": [{"device_id": 0, "kind": "v"}], "metric_values": stored,
+        "phases": [{"kind": "step", "name": "decode", "index": 0, "device_id": 0, "source": source}],
+    }  # fmt: skip
+    fill(connection, given)
+    sql = "SELECT tpot_ms, tokens_per_s_per_user FROM macros.run_points(['r'])"
+    assert connection.execute(sql).fetchall() == [(tpot, 1000 / tpot)]
+
+
 def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connection: duckdb.DuckDBPyConnection) -> None:
     work = {"model": "m", "batch_size": 8, "input_length": 16, "output_length": 4, "manifest": '{"spec": {"tp": 2}}'}
     ids = {"real": "recorded", "again": "recorded", "said": "predicted", "twice": "predicted", "faster": "predicted"}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from tracewarehouse.comparison.compare import referenced_run_ids
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
+from tracewarehouse.dashboards.kernel_names import short_names
 from tracewarehouse.dashboards.theme import (
     ALARM,
     CLASS_COLORS,
@@ -30,7 +32,7 @@ from tracewarehouse.dashboards.theme import (
     series_color,
     tooltips,
 )
-from tracewarehouse.dashboards.words import largest, quantity, signed
+from tracewarehouse.dashboards.words import ODD, largest, quantity, signed
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -212,12 +214,14 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
         run=run,
         most=most,
     )
+    short = short_names(drawn.values("op"))
     base = (
         alt.Chart()
         .mark_bar()
         .encode(
             x=alt.X("share:Q", title="share of the phase's op time", axis=axis("ratio")),
-            y=alt.Y("op:N", sort=alt.EncodingSortField("self_ms", order="descending"), title=None),
+            y=alt.Y("op:N", sort=alt.EncodingSortField("self_ms", order="descending"), title=None,
+                    axis=_short_labels(short)),
             color=class_color("class", drawn.values("class")),
             tooltip=tooltips(
                 "op:N", "category:N", "layers:N", "parts:N", "source:N", percent("share"),
@@ -231,8 +235,13 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
             y="independent", x="independent"
         ),
         "Self time by name without its number, all devices together. The table has layers, parts and source lines.",
-        largest(drawn.rows, "share", "ratio", "phase", "op"),
+        largest([r | {"op": short.get(r["op"], r["op"])} for r in drawn.rows], "share", "ratio", "phase", "op"),
     )
+
+
+def _short_labels(short: Mapping[str, str]) -> alt.Axis:
+    """Return an axis of names, of which some have short ones; tooltips have the whole names."""
+    return alt.Axis(labelExpr=f"{json.dumps(short)}[datum.value] || datum.value") if short else alt.Axis()
 
 
 def layers(warehouse: Warehouse, run: str) -> Figure:
@@ -337,7 +346,7 @@ def _layers_in_words(rows: list[dict[str, Any]]) -> str:
     """How many layers a phase has, how long they take, and which are far from the median."""
     layers = [r for r in rows if r["what"] == "layer"]
     median = layers[0]["median_us"]
-    far = sorted((r for r in layers if abs(r["difference_us"]) > 0.02 * median), key=lambda r: -abs(r["difference_us"]))
+    far = sorted((r for r in layers if abs(r["difference_us"]) > ODD * median), key=lambda r: -abs(r["difference_us"]))
     named = [f"layer {r['layer']} {signed(r['difference_us'], 'us')}" for r in far[:3]]
     rest = f" and {len(far) - 3} more" if len(far) > 3 else ""
     alike = "equal layers" if len(far) <= 0.1 * len(layers) else "layers of the same ops"

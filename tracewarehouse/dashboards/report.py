@@ -18,7 +18,7 @@ from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.queries.run_summary import StepShare, labelled, step_shares, title
+from tracewarehouse.queries.run_summary import RunSummary, StepShare, labelled, step_shares, title
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -280,7 +280,8 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
         WarehouseError: the run does not exist.
     """
     summary = warehouse.summary(run_id)
-    section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, run_id))
+    section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, summary.facts))
+    section.facts += _told(warehouse, summary)
     section.bars = _step_bars(summary.steps)
     section.evidence = dict(words.findings(summary))
     section.words = list(section.evidence)
@@ -339,17 +340,42 @@ def _add(section: Section, name: str, *subject: Any) -> None:
         section.absent.append((f"{name}-{subject[-1]}" if name == "differences" else name, str(absence)))
 
 
-def _peaks(warehouse: Warehouse, run_id: str) -> list[tuple[str, str]]:
+def _peaks(warehouse: Warehouse, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The peak rates of the run's devices, and where they come from."""
     rows = warehouse.query(
         f"""SELECT max(peak_flops_per_s), max(peak_hbm_gbps), max(peak_ici_gbps), any_value(peak_source)
-            FROM main.devices WHERE run_id = {literal(run_id)}"""
+            FROM main.devices WHERE run_id = {literal(facts["run_id"])}"""
     ).rows()
     flops, hbm, ici, source = rows[0]
     rates = ((flops, "FLOP/s", "matrix units"), (hbm, "GB/s", "memory"), (ici, "GB/s", "links"))
     known = [f"{what} {quantity(rate, unit)}" for rate, unit, what in rates if rate]
     source = {"both": "capture and hardware table"}.get(source, source)
-    return [("Peaks", f"{', '.join(known)} ({source})" if known else "not known")]
+    if known:
+        return [("Peaks", f"{', '.join(known)} ({source})")]
+    has_none = facts["backend"] == "cpu"
+    return [
+        ("Peaks", "none, the devices are virtual" if has_none else "not known; name the chip with --device at ingest")
+    ]
+
+
+def _told(warehouse: Warehouse, summary: RunSummary) -> list[tuple[str, str]]:
+    """Whether devices and layers are alike, what of the run is inferred, and what is missing, as labels and texts."""
+    run = literal(summary.facts["run_id"])
+    loads = warehouse.query(
+        f"""SELECT phase, compute_imbalance FROM metrics.load_imbalance
+            WHERE run_id = {run} AND phase IS DISTINCT FROM 'outside' ORDER BY phase"""
+    )
+    layers = warehouse.query(
+        f"""SELECT phase, layer, difference_us / nullif(median_us, 0) FROM macros.mean_layers([{run}])
+            WHERE what = 'layer' ORDER BY phase, layer"""
+    )
+    told = {
+        "Balance": words.balance(loads.rows()),
+        "Odd layer": words.odd_layers(layers.rows()),
+        "Inferred": words.inferred(summary),
+        "Missing": words.lacks(summary),
+    }
+    return [(label, text) for label, text in told.items() if text]
 
 
 def _stored_values(warehouse: Warehouse, run_id: str) -> list[Values]:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _WORTH = 0.005
 """Shares below this are not worth a word."""
 
+ODD = 0.02
+"""A layer that differs from the median by a larger share is odd."""
+
 # for each unit, the factor to the base unit, and the base unit
 _BASES = {
     "s": (1.0, "s"),
@@ -88,6 +91,16 @@ _EVIDENCE = {
 """For parts of a step and metrics of savings, the chart that shows where the time goes."""
 
 
+_INFERRED = {
+    "inferred_axes": "mesh",
+    "inferred_order": "which devices a group names",
+    "inferred_layers": "layers",
+    "inferred_executions": "executions",
+    "inferred_steps": "steps or their phases",
+}
+"""For the flags of what was inferred, its name."""
+
+
 def findings(summary: RunSummary) -> list[tuple[str, str]]:
     """Say what takes a step's time, what would shorten it most, and what faster links would save.
 
@@ -127,6 +140,59 @@ def takes(steps: Sequence[StepShare]) -> str:
     return _sentence(clauses)
 
 
+def balance(rows: Sequence[Sequence[Any]]) -> str:
+    """Say how much longer the busiest device computes than the mean device.
+
+    Args:
+        rows: phase and compute_imbalance of metrics.load_imbalance; empty for one device, and then nothing is said.
+    """
+    said = [f"{quantity(most - 1, 'ratio', 2)}{_in(phase)}" for phase, most in rows if most is not None]
+    first, *rest = said or [""]
+    return first and ", ".join([f"the busiest device computes longer than the mean device by {first}", *rest])
+
+
+def odd_layers(rows: Sequence[Sequence[Any]]) -> str:
+    """Name the layer of each phase that differs most from the median layer, or say that none does.
+
+    Args:
+        rows: phase, layer and difference to the median as a share of it, from macros.mean_layers.
+    """
+    clauses = []
+    for phase, of_phase in groupby(rows, key=lambda r: r[0]):
+        layers = [(layer, share) for _, layer, share in of_phase if share is not None]
+        if len(layers) < 3:  # the median of two is one of them, or between them
+            continue
+        odd, share = max(layers, key=lambda layer: abs(layer[1]))
+        by = quantity(abs(share), "ratio", 2)
+        if abs(share) <= ODD:
+            clauses.append(f"none, all {len(layers)} within {by} of the median{_in(phase)}")
+        else:
+            than = "longer" if share > 0 else "shorter"
+            clauses.append(f"{odd}, {by} {than} than the median of {len(layers)}{_in(phase)}")
+    return "; ".join(clauses)
+
+
+def inferred(summary: RunSummary) -> str:
+    """Name what no mark or manifest tells, so that it was inferred; the notes say from what."""
+    named = dict.fromkeys(_INFERRED.get(f.flag, "") for f in summary.flags)
+    return ", ".join(name for name in named if name)
+
+
+def lacks(summary: RunSummary) -> str:
+    """Count the missing metrics, and say what would give most of them; that the run is measured is no lack."""
+    if not summary.missing:
+        return ""
+    unpredicted = {m.reason for m in summary.missing if m.unmet == "predicted"}
+    remedied = ((metrics, reason) for reason, metrics in summary.reasons.items() if "; " in reason)
+    metrics, reason = next(((m, r) for m, r in remedied if r not in unpredicted), ([], ""))
+    more = f" and {len(metrics) - 2} more" if len(metrics) > 2 else ""
+    return f"{len(summary.missing)} metrics" + (f"; {', '.join(metrics[:2])}{more}: {reason}" if metrics else "")
+
+
+def _in(phase: str | None) -> str:
+    return f" in {phase}" if phase else ""
+
+
 def _shorter(saving: Saving, whole: float | None) -> str:
     time = "" if whole is None else f" ({quantity(saving.saved * whole, 'ms')})"
     share = f"{quantity(saving.saved, 'ratio')}{time}"
@@ -149,6 +215,10 @@ NOT_PREDICTED = (
 """What no prediction knows."""
 
 
+_PURPOSES = ("one user", "the first token", "most tokens per chip")
+"""The purposes of macros.study_choices that every study is asked about."""
+
+
 def choices(best: Sequence[Mapping[str, Any]], most: int = 6) -> list[str]:
     """Say which configuration is best for whom, from rows of macros.study_choices.
 
@@ -160,8 +230,11 @@ def choices(best: Sequence[Mapping[str, Any]], most: int = 6) -> list[str]:
         return [_choice(b) for b in best]
     sentences = []
     for workload, rows in by_workload[:most]:
-        named = (f"for {b['purpose']} {b['configuration']} ({_reached(b)})" for b in rows)
-        sentences.append(f"{workload}: {'; '.join(named)}.")
+        named = (f"for {b['purpose']} {b['configuration']} ({_reached(b)}){_or_next(b)}" for b in rows)
+        said = {b["purpose"] for b in rows}
+        unsaid = " and ".join(f"for {purpose}" for purpose in _PURPOSES if purpose not in said)
+        too_few = [f"{unsaid} fewer than two configurations are known"] if unsaid else []
+        sentences.append(f"{workload}: {'; '.join([*named, *too_few])}.")
     if len(by_workload) > most:
         sentences.append(f"{len(by_workload) - most} more workloads have a choice; macros.study_choices has them all.")
     return sentences
@@ -175,6 +248,10 @@ def _choice(best: Mapping[str, Any]) -> str:
         f"For {best['purpose']}: {best['configuration']}, {_reached(best)}; next {best['next_configuration']}, "
         f"{after}.{close}"
     )
+
+
+def _or_next(best: Mapping[str, Any]) -> str:
+    return f", or {best['next_configuration']}, whose range overlaps" if best["is_within_range"] else ""
 
 
 def _reached(best: Mapping[str, Any]) -> str:

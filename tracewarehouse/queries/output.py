@@ -47,9 +47,10 @@ def suffix_format(path: Path) -> Format:
     """
     suffix = path.suffix.lower()
     if suffix and suffix not in SUFFIXES:
+        page = "; `tw report` writes pages" if suffix in (".html", ".md") else ""
         raise TracewarehouseError(
             f"{path}: no format for the ending {path.suffix}; expected one of {', '.join(SUFFIXES)}, or name it with "
-            "--format"
+            f"--format{page}"
         )
     return SUFFIXES.get(suffix, "table")
 

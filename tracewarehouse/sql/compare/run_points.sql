@@ -9,7 +9,7 @@ description: >
   better in one of throughput per user and per chip and at least as good in the other. Predicted runs are compared with
   predicted ones alone, and recorded ones with recorded ones.
 notes: >
-  Values are on the hosts' clock where the hosts have markers, else on the devices'.
+  Values are on the hosts' clock where the hosts have markers that time steps, else on the devices' (models.launched_runs).
 ---*/
 WITH wanted AS (
   SELECT
@@ -33,6 +33,14 @@ latencies AS (
   FROM main.metric_values
   WHERE metric IN ('ttft', 'tpot') AND LIST_CONTAINS(runs, run_id)
   GROUP BY run_id, metric
+),
+
+clocked AS (
+  SELECT
+    v.run_id, v.metric,
+    CASE WHEN l.run_id IS NULL THEN COALESCE(v.host_ms, v.device_ms) ELSE COALESCE(v.device_ms, v.host_ms) END AS ms
+  FROM latencies AS v
+  LEFT JOIN models.launched_runs AS l ON v.run_id = l.run_id
 ),
 
 rates AS (
@@ -59,16 +67,16 @@ points AS (
     r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
     c.kind AS device_kind,
     c.chips, r.profile_start_ns, r.framework, r.num_layers, r.num_params,
-    COALESCE(f.host_ms, f.device_ms) AS ttft_ms,
-    COALESCE(t.host_ms, t.device_ms) AS tpot_ms,
+    f.ms AS ttft_ms,
+    t.ms AS tpot_ms,
     q.tokens_per_s,
-    1e3 / COALESCE(t.host_ms, t.device_ms) AS tokens_per_s_per_user,
+    1e3 / t.ms AS tokens_per_s_per_user,
     q.tokens_per_s / c.chips AS tokens_per_s_per_chip
   FROM wanted AS r
   LEFT JOIN models.run_chips AS c USING (run_id)
   LEFT JOIN models.what_ifs AS w USING (run_id)
-  LEFT JOIN latencies AS f ON r.run_id = f.run_id AND f.metric = 'ttft'
-  LEFT JOIN latencies AS t ON r.run_id = t.run_id AND t.metric = 'tpot'
+  LEFT JOIN clocked AS f ON r.run_id = f.run_id AND f.metric = 'ttft'
+  LEFT JOIN clocked AS t ON r.run_id = t.run_id AND t.metric = 'tpot'
   LEFT JOIN rates AS q USING (run_id)
 ),
 

@@ -11,7 +11,8 @@ description: >
   Output tokens per second from the start of prefill to the end of the last step that decodes. The tokens are those that a
   server states of its batches. Else each sequence of the batch has one token from prefill and one from each decode step.
 notes: >
-  The time is on the hosts' clock if they have markers, otherwise on the devices'. Steps before the first prefill belong to
+  The time is on the hosts' clock if they have markers that time steps, otherwise on the devices'; marks under which a host
+  only launches steps do not (models.launched_runs). Steps before the first prefill belong to
   other requests and do not count. If no server states the tokens, a run with several prefills has no row, because its
   requests cannot be told apart. What a server does not state is which prompts end in a step; models.served_output says how
   their first tokens are counted.
@@ -19,10 +20,13 @@ changed: First version.
 ccl_bench: throughput
 ---*/
 WITH clocks AS (
-  SELECT run_id, MAX(clock) AS clock
-  FROM models.request_times
-  WHERE prefill_start_ps IS NOT NULL AND decode_end_ps IS NOT NULL
-  GROUP BY run_id
+  SELECT
+    t.run_id,
+    CASE WHEN COUNT(l.run_id) > 0 THEN MIN(t.clock) ELSE MAX(t.clock) END AS clock
+  FROM models.request_times AS t
+  LEFT JOIN models.launched_runs AS l ON t.run_id = l.run_id
+  WHERE t.prefill_start_ps IS NOT NULL AND t.decode_end_ps IS NOT NULL
+  GROUP BY t.run_id
 ),
 
 timed AS (

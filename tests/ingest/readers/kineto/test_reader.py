@@ -122,6 +122,93 @@ def test_a_launch_of_the_backward_pass_is_of_the_modules_of_its_forward_operator
     assert said(opened(tmp_path, events)) == [("gemm", {"tf_op": "Block_1/MmBackward0/aten::mm"})]
 
 
+@pytest.mark.parametrize("name", ["External id", "external id"])
+def test_external_ids_name_the_operator_where_the_call_is_not_recorded(tmp_path: Path, name: str) -> None:
+    """The third kernel has a call; the fourth names an operator from before the recording."""
+    events = [
+        event("user_annotation", "decode 4", 9, 5, 40), event("python_function", "nn.Module: Block_1", 9, 10, 10),
+        event("cpu_op", "aten::mm", 9, 11, 5, **{name: 21}), event("cpu_op", "aten::add", 9, 30, 9, **{name: 22}),
+        call(31, 3), kernel(100, 5, 1, **{name: 21}), kernel(110, 5, 2, "add", **{name: 22}),
+        kernel(120, 5, 3, "mul", **{name: 21}), kernel(130, 5, 9, "lost", **{name: 20}),
+    ]  # fmt: skip
+    trace = opened(tmp_path, events)
+    paths = [(kernel_name, facts.get("tf_op")) for kernel_name, facts in said(trace)]
+    assert paths == [("gemm", "Block_1/aten::mm"), ("add", "aten::add"), ("mul", "aten::add"), ("lost", None)]
+    assert trace.findings[0][1].startswith("1 of 4 kernels")
+    assert trace.warnings == ["2 kernels, copies and sets lack their call: it counts from its operator's start"]
+    _, steps = line(trace, 0, "Steps")
+    assert (steps.start_ps.tolist(), steps.duration_ps.tolist()) == ([95_000_000], [25_000_000])
+
+
+def captured(at: float, operators: list[tuple[str, str, int]], tid: int = 9, first: int = 100) -> list[Event]:
+    """The capture of a graph: a module, an operator and the stream's thread for each of its calls."""
+    events = [call(at, 0, "cudaStreamBeginCapture_v10000")]
+    for i, (module, operator, thread) in enumerate(operators):
+        events += [
+            event("python_function", f"nn.Module: {module}", thread, at + 10 * i + 1, 9),
+            event("cpu_op", operator, thread, at + 10 * i + 2, 7), call(at + 10 * i + 4, first + i, tid=thread),
+        ]  # fmt: skip
+    return [*events, call(at + 10 * len(operators) + 1, 0, "cudaStreamEndCapture_v10000", tid=tid)]
+
+
+def replay(at: float, correlation: int, names: str, **args: Any) -> list[Event]:
+    kernels = [kernel(at + 10 * i + 5, 5, correlation, name, **args) for i, name in enumerate(names)]
+    return [call(at, correlation, "cudaGraphLaunch"), *kernels]
+
+
+LAYERS = [
+    ("Layer_0", "aten::mm", 9),
+    ("Layer_0", "aten::add", 8),
+    ("Layer_1", "aten::mm", 9),
+    ("Layer_1", "aten::add", 8),
+]
+
+
+def paths_of(folder: Path, events: list[Event]) -> list[str]:
+    return [facts.get("tf_op", "") for _, facts in said(opened(folder, events))]
+
+
+FOUND = [f"{module}/{operator}" for module, operator, _ in LAYERS]
+
+
+class TestCaptures:
+    """Kernels a and b are those of aten::mm and aten::add."""
+
+    def test_a_replay_has_the_modules_of_its_capture(self, tmp_path: Path) -> None:
+        """Two threads launch, as the backward pass does; what runs at once meanwhile is not captured."""
+        events = [*captured(0, LAYERS), call(12, 7, tid=5), kernel(14, 2, 7, "other"), *replay(100, 1, "abab"),
+                  *replay(200, 2, "abab")]  # fmt: skip
+        assert paths_of(tmp_path, events) == ["", *FOUND, *FOUND]
+
+    def test_nodes_of_a_graph_are_in_the_order_of_the_capture(self, tmp_path: Path) -> None:
+        """Branches of a graph run at the same time: the second node begins last."""
+        kernels = [kernel(105 + start, 3, 1, name, **{"graph node id": 50 + node})
+                   for start, (name, node) in enumerate((("a", 0), ("a", 2), ("b", 3), ("b", 1)))]  # fmt: skip
+        events = [*captured(0, LAYERS), call(100, 1, "cudaGraphLaunch"), *kernels]
+        assert paths_of(tmp_path, events) == [FOUND[i] for i in (0, 2, 3, 1)]
+
+    @pytest.mark.parametrize("names", ["aba", "ababa"])
+    def test_a_capture_with_other_many_calls_is_not_that_of_the_graph(self, tmp_path: Path, names: str) -> None:
+        assert set(paths_of(tmp_path, [*captured(0, LAYERS), *replay(100, 1, names)])) == {""}
+
+    def test_calls_that_never_ran_are_no_capture(self, tmp_path: Path) -> None:
+        events = [e for e in captured(0, LAYERS) if "Capture" not in e["name"]]
+        assert set(paths_of(tmp_path, [*events, *replay(100, 1, "abab")])) == {""}
+
+    def test_a_capture_whose_operators_launch_other_kernels_is_refused(self, tmp_path: Path) -> None:
+        """Without a graph a is of aten::add, so the graph is another one with four kernels."""
+        eager = [event("cpu_op", "aten::add", 9, 80, 9), call(81, 60), kernel(90, 2, 60, "a")]
+        assert paths_of(tmp_path, [*captured(0, LAYERS), *eager, *replay(100, 1, "abab")]) == ["aten::add", *[""] * 4]
+
+    def test_of_two_captures_alike_that_which_agrees_counts(self, tmp_path: Path) -> None:
+        swapped = [(module, {"aten::mm": "aten::add", "aten::add": "aten::mm"}[op], 9) for module, op, _ in LAYERS]
+        events = [*captured(0, LAYERS), *captured(300, swapped, first=200)]
+        eager = [event("cpu_op", "aten::mm", 9, 80, 9), call(81, 60), kernel(90, 2, 60, "a")]
+        unknown = paths_of(tmp_path, [*events, *replay(500, 1, "abab")])
+        assert set(unknown) == {""}
+        assert paths_of(tmp_path, [*events, *eager, *replay(500, 1, "abab")])[1:] == FOUND
+
+
 def test_one_correlation_of_two_calls_is_that_of_the_last_before_the_kernel(tmp_path: Path) -> None:
     """Ranks in one file count their correlations for themselves."""
     events = [

@@ -52,12 +52,19 @@ def test_the_marks_tell_phases_tokens_and_so_metrics_of_serving(warehouse: Wareh
     assert tpot == pytest.approx((STARTS_US[-1] - STARTS_US[1]) / 15 / 1000, rel=0.03)
 
 
-def test_layers_of_replays_follow_from_repetition_and_of_eager_kernels_from_modules(warehouse: Warehouse) -> None:
+def test_layers_of_replays_are_those_of_the_capture(warehouse: Warehouse) -> None:
+    """In every step each layer has 12 kernels of attention, 5 of the MLP, 16 of norms and 2 sums."""
     layers = warehouse.query(
-        """SELECT o.phase, COUNT(DISTINCT l.layer), MIN(l.layer), MAX(l.layer) FROM main.ops AS o
-        INNER JOIN models.op_layers AS l USING (run_id, event_id) WHERE o.phase <> 'outside' GROUP BY 1 ORDER BY 1"""
+        """SELECT o.phase, i.layer, i.part, COUNT(*) / COUNT(DISTINCT o.step) FROM main.ops AS o
+        INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+        WHERE o.line LIKE 'Stream%' AND i.layer IS NOT NULL AND o.phase = 'decode' GROUP BY ALL ORDER BY ALL"""
     ).rows()
-    assert layers == [("decode", 4, 0, 3), ("prefill", 4, 0, 3)]
+    parts = (("attn", 12), ("mlp", 5), ("norm", 16), (None, 2))
+    assert layers == [("decode", layer, part, count) for layer in range(4) for part, count in parts]
+    assert not warehouse.query("SELECT detail FROM main.quality_flags WHERE flag = 'inferred_layers'").rows()
+
+
+def test_layers_of_eager_kernels_follow_from_modules(warehouse: Warehouse) -> None:
     path = "LlamaForCausalLM_0/LlamaDecoderLayer_2/LlamaAttention_2/aten::_cudnn_attention_forward"
     found = (
         "SELECT DISTINCT op_name, part, layer_source FROM main.instructions WHERE layer = 2 AND category = 'attention'"

@@ -75,6 +75,8 @@ class Args(msgspec.Struct, gc=False):
     """The arguments that are read; what is only passed on stays text."""
 
     correlation: _Number = None
+    external: _Number = msgspec.field(default=None, name="External id")
+    early_external: _Number = msgspec.field(default=None, name="external id")
     device: _Number = None
     stream: _Number = None
     bytes: _Number = None
@@ -175,6 +177,7 @@ class Table:
             its launch in `shapes`; 0 for none.
         message: number in `messages` of what a collective moves, by row; rows without one are absent.
         instance: sequence number of a collective, by row.
+        external: number of the operator, also of that which launched a device's event; 0 if unknown.
         bytes: bytes of copies and sets, and of calls that state them, by row.
         forward: rows of operators of the backward pass, which name the forward pass by `link`.
     """
@@ -232,7 +235,7 @@ class Table:
 
     def _add(self, events: Sequence[Event], start: Int64, duration: Int64) -> None:
         family = [_CODES.get(e.cat, _OTHER) for e in events]
-        line, link, detail = [0] * len(events), [0] * len(events), [0] * len(events)
+        line, link, detail, external = [0] * len(events), [0] * len(events), [0] * len(events), [0] * len(events)
         lines, inputs, shapes, row = self.lines, self.inputs, self.shapes, self._count
         for i, (e, f) in enumerate(zip(events, family, strict=True)):
             args = e.args
@@ -241,6 +244,7 @@ class Table:
                 if args is None:
                     continue
                 if f == _OPERATOR:
+                    external[i] = _integer(args.external if args.early_external is None else args.early_external)
                     if args.sequence is not None:
                         link[i] = _integer(args.sequence) + 1
                         if args.forward_thread:
@@ -258,6 +262,7 @@ class Table:
             device, stream, moved = args.device, args.stream, args.bytes
             line[i] = lines[True, e.pid if device is None else device, e.tid if stream is None else stream]
             link[i] = _integer(args.correlation)
+            external[i] = _integer(args.external if args.early_external is None else args.early_external)
             detail[i] = shapes[*_shape_of(args), bytes(args.occupancy)]
             if moved is not None:
                 self.bytes[row + i] = _integer(moved)
@@ -279,7 +284,7 @@ class Table:
         bounds.check(len(self.names), bounds.NAMES, "names", "events")
         self._parts.append((
             np.array(family, np.int8), np.array(name, np.int32), np.array(line, np.int32), start, duration,
-            np.array(link, np.int64), np.array(detail, np.int32),
+            np.array(link, np.int64), np.array(detail, np.int32), np.array(external, np.int64),
         ))  # fmt: skip
         self._count += len(events)
 
@@ -288,7 +293,7 @@ class Table:
         if self._held:  # all times are 0
             self._add_timed(self._held, 0)
         parts, self._parts = self._parts, []
-        types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32
+        types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32, np.int64
         columns: list[npt.NDArray[Any]] = [
             np.concatenate([np.zeros(0, dtype), *(p[i] for p in parts)]) for i, dtype in enumerate(types)
         ]
@@ -299,6 +304,7 @@ class Table:
         self.duration: Int64 = columns[4]
         self.link: Int64 = columns[5]
         self.detail: Int32 = columns[6]
+        self.external: Int64 = columns[7]
         self.end: Int64 = self.start + self.duration
 
     def shift_to_start(self) -> int:

@@ -1,8 +1,10 @@
 """Links the events of a device to what launched them: the call, the operator, the modules and the marks around it.
 
-A launch and its kernels share a correlation; a replay of a CUDA graph gives one to all its kernels. Around a launch, on
+A launch and its kernels share a correlation; a replay of a CUDA graph gives one to all its kernels. Where the trace
+lacks the call, External id names the operator. Around a launch, on
 its thread, are the operator that called it and the modules and annotations in which that ran. A launch of the backward
 pass runs on a thread without modules, so it takes those of the operator of the forward pass with its sequence number.
+What is around the kernels of a replay is what was around the calls that captured them, see `captures.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 from tracewarehouse.ingest.columns.nesting import nest
 from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK, GRAPH_LAUNCH, LAYER_SCOPE
 from tracewarehouse.ingest.columns.records import Int64
+from tracewarehouse.ingest.readers.kineto.captures import agrees, captured_calls
 from tracewarehouse.ingest.readers.kineto.events import Family, Table
 
 _MODULE = "nn.Module: "
@@ -26,8 +29,8 @@ class Links:
 
     Attributes:
         rows: the rows of the device's events in the table, ascending.
-        launch: row of the call that launched it, -1 if the file has none.
-        operator: row of the innermost operator around the launch, -1 for none.
+        launch: row of the call that launched it, or of its operator where the file lacks the call; -1 for none.
+        operator: row of the innermost operator around the launch, or around the captured call; -1 for none.
         op_name: number in `op_names` of the path of modules and the operator around the launch; 0 for none.
         annotation: row of the annotation of a collective around the launch, -1 for none.
         is_graph: whether the launch replays a graph.
@@ -48,32 +51,47 @@ def link(table: Table) -> Links:
     rows = table.rows(Family.KERNEL, Family.COPY, Family.SET)
     names = list(table.names)
     launch = _launches(table, rows)
-    used, place = np.unique(launch[launch >= 0], return_inverse=True)
+    is_graph_name = np.array([bool(GRAPH_LAUNCH.search(n)) for n in names] or [False], bool)
+    is_graph = (launch >= 0) & np.append(is_graph_name[table.name], False)[launch]
     around = _Around(table, names)
+    said = _said(table, names, around, launch)
+    eager: set[tuple[int, int]] | None = None
+    source = launch.copy()
+    for replays, captures in captured_calls(table, rows, launch, is_graph):
+        if eager is None:
+            ran = (launch >= 0) & ~is_graph
+            eager = {*zip(table.name[rows[ran]].tolist(), _names_of(table, said[0][ran]).tolist(), strict=True)}
+        kernel = table.name[rows[replays[0]]]
+        told = [(calls, around.of(calls)) for calls in captures]
+        told = [(c, t) for c, t in told if agrees(kernel, _names_of(table, t[0]), eager)]
+        if told and len({(_names_of(table, t[0]).tobytes(), t[1].tobytes()) for _, t in told}) == 1:
+            source[replays] = told[-1][0]
+    operator, op_name, annotation, op_names = _said(table, names, around, source)
+    return Links(rows, launch, operator, op_name, annotation, is_graph, op_names)
+
+
+def _names_of(table: Table, rows: Int64) -> Int64:
+    """Return the numbers of the names of rows, -1 for none."""
+    return np.where(rows >= 0, table.name[rows], -1).astype(np.int64)
+
+
+def _said(table: Table, names: list[str], around: _Around, source: Int64) -> tuple[Int64, Int64, Int64, list[str]]:
+    """Return operator, number of the path, annotation of each call, as `Links` has them, and the paths."""
+    used, place = np.unique(source[source >= 0], return_inverse=True)
     operator, path, annotation = around.of(used)
     op_names: dict[str, int] = {"": 0}
-    keys, which = np.unique(
-        np.stack([path, np.where(operator >= 0, table.name[operator], -1)]), axis=1, return_inverse=True
-    )
+    keys, which = np.unique(np.stack([path, _names_of(table, operator)]), axis=1, return_inverse=True)
     paths = around.paths
     said = [
         op_names.setdefault("/".join(filter(None, (paths[p], names[n] if n >= 0 else ""))), len(op_names))
         for p, n in keys.T.tolist()
     ]
-    of_launch = np.array(said, np.int64)[which.ravel()] if len(used) else np.zeros(0, np.int64)
-    is_graph_name = np.array([bool(GRAPH_LAUNCH.search(n)) for n in names] or [False], bool)
-    linked = launch >= 0
-
-    def spread(values: Int64, lacking: int) -> Int64:
-        out = np.full(len(rows), lacking, np.int64)
-        out[linked] = values[place]
-        return out
-
-    is_graph = np.zeros(len(rows), bool)
-    is_graph[linked] = is_graph_name[table.name[launch[linked]]]
-    return Links(
-        rows, launch, spread(operator, -1), spread(of_launch, 0), spread(annotation, -1), is_graph, list(op_names)
-    )
+    of_call = np.array(said, np.int64)[which.ravel()] if len(used) else np.zeros(0, np.int64)
+    columns = []
+    for values, lacking in ((operator, -1), (of_call, 0), (annotation, -1)):
+        columns.append(np.full(len(source), lacking, np.int64))
+        columns[-1][source >= 0] = values[place]
+    return columns[0], columns[1], columns[2], list(op_names)
 
 
 def _launches(table: Table, rows: Int64) -> Int64:
@@ -94,7 +112,24 @@ def _launches(table: Table, rows: Int64) -> Int64:
             found[i] = low[i] + max(before, 0)
     launch = np.full(len(rows), -1, np.int64)
     launch[found >= 0] = calls[found[found >= 0]]
+    lacking = np.flatnonzero(launch < 0)
+    launch[lacking] = _operators_by_id(table, rows[lacking])
     return launch
+
+
+def _operators_by_id(table: Table, rows: Int64) -> Int64:
+    """Return the row of the operator whose External id each event has, -1 for none.
+
+    It stands for the launch where the trace lacks the call, which begins a little after its operator.
+    """
+    operators = table.rows(Family.OPERATOR)
+    operators = operators[table.external[operators] > 0]
+    operators = operators[np.argsort(table.external[operators], kind="stable")]
+    if not len(operators):
+        return np.full(len(rows), -1, np.int64)
+    known, wanted = table.external[operators], table.external[rows]
+    place = np.minimum(known.searchsorted(wanted), len(known) - 1)
+    return np.where((known[place] == wanted) & (wanted > 0), operators[place], -1)
 
 
 class _Around:

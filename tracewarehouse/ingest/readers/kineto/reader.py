@@ -117,6 +117,11 @@ class KinetoTrace(Trace):
         self.planes = [*self._make_planes(), *self._task_plane(bytes(members.base_time_nanoseconds), zero_ps)]
         self.findings = list(self._unlinked())
         self.warnings = [f"{count} {what}" for what, count in sorted(table.counted.items()) if count]
+        launched = self._links.launch[self._links.launch >= 0]
+        if by_id := int((table.family[launched] == Family.OPERATOR).sum()):
+            self.warnings.append(
+                f"{by_id} kernels, copies and sets lack their call: it counts from its operator's start"
+            )
         if not document.is_ended:
             self.warnings.append("the array of events has no end; the trace may be truncated")
 

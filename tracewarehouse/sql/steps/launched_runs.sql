@@ -1,0 +1,9 @@
+/*---
+model: launched_runs
+description: >
+  Runs whose devices' steps are what the host launched under each mark. Such a host may run ahead by several steps, so its
+  marks say when steps were launched, and not how long they take.
+---*/
+SELECT DISTINCT run_id
+FROM main.phases
+WHERE kind = 'step' AND source = 'launches' AND device_id IS NOT NULL
