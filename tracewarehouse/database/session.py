@@ -267,8 +267,9 @@ class Session:
         return table_source(self._lake.root, runs, table)
 
     def close(self) -> None:
-        """Close the database and delete what it spilled."""
-        self.connection.close()
+        """Close the database and delete what it spilled; a query that goes on keeps the database until it ends."""
+        with suppress(duckdb.Error):  # which DuckDB raises while a query runs
+            self.connection.close()
         self._spill.close()
 
 

@@ -14,11 +14,12 @@ Four measures together keep any query from changing anything, and from reading a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
@@ -77,13 +78,16 @@ class Limits:
     Attributes:
         seconds: time after which it is interrupted; None for no limit.
         rows: rows that its result has at most; None for all. The result says whether there are more.
+        unwanted: is done once nobody waits for the result any more; the query then ends as beyond its time.
     """
 
     seconds: float | None = None
     rows: int | None = None
+    unwanted: Future[None] | None = None
 
 
 NO_LIMITS = Limits()
+_INTERRUPT_SECONDS = 0.05
 
 LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
 """The end of the message of a refused query: how to run it anyway."""
@@ -239,16 +243,23 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _Ro
 
     An SQL function that works on one long value does not check before it has finished; `tw` then exits without it.
     """
+    unwanted: list[Future[Any]] = [limits.unwanted] if limits.unwanted else []
     pool = ThreadPoolExecutor(1)
     done = pool.submit(work)
     try:
-        if wait([done], limits.seconds).done:
+        wait([done, *unwanted], limits.seconds, return_when=FIRST_COMPLETED)
+        if done.done():
             return done.result()
-        connection.interrupt()
-        too_long = f"the query takes longer than its time limit of {limits.seconds:g} s; ask for less at once"
-        if not wait([done], PATIENCE_SECONDS).done:
-            raise StuckQueryError(too_long)
-        raise QueryError(too_long)
+        why = f"the query takes longer than its time limit of {limits.seconds or 0:g} s; ask for less at once"
+        if any(u.done() for u in unwanted):
+            why = "nobody waits for the query any more"
+        until = monotonic() + PATIENCE_SECONDS
+        while not done.done():
+            connection.interrupt()  # again and again, as a query that is about to begin does not notice
+            if monotonic() > until:
+                raise StuckQueryError(why)
+            wait([done], _INTERRUPT_SECONDS)
+        raise QueryError(why)
     except (KeyboardInterrupt, SystemExit) as end:  # SystemExit if the process is told to end
         connection.interrupt()
         leave_unless_done(done, end)

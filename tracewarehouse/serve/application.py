@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CancelScope, CapacityLimiter, create_task_group, to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -41,6 +42,9 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+_CLIENT_LEFT = 499
+"""Status of an answer that nobody gets, as nginx has it."""
 
 
 def application(warehouses: Warehouses, name: str, port: int, *, is_open: bool = False) -> Starlette:
@@ -108,21 +112,37 @@ def _as(form: Format, answer: FileAnswer) -> Answer:
 
 
 def _answering(answer: Answer, *, is_question: bool = False) -> Callable[[Request], Awaitable[Response]]:
-    """A handler that asks one of the warehouses in a thread; until one is free, requests wait without a thread."""
+    """A handler that asks one of the warehouses in a thread; until one is free, requests wait without a thread.
+
+    If the client leaves, a request that waits is dropped, and the query of another one is interrupted.
+    """
 
     async def asked(request: Request) -> Response:
         limiter = request.app.state.places[is_question]
-        return await to_thread.run_sync(_answered, answer, request, limiter=limiter, abandon_on_cancel=True)
+        request.state.unwanted = Future()
+        response = Response(status_code=_CLIENT_LEFT)
+        async with create_task_group() as group:
+            group.start_soon(_until_left, request, group.cancel_scope)
+            response = await to_thread.run_sync(_answered, answer, request, limiter=limiter, abandon_on_cancel=True)
+            group.cancel_scope.cancel()
+        return response
 
     return asked
 
 
+async def _until_left(request: Request, answering: CancelScope) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    request.state.unwanted.set_result(None)
+    answering.cancel()
+
+
 def _answered(answer: Answer, request: Request) -> Response:
     try:
-        with request.app.state.warehouses.one() as warehouse:
+        with request.app.state.warehouses.one(request.state.unwanted) as warehouse:
             return answer(request, warehouse)
-    except HTTPException:
-        raise
+    except HTTPException as error:
+        return _refused(request, error)
     except TracewarehouseError as error:
         return failure(request, str(error), 400)
     except Exception as error:  # nobody sees a traceback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -129,7 +130,7 @@ def ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
     Raises:
         QueryError: the query was refused or failed.
     """
-    with warehouse.limited(served_warehouses(request).limits):
+    with warehouse.limited(replace(served_warehouses(request).limits, unwanted=request.state.unwanted)):
         return warehouse.query(sql)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import LifoQueue
 from typing import TypeVar
@@ -46,11 +47,15 @@ class Warehouses:
         self._kept: dict[Hashable, object] = {}
 
     @contextmanager
-    def one(self) -> Iterator[Warehouse]:
-        """A warehouse for one request, whose queries have the limit of time; waits until one is free."""
+    def one(self, unwanted: Future[None] | None = None) -> Iterator[Warehouse]:
+        """A warehouse for one request, whose queries have the limit of time; waits until one is free.
+
+        Args:
+            unwanted: is done once the client has left; its queries then end.
+        """
         warehouse = self._free.get()
         try:
-            with warehouse.limited(Limits(seconds=self.limits.seconds)):
+            with warehouse.limited(Limits(self.limits.seconds, None, unwanted)):
                 yield warehouse
         except StuckQueryError:
             warehouse = self._open()  # the old one is left to its query

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Timer
 
 import duckdb
 import pytest
@@ -36,10 +38,22 @@ def test_a_long_query_is_interrupted_and_the_next_one_is_answered(warehouse: War
 def test_a_query_of_one_long_value_is_left_alone(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracewarehouse.queries.read_only.PATIENCE_SECONDS", 0.0)
     stuck = "SELECT levenshtein(repeat('a', 30000) || i, repeat('b', 30000)) FROM range(1) AS t(i)"
-    own = open_warehouse(warehouse.path)  # never closed, as its query goes on
-    own.query("SELECT 1")
-    with own.limited(Limits(seconds=0.05)), pytest.raises(StuckQueryError):
-        own.query(stuck)
+    with open_warehouse(warehouse.path) as own:  # closing it does not wait for the query
+        own.query("SELECT 1")
+        with own.limited(Limits(seconds=0.05)), pytest.raises(StuckQueryError):
+            own.query(stuck)
+
+
+def test_a_query_whose_result_nobody_wants_any_more_ends(warehouse: Warehouse) -> None:
+    """Whether it runs or is about to begin; there is no limit of time."""
+    unwanted: Future[None] = Future()
+    leaving = Timer(0.1, unwanted.set_result, [None])
+    leaving.start()
+    with warehouse.limited(Limits(unwanted=unwanted)):
+        for _ in range(2):
+            with pytest.raises(QueryError, match="nobody waits for the query"):
+                warehouse.query(LONG)
+    assert warehouse.query("SELECT count(*) FROM runs").scalar() == 1
 
 
 def test_rows_beyond_the_limit_are_left_out_and_said(warehouse: Warehouse) -> None:

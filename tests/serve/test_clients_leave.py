@@ -1,0 +1,98 @@
+"""A client that leaves takes its question with it: one that waits never begins, one that runs is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import pytest
+from page_client import PORT
+
+from tracewarehouse.queries.read_only import Limits
+from tracewarehouse.serve.application import application
+from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
+from tracewarehouse.warehouse import open_warehouse
+
+LONG = "SELECT count(*) FROM range(100000000000) AS a, range(1000) AS b WHERE hash(a.range + b.range) = 3"
+
+
+class Client:
+    """Asks one question of an application, and leaves when told to."""
+
+    def __init__(self, app: Any, sql: str) -> None:
+        self._app, self._sql = app, sql
+        self._left = anyio.Event()
+        self.status: int | None = None
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def ask(self) -> None:
+        messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> dict[str, Any]:
+            if message := next(messages, None):
+                return message
+            await self._left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            self.status = message.get("status", self.status)
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/sql.json",
+            "query_string": f"sql={quote(self._sql)}".encode(),
+            "headers": [(b"host", f"127.0.0.1:{PORT}".encode())],
+        }
+        await self._app(scope, receive, send)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await anyio.sleep(0.01)
+
+
+def test_questions_end_with_their_clients(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any limit of time, the long ones would hold their places for ever."""
+    warehouses = Warehouses(lambda: open_warehouse(folder), Limits())
+    begun: list[object] = []
+    ended: list[object] = []
+    one = warehouses.one
+
+    @contextmanager
+    def counted(*given: Any) -> Iterator[Any]:
+        try:
+            with one(*given) as warehouse:
+                begun.append(warehouse)
+                yield warehouse
+        finally:
+            ended.append(warehouse)
+
+    monkeypatch.setattr(warehouses, "one", counted)
+    app = application(warehouses, "test", PORT)
+
+    async def play() -> int | None:
+        running, waiting = ([Client(app, LONG) for _ in range(FOR_QUESTIONS)] for _ in range(2))
+        async with app.router.lifespan_context(app), anyio.create_task_group() as group:
+            for client in running:
+                group.start_soon(client.ask)
+            await until(lambda: len(begun) == FOR_QUESTIONS)
+            for client in waiting:
+                group.start_soon(client.ask)
+            await anyio.wait_all_tasks_blocked()
+            for client in [*waiting, *running]:
+                client.leave()
+            last = Client(app, "SELECT 1 AS a")
+            await last.ask()
+            await until(lambda: len(ended) == len(begun))
+            return last.status
+
+    assert anyio.run(play) == 200
+    assert len(begun) == FOR_QUESTIONS + 1
+    assert warehouses.close()  # each is free again
