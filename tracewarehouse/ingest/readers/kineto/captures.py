@@ -8,7 +8,7 @@ call of a capture with as many calls. What captured calls and calls that ran at 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -51,17 +51,16 @@ def captured_calls(table: Table, rows: Int64, launch: Int64, is_graph: Flags) ->
             yield np.stack(replays), fitting
 
 
-def agrees(kernel: Int64, operator: Int64, eager: set[tuple[int, int]]) -> bool:
+def agrees(kernel: Int64, operator: Int64, eager: Mapping[int, set[int]]) -> bool:
     """Return whether the operators of a capture launch such kernels where no graph does.
 
     Args:
         kernel: numbers of the names of a replay's kernels, shape (n,).
         operator: numbers of the names of the operators around the captured calls, shape (n,).
-        eager: kernel and operator of what was launched without a graph.
+        eager: by kernel the operators that launched it without a graph.
     """
-    known = {name for name, _ in eager}
-    pairs = [pair for pair in zip(kernel.tolist(), operator.tolist(), strict=True) if pair[0] in known]
-    return sum(pair in eager for pair in pairs) >= _AGREEING * len(pairs)
+    pairs = [(eager[k], op) for k, op in zip(kernel.tolist(), operator.tolist(), strict=True) if k in eager]
+    return sum(op in known for known, op in pairs) >= _AGREEING * len(pairs)
 
 
 def _captures(table: Table, rows: Int64) -> list[Int64]:

@@ -20,6 +20,8 @@ from tracewarehouse.ingest.readers.kineto.captures import agrees, captured_calls
 from tracewarehouse.ingest.readers.kineto.events import Family, Table
 
 _MODULE = "nn.Module: "
+_MOST_CAPTURES = 16
+"""Most captures of as many calls, of which a graph may be either."""
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
@@ -55,17 +57,26 @@ def link(table: Table) -> Links:
     is_graph = (launch >= 0) & np.append(is_graph_name[table.name], False)[launch]
     around = _Around(table, names)
     said = _said(table, names, around, launch)
-    eager: set[tuple[int, int]] | None = None
+    eager: dict[int, set[int]] | None = None
     source = launch.copy()
+    alike: dict[int, dict[tuple[bytes, bytes], tuple[Int64, Int64]]] = {}  # by size, captures that say different things
     for replays, captures in captured_calls(table, rows, launch, is_graph):
         if eager is None:
             ran = (launch >= 0) & ~is_graph
-            eager = {*zip(table.name[rows[ran]].tolist(), _names_of(table, said[0][ran]).tolist(), strict=True)}
+            eager = {}
+            pairs = np.unique(np.stack([table.name[rows[ran]], _names_of(table, said[0][ran])]), axis=1)
+            for name, called in pairs.T.tolist():
+                eager.setdefault(name, set()).add(called)
+        size = replays.shape[1]
+        if size not in alike:
+            told = ((calls, *around.of(calls)[:2]) for calls in captures)
+            alike[size] = {(_names_of(table, op).tobytes(), path.tobytes()): (calls, op) for calls, op, path in told}
+        if len(alike[size]) > _MOST_CAPTURES:
+            continue
         kernel = table.name[rows[replays[0]]]
-        told = [(calls, around.of(calls)) for calls in captures]
-        told = [(c, t) for c, t in told if agrees(kernel, _names_of(table, t[0]), eager)]
-        if told and len({(_names_of(table, t[0]).tobytes(), t[1].tobytes()) for _, t in told}) == 1:
-            source[replays] = told[-1][0]
+        fitting = [c for c, op in alike[size].values() if agrees(kernel, _names_of(table, op), eager)]
+        if len(fitting) == 1:
+            source[replays] = fitting[0]
     operator, op_name, annotation, op_names = _said(table, names, around, source)
     return Links(rows, launch, operator, op_name, annotation, is_graph, op_names)
 
