@@ -22,6 +22,7 @@ import duckdb
 import pytest
 import yaml
 from conftest import ROOT
+from nsys_builder import Export
 from served_capture import write_served_capture
 from xplane_builder import Space, Unsigned
 
@@ -32,6 +33,7 @@ from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
 from tracewarehouse.exports.ccl_bench.website import TRACE_ROOT, merge, write_website
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 pytestmark = pytest.mark.usefixtures("asked_once")
@@ -247,6 +249,22 @@ def test_what_the_card_does_not_tell_is_filled_from_the_capture(row_of: Callable
     assert card["workload"]["hardware"]["network_topo"]["bandwidth_gbps"] == ["", 6400]
     assert card["workload"]["model"]["phase"] == "inference"
     assert card["contributor"] == ""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "library"),
+    [("NVIDIA H100 80GB HBM3", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "NCCL"),
+     ("AMD Instinct MI300X", "ncclDevKernel_Generic", "RCCL"), ("NVIDIA H100 80GB HBM3", "gemm", "")],
+)  # fmt: skip
+def test_the_card_of_a_gpu_run_names_no_xla(tmp_path: Path, gpu: str, kernel: str, library: str) -> None:
+    export = Export().gpu(0, gpu)
+    ingest_one(export.kernel(0, 9, kernel, export.call(0, 1)).write(tmp_path / "run.sqlite"), tmp_path / "warehouse")
+    warehouse = open_warehouse(tmp_path / "warehouse")
+    card = write_row(warehouse, warehouse.run("run"), tmp_path / "run-tpu").card
+    assert card["workload"]["hardware"]["xpu_spec"]["type"] == "GPU"
+    executor = card["Model-executor"]
+    assert executor["communication_library"]["name"] == library
+    assert executor["framework"]["compiler_tool_selection"] == ""
 
 
 def test_warnings_name_what_keeps_a_row_from_being_used(row_of: Callable[[str], Row]) -> None:

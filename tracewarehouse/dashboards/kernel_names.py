@@ -50,14 +50,15 @@ def short_name(name: str) -> str:
     for pattern, kept in _TILES:
         if pattern.match(name):
             return _cut(pattern.sub(kept, name))
-    if _MANGLED.match(name):
-        return _cut(_demangled(name))
+    if prefix := _MANGLED.match(name):
+        return _cut(_demangled(name, prefix.end()))
     plain = _RETURNS.sub("", name).replace("(anonymous namespace)::", "")
     if plain == name and not re.match(r"[\w:]+[<(]\S", name):
         return _cut(name)
-    function, rest = re.match(r"([^<(]*)(.*)", plain, re.DOTALL).groups()  # type: ignore[union-attr]  matches any text
+    function = re.split(r"[<(]", plain, maxsplit=1)[0]
+    rest = plain[len(function) :]
     function = function.split("::")[-1]
-    return _cut(_with_functor(function, _FUNCTOR.findall(rest.partition("(")[0] if rest[:1] == "(" else rest)))
+    return _cut(_with_functor(function, _FUNCTOR.findall(rest if rest[:1] == "<" else "")))
 
 
 def _with_functor(function: str, arguments: Iterable[str]) -> str:
@@ -69,9 +70,9 @@ def _with_functor(function: str, arguments: Iterable[str]) -> str:
     return f"{re.sub('_kernel.*', '', function)} [{functor}]" if functor else function
 
 
-def _demangled(name: str) -> str:
-    """Return the last part of a mangled name's own path: each part is its length and its letters."""
-    at, parts = len(_MANGLED.match(name)[0]), [""]  # type: ignore[index]  the caller's condition
+def _demangled(name: str, at: int) -> str:
+    """Return the last part of a mangled name's own path from a place on: each is its length and its letters."""
+    parts = [""]
     while length := _LENGTH.match(name, at):
         at = length.end() + int(length[0])
         parts.append(name[length.end() : at])

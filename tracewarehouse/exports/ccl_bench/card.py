@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TRACES = ["json_tpu", "xplane"]
 """Kinds of trace of our rows: the first selects CCL-Bench's metrics, the second ours, and no other row has it."""
+_NOT_OF_XLA = ("kineto", "nsys")
+"""Formats of profiles that do not tell what compiled the programs."""
 _PRECISION = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "bf16": "bf16", "f32": "fp32", "f16": "fp16"}
 _ARCHITECTURE = (
     "num_params", "num_params_active", "num_params_embedding", "num_layers", "num_heads", "head_dim",
@@ -64,7 +66,8 @@ def filled_card(
     card = WorkloadCard.model_validate(json.loads(run["card"]) if run["card"] else {})
     content: dict[str, Any] = card.model_dump(mode="json", by_alias=True)
     own = _leaves(content)
-    for field, value in _facts(run, read, numbers).items():
+    library = _communication_library(warehouse, run, read["hardware"] or "")
+    for field, value in _facts(run, read, numbers, library).items():
         _fill(content, field, value)
     inferred = _fill_inferred(content, caveats)
     if trace_url:
@@ -114,7 +117,19 @@ def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
     return {name: value if value or name in empty else "" for name, value in fields.items()}
 
 
-def _facts(run: dict[str, Any], read: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _communication_library(warehouse: Warehouse, run: dict[str, Any], hardware: str) -> str | None:
+    """The library that executes the run's collectives; None for unknown. RCCL's kernels have the names of NCCL's."""
+    if run["format"] not in _NOT_OF_XLA:
+        return "xla"
+    sql = "SELECT count(*) FROM main.instructions WHERE name LIKE 'nccl%' AND "
+    if not warehouse.query(f"{sql}run_id = {literal(run['run_id'])}").scalar():
+        return None
+    return "RCCL" if re.search(r"AMD|Instinct|\bMI\d", hardware) else "NCCL"
+
+
+def _facts(
+    run: dict[str, Any], read: dict[str, Any], numbers: Mapping[str, Any], library: str | None
+) -> dict[str, Any]:
     """Values of card fields from the capture, or from the manifest beside it; None for unknown."""
     known = [n for n in (run["input_length"], run["output_length"]) if n is not None]
     axes = {
@@ -144,9 +159,9 @@ def _facts(run: dict[str, Any], read: dict[str, Any], numbers: Mapping[str, Any]
         if numbers["chip_ici_gbps"]
         else None,
         "Model-executor.framework.name": framework,
-        "Model-executor.framework.compiler_tool_selection": "xla",
+        "Model-executor.framework.compiler_tool_selection": None if run["format"] in _NOT_OF_XLA else "xla",
         **{f"Model-executor.model_plan_parallelization.{field}": size for field, size in axes.items()},
-        "Model-executor.communication_library.name": "xla",
+        "Model-executor.communication_library.name": library,
         "Model-executor.protocol_selection": ["xla_collectives", "ici"] if run["backend"] == "tpu" else None,
     }
 
