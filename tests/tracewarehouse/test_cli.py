@@ -48,16 +48,16 @@ COMMANDS = [
 METRICS = ["list", "show", "values", "refresh"]
 INTERRUPTED_AT = """
 import os, runpy, signal, sys
-moments = [sys.argv.pop(1)]
+number, moments = int(sys.argv.pop(1)), [sys.argv.pop(1)]
 def hook(event, arguments):
     is_dataclass = event == "exec" and arguments[0].co_filename == "<string>"  # whose methods are made of text
     if ("a dataclass" if is_dataclass else arguments[0] if event == "import" else None) in moments:
         moments.clear()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 sys.addaudithook(hook)
 runpy.run_module("tracewarehouse", run_name="__main__")
 """
-"""`python -m tracewarehouse` that gets a Ctrl-C as it imports a module, or as a module makes a dataclass."""
+"""`python -m tracewarehouse` that gets a signal as it imports a module, or as a module makes a dataclass."""
 BEGUN = 2.0
 """CPU seconds after which a query that has no end is running, and no module is still being imported."""
 
@@ -255,9 +255,16 @@ class TestQuery:
 
     @pytest.mark.parametrize("moment", ["tracewarehouse.cli.options", "typer", "a dataclass"])
     def test_ctrl_c_while_modules_are_imported(self, moment: str) -> None:
-        command = [sys.executable, "-c", INTERRUPTED_AT, moment, "--version"]
+        assert self.signalled(signal.SIGINT, moment) == (130, "", "interrupted\n")
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+    def test_it_is_ended_while_modules_are_imported(self, number: int, code: int) -> None:
+        assert self.signalled(number, "typer") == (code, "", "")
+
+    def signalled(self, number: int, moment: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-c", INTERRUPTED_AT, str(int(number)), moment, "--version"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+        return done.returncode, done.stdout, done.stderr
 
     def test_ctrl_c_while_views_are_made(
         self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -24,7 +24,7 @@ from tracewarehouse.definitions.definition import (
     View,
 )
 from tracewarehouse.definitions.texts import column_sentences
-from tracewarehouse.ingest.errors import MetricError
+from tracewarehouse.ingest.errors import MetricError, found_instead
 from tracewarehouse.ingest.lake.schema import TABLES
 
 SQL = Path(__file__).resolve().parents[1] / "sql"
@@ -253,7 +253,8 @@ def read_folder(folder: Path) -> list[View]:
     """
     return [
         *(_read_view(p) for p in sorted(folder.rglob("*.sql"))),
-        *(v for p in sorted(folder.rglob(_PRECONDITIONS)) for v in _read_preconditions(p)),
+        # for a whole name, rglob leaves out links that lead nowhere
+        *(v for p in sorted(folder.rglob("*.yaml")) if p.name == _PRECONDITIONS for v in _read_preconditions(p)),
     ]
 
 
@@ -305,9 +306,16 @@ def _precondition(path: Path, name: str, entry: dict[str, object]) -> View:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():  # to read a pipe would wait, and a device has no end
+            raise MetricError(f"{path}: looked for a file of definitions, {found_instead(path)}")
+        with path.open(encoding="utf-8") as file:
+            content = file.read(MOST_CHARACTERS + 1)
     except (OSError, UnicodeError) as error:
         raise MetricError(f"{path}: cannot be read: {error}") from None
+    if len(content) > MOST_CHARACTERS:
+        found = f"more than {MOST_CHARACTERS:,} characters"
+        raise MetricError(f"{path}: looked for a file of definitions, found {found}")
+    return content
 
 
 def _faults(error: ValidationError, whole: str) -> str:
@@ -315,6 +323,8 @@ def _faults(error: ValidationError, whole: str) -> str:
 
 
 _PRECONDITIONS = "preconditions.yaml"
+MOST_CHARACTERS = 1 << 20
+"""Most characters of a file of definitions; the largest of the package has some 20,000."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -17,7 +19,7 @@ from tracewarehouse.cli import run
 from tracewarehouse.definitions.derived import UNTOLD
 from tracewarehouse.definitions.new_metric import new_metric
 from tracewarehouse.definitions.portable import portability_notes
-from tracewarehouse.definitions.reading import SQL, load_with
+from tracewarehouse.definitions.reading import MOST_CHARACTERS, SQL, load_with
 from tracewarehouse.ingest.errors import MetricError
 
 MODEL = """/*---
@@ -413,3 +415,24 @@ class TestCommandLine:
     ) -> None:
         assert run(["--sql", str(sql), "metrics", "new-version", "ttft"]) == 1
         assert "ttft is a metric of the package" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["own_v1.sql", "preconditions.yaml"])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "found a pipe or device"),
+        (lambda path: path.symlink_to("/dev/zero"), "found a pipe or device"),
+        (Path.mkdir, "found a folder"),
+        (lambda path: path.symlink_to(path.name), "cannot be read"),
+        (lambda path: path.write_text("-" * (MOST_CHARACTERS + 1)), "found more than 1,048,576 characters"),
+    ],
+)
+def test_what_is_no_file_of_definitions_is_refused(
+    tmp_path: Path, name: str, make: Callable[[Path], object], said: str
+) -> None:
+    make(tmp_path / name)
+    with pytest.raises(MetricError) as refused:
+        load_with(tmp_path)
+    assert said in str(refused.value)
+    assert str(refused.value).startswith(f"{tmp_path / name}: ")
