@@ -107,7 +107,8 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/sqlfluff lint --disable-progress-bar tracewarehouse/sql
 
-types: $(INSTALLED)
+# Beside the collector's installation types would be of packages that are half there.
+types: $(INSTALLED) $(if $(filter test,$(MAKECMDGOALS)),$(COLLECTOR))
 	$(BIN)/mypy
 
 # By file, so that what the tests of a file share is made once.

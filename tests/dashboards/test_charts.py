@@ -354,7 +354,7 @@ def test_an_unknown_ending_is_an_error(warehouse: Warehouse, tmp_path: Path) -> 
         ("traffic-matrix", 175),
         ("pareto", 175),
         ("pareto", 85),
-        ("sweep", 85),
+        ("study-parts", 85),
     ],
 )
 def test_a_picture_for_a_paper_is_as_wide_as_a_column(

@@ -231,7 +231,7 @@ def test_predicted_runs_are_hollow_with_bars(tmp_path: Path) -> None:
     rows = [r | {"origin": "predicted", "user_low": 1.0, "user_high": 2.0} for r in recorded.rows]
     drawn = replace(recorded.drawn, rows=rows)
     predicted = runs.pareto_chart(drawn, ["tiny"], ["dp=1"])
-    specification = Figure("p", "p", "", "", drawn, (), predicted).specification()
+    specification = Figure("p", "p", "", "", drawn, (), predicted, is_folded=False).specification()
     assert [layer["mark"]["type"] for layer in specification["layer"]] == ["rule", "rule", "line", "point", "text"]
     points = [
         re.findall(r'aria-roledescription="point"[^>]*>', vl_convert.vegalite_to_svg(s))

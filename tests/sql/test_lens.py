@@ -25,13 +25,21 @@ from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]
 NEED_MORE = {
+    "models.caveats",  # flags
     "models.ccl_copies",
+    "models.ccl_kernels",  # kernels of GPUs
+    "models.ccl_marks",
+    "models.ccl_messages",
+    "models.launched_runs",
     "models.ccl_steps",  # host events
     "metrics.ccl_average_memory_bandwidth_v1",
     "metrics.ccl_bandwidth_utilization_v1",
     "metrics.ccl_compute_comm_overlap_v1",
     "metrics.ccl_memory_transfer_overhead_v1",
+    "metrics.ccl_load_imbalance_ratio_v1",
+    "metrics.ccl_mean_sm_coverage_v1",
     "metrics.ccl_mfu_v1",
+    "metrics.ccl_moe_fraction_v1",
     "metrics.ccl_tpot_v1",
     "metrics.ccl_ttft_v1",
     "models.what_ifs",
@@ -67,7 +75,6 @@ NEED_MORE = {
     "metrics.ici_utilization_v1",  # the peaks of a device
     "metrics.kv_cache_traffic_v1",
     "metrics.launch_overhead_v1",  # a line of modules
-    "metrics.layer_coverage_v1",  # devices
     "models.memory_states",  # host events
     "metrics.memory_in_use_v1",  # host events
     "metrics.faster_chips_v1",

@@ -214,8 +214,10 @@ def test_names_are_looked_up_in_one_list(folder: Path, tmp_path: Path, monkeypat
 
 
 def test_values_of_other_definitions_are_refreshed(folder: Path) -> None:
-    files = {t: f for t, f in read_manifest(folder).files.items() if t != "metric_values"}
-    change_manifest(folder, metrics_fingerprint="older", files=files)
+    run = read_manifest(folder)
+    files = {t: f for t, f in run.files.items() if t != "metric_values"}
+    digests = {f: d for f, d in run.digests.items() if f not in run.files["metric_values"]}
+    change_manifest(folder, metrics_fingerprint="older", files=files, digests=digests)
     with tw.open(folder) as wh:
         assert [r.name for r in wh.stale_runs()] == [r.name for r in wh.stale_runs("tiny-tp2")] == ["tiny-tp2"]
         assert wh.values().rows() == []

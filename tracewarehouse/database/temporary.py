@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import weakref
@@ -30,8 +31,17 @@ class TemporaryFolder:
     """
 
     def __init__(self) -> None:
-        self.path, lock = _made()
-        self.close = weakref.finalize(self, _remove, self.path, lock)
+        lock = None
+        while lock is None:
+            # named before it is made, so that a signal's exception, which may come after any step, leaves nothing
+            self.path = Path(tempfile.gettempdir()).absolute() / f"{_PREFIX}{secrets.token_hex(8)}"
+            try:
+                lock = _made(self.path)
+                if lock is not None:
+                    self.close = weakref.finalize(self, _remove, self.path, lock)
+            except BaseException:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -67,17 +77,18 @@ def _sign(folder: Path) -> str:
     return f"temporary folder {folder.name} of tracewarehouse, removed with its process or by tw gc\n"
 
 
-def _made() -> tuple[Path, IO[str]]:
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        lock = (folder / _LOCK).open("w", encoding="utf-8")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.write(_sign(folder))
-        lock.flush()
-        with suppress(FileNotFoundError):  # another process removed it as abandoned before the lock was held
-            if os.path.samestat(os.fstat(lock.fileno()), (folder / _LOCK).stat()):
-                return folder, lock
-        lock.close()
+def _made(folder: Path) -> IO[str] | None:
+    """Make a folder and return its lock; None if another process removed it as abandoned before the lock was held."""
+    folder.mkdir(0o700)
+    lock = (folder / _LOCK).open("w", encoding="utf-8")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock.write(_sign(folder))
+    lock.flush()
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(lock.fileno()), (folder / _LOCK).stat()):
+            return lock
+    lock.close()
+    return None
 
 
 def _remove(folder: Path, lock: IO[str]) -> None:

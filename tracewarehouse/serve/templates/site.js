@@ -21,7 +21,7 @@ async function fetched(figure) {
   catch (error) { found = { error: `The server does not answer: ${error.message}` }; }
   if (found.absent) {  // one folded line says so, in place of an empty box
     const absent = document.getElementById("absent"), line = absent.querySelector("ul").appendChild(document.createElement("li"));
-    line.textContent = `No chart ${figure.querySelector("h3").textContent}: ${found.absent}`;
+    line.textContent = `No chart ${figure.querySelector("h2, h3").textContent}: ${found.absent}`;
     const count = absent.querySelectorAll("li").length;
     absent.querySelector("summary").textContent = count === 1
       ? "1 chart needs something that is not there" : `${count} charts need something that is not there`;
@@ -35,7 +35,7 @@ async function fetched(figure) {
     return;
   }
   state.textContent = "";
-  figure.querySelector("h3").textContent = found.title;
+  figure.querySelector("h2, h3").textContent = found.title;
   figure.querySelector("figcaption p").textContent = found.subtitle;
   const details = figure.querySelector("details");
   details.hidden = false;

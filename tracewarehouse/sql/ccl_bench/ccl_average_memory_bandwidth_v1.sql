@@ -18,7 +18,7 @@ changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/
 WITH moved AS (
-  SELECT run_id, event_id, MAX(COALESCE(int_value, CAST(double_value AS BIGINT))) AS bytes
+  SELECT run_id, event_id, MAX(COALESCE(int_value, CAST(FLOOR(double_value + 5e-1) AS BIGINT))) AS bytes
   FROM main.event_stats
   WHERE name = 'bytes'
   GROUP BY run_id, event_id

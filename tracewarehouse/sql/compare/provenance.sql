@@ -11,15 +11,15 @@ WITH flags AS (
 
 SELECT
   r.run_id,
-  r.name,
+  r.name, -- Its name.
   r.origin, -- recorded, compiled (a program that did not run) or predicted.
-  r.format,
-  r.source_digest,
-  r.source_bytes,
-  r.profile_start_ns,
-  r.framework,
-  r.ingest_version,
-  r.schema_version,
+  r.format, -- Format of its capture.
+  r.source_digest, -- Digest of the files of its capture.
+  r.source_bytes, -- Size of these files.
+  r.profile_start_ns, -- Start of the profile, in Unix nanoseconds.
+  r.framework, -- Framework that recorded it.
+  r.ingest_version, -- Version of tracewarehouse that read it.
+  r.schema_version, -- Version of the tables.
   COALESCE(f.flags, 0) AS flags -- Number of its quality flags; main.quality_flags has them.
 FROM main.runs AS r
 LEFT JOIN flags AS f USING (run_id)

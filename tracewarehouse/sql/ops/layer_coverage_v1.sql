@@ -18,7 +18,7 @@ changed: First version.
 ---*/
 WITH placed AS (
   SELECT
-    run_id, t.phase, t.self_ps,
+    run_id, t.phase, t.self_ps, t.part,
     CASE WHEN t.layer IS NOT NULL THEN i.layer_source END AS source,
     t.layer IS NULL AND COALESCE(t.part IN ('embed', 'lm_head', 'pipeline'), FALSE) AS is_outside
   FROM models.instruction_time AS t
@@ -29,6 +29,7 @@ summed AS (
   SELECT
     run_id, phase,
     SUM(self_ps) AS self_ps,
+    COUNT(part) AS parts,
     COALESCE(SUM(self_ps) FILTER (WHERE source IS NOT NULL OR is_outside), 0) AS known_ps,
     COALESCE(SUM(self_ps) FILTER (WHERE source = 'marked'), 0) AS marked_ps,
     COALESCE(SUM(self_ps) FILTER (WHERE source = 'loop'), 0) AS loop_ps,
@@ -42,7 +43,7 @@ known AS (
   SELECT run_id
   FROM summed
   GROUP BY run_id
-  HAVING SUM(known_ps) > 0
+  HAVING SUM(known_ps) > 0 OR SUM(parts) > 0
 )
 
 SELECT

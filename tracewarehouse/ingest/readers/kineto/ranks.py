@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import stat
 import zlib
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -82,8 +83,10 @@ def file_rank(path: Path) -> FileRank | None:
     if path.name.endswith((".sqlite", ".sqlite.gz")):
         return _named_rank(path.name)
     try:
-        stat = path.stat()
-        return _file_rank(path, stat.st_size, stat.st_mtime_ns)
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):  # opening a pipe would wait for its writer
+            return None
+        return _file_rank(path, state.st_size, state.st_mtime_ns)
     except (OSError, EOFError, zlib.error):  # reported when it is ingested
         return None
 
