@@ -790,7 +790,8 @@ def layer_coverage(run: Run) -> Values:
         total[(o["phase"],)] += o["self_ps"]
         if _layer(run, o, devices[o["device_id"]]) is not None or o["i"]["part"] in ("embed", "lm_head", "pipeline"):
             known[(o["phase"],)] += o["self_ps"]
-    return {k: known[k] / ps for k, ps in total.items() if sum(known.values())}
+    has_parts = any(o["i"]["part"] for o in run.ops)
+    return {k: known[k] / ps for k, ps in total.items() if sum(known.values()) or has_parts}
 
 
 def _layer(run: Run, op: dict[str, Any], device: dict[str, Any]) -> int | None:

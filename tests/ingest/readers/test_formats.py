@@ -99,7 +99,7 @@ def test_a_window_is_asked_for_only_where_the_format_has_one(tmp_path: Path) -> 
 
 
 def test_another_format_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = SimpleNamespace(format="odd")
+    trace = SimpleNamespace(format="odd", planes=())
     odd = formats.Format("odd", ".odd.bin", "odd", lambda head: head[:3] == b"ODD")
     monkeypatch.setitem(sys.modules, "odd", SimpleNamespace(open_file=lambda _: trace))  # type: ignore[arg-type]
     monkeypatch.setattr(formats, "FORMATS", (*FORMATS, odd))
