@@ -4,6 +4,7 @@ description: >
   Runs whose devices' steps are what the host launched under each mark. Such a host may run ahead by several steps, so its
   marks say when steps were launched, and not how long they take.
 ---*/
-SELECT DISTINCT run_id
+SELECT run_id
 FROM main.phases
 WHERE kind = 'step' AND source = 'launches' AND device_id IS NOT NULL
+GROUP BY run_id
