@@ -558,6 +558,7 @@ class Warehouse:
         Raises:
             WarehouseError: as `update_database`.
         """
+        self.lake.settle()
         before = self.lake.changed_ns()
         try:
             yield
