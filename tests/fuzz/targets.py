@@ -14,7 +14,7 @@ from fuzz.judging import Target
 from fuzz.kineto import KinetoTarget
 from fuzz.manifest import ManifestTarget
 from fuzz.nsys import NsysTarget
-from fuzz.query import QueryTarget
+from fuzz.query import CommandTarget, QueryTarget
 from fuzz.xplane import PlacesTarget, XPlaneTarget
 
 _ALL = (
@@ -28,6 +28,7 @@ _ALL = (
     CardTarget,
     ManifestTarget,
     QueryTarget,
+    CommandTarget,
     IngestTarget,
     DividedIngestTarget,
     ChromeIngestTarget,
@@ -47,6 +48,7 @@ SHARES = {
     "card": 0.01,
     "manifest": 0.1,
     "query": 0.02,
+    "query-command": 0.0005,
     "ingest": 0.0005,
     "ingest-divided": 0.0005,
     "ingest-chrome": 0.0005,
