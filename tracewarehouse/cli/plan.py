@@ -177,14 +177,11 @@ def _skewed(study: Sequence[Place]) -> Iterator[str]:
     specs = [place.spec for place in study if place.spec and place.spec.routing_skew]
     for ep, spec in {spec.axis("ep"): spec for spec in specs}.items():
         load = busiest_load(spec)
-        times = (
-            "more than the mean (not known how much, as groups limit the choice)"
-            if load is None
-            else f"{load:.2f} times the mean"
-        )
+        unknown = "more than the mean (groups limit the choice, so how much is not known)"
+        times = unknown if load is None else f"{load:.2f} times the mean"
         yield (
-            f"with a routing skew of {spec.routing_skew:g} the device with the preferred experts of ep={ep} is expected "
-            f"to compute {times} of the pairs of token and expert; the times are those of equal loads"
+            f"with a routing skew of {spec.routing_skew:g} the device with the preferred experts of ep={ep} is "
+            f"expected to compute {times} of the pairs of token and expert; the times are those of equal loads"
         )
 
 
