@@ -170,7 +170,7 @@ def compute(warehouse: Warehouse, study: Sequence[Asked], results: Results, pyth
                     here.add(outcome.run_id)
                 left.remove(each)
                 said = outcome.refused or f"TPOT {row['tpot_ms']:.3g} ms"
-                print(f"{each.model} {each.slice} {each.mesh} batch {each.place.batch}, {steps}: {said}")
+                print(f"{_named(results.rows[each.key])}, {steps}: {said}")
             cost = sum(CPU_S[other.steps] for other in left) / 3600
             count = sum(key in results.rows for key in {each.key for each in study})
             print(f"{count} of {total}, {cost:.1f} CPU hours left", flush=True)
@@ -200,6 +200,10 @@ def answered(words: str, table: Path, total: int) -> str:
         return _FAR.sub(lambda found: found[1] + far, _QUERY.sub(answer, words))
 
 
+def _named(row: Row) -> str:
+    return f"{row['model']} {row['slice']} {row['mesh']} batch {row['batch_size']}"
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -222,7 +226,8 @@ def main() -> None:
         here = {run.run_id for run in warehouse.lake.runs()}
         shown = [row["run_id"] for row in results.rows.values() if row["run_id"] in here]
         if shown:
-            print(write_text(study_report(warehouse, shown), PAGE))
+            refused = [(_named(row), row["refused"]) for row in results.rows.values() if row["refused"] is not None]
+            print(write_text(study_report(warehouse, shown, refused=refused), PAGE))
     total = len({each.key for each in study})
     WORDS.write_text(answered(WORDS.read_text(encoding="utf-8"), TABLE, total), encoding="utf-8")
 
