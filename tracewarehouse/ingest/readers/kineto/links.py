@@ -10,6 +10,7 @@ What is around the kernels of a replay is what was around the calls that capture
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from tracewarehouse.ingest.readers.kineto.events import Family, Table
 _MODULE = "nn.Module: "
 _MOST_CAPTURES = 16
 """Most captures of as many calls, of which a graph may be either."""
+_PIECE = 1 << 16
+"""Events of a thread that are nested at once."""
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
@@ -236,15 +239,25 @@ class _Stacks:
         self.rows: Int32 = rows[order].astype(np.int32)
         self.parent, self.depth = np.full((2, len(rows)), -1, np.int32)
         self._lines = table.line[self.rows]
-        start, end = start[order], end[order]
-        for low, high in self._bounds():
-            nesting = nest(start[low:high], end[low:high])
-            self.parent[low:high] = np.where(nesting.parent >= 0, nesting.parent + low, -1)
-            self.depth[low:high] = nesting.depth
+        del start, end, order
+        for first, stop in self._bounds():
+            for low, high in pairwise(self._apart(first, stop)):
+                own = self.rows[low:high]
+                nesting = nest(table.start[own], table.end(own))
+                self.parent[low:high] = np.where(nesting.parent >= 0, nesting.parent + low, -1)
+                self.depth[low:high] = nesting.depth
 
     def _bounds(self) -> list[tuple[int, int]]:
         edges = np.flatnonzero(np.diff(self._lines, prepend=-1, append=-1)) if len(self._lines) else np.zeros(0, int)
         return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+
+    def _apart(self, first: int, stop: int) -> list[int]:
+        """Return places of a line between which no event is open, about as far from each other as _PIECE."""
+        own = self.rows[first:stop]
+        is_cut = self._table.start[own[1:]] >= np.maximum.accumulate(self._table.end(own))[:-1]
+        cuts = np.append(np.flatnonzero(is_cut) + first + 1, stop)
+        wanted = np.minimum(np.arange(first + _PIECE, stop + _PIECE, _PIECE), stop)
+        return [first, *np.unique(cuts[cuts.searchsorted(wanted)]).tolist()]
 
     def row(self, place: Int64) -> Int64:
         """Return the row of each place, -1 for none."""
