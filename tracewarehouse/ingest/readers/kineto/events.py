@@ -330,7 +330,7 @@ class Table:
         """Return where each column begins in the file, which has holes."""
         return [self._room * sum(dtype.itemsize for dtype in _COLUMNS[:column]) for column in range(len(_COLUMNS))]
 
-    def end(self, rows: Int64) -> Int64:
+    def end(self, rows: Int32 | Int64) -> Int64:
         """Return the ends of some rows, in picoseconds."""
         return self.start[rows] + self.duration[rows]
 

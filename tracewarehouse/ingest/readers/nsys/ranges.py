@@ -241,9 +241,9 @@ def _read_rows(database: Database, strings: dict[int, str], ranges: Ranges) -> _
     names: list[tuple[int, int, str]] = []
     said: list[Payload] = []
     for rows in database.blocks(query):
-        *told, texts, blobs = [*zip(*rows, strict=True), *[[None] * len(rows)] * (2 - len(extra))]
-        if extra == ["binaryData"]:
-            texts, blobs = blobs, texts
+        columns = list(zip(*rows, strict=True))
+        told, more = columns[: len(_COLUMNS)], dict(zip(extra, columns[len(_COLUMNS) :], strict=True))
+        texts, blobs = (more.get(c, (None,) * len(rows)) for c in ("text", "binaryData"))
         thread, start, end, kind, ids = database.whole_numbers(told).reshape(len(_COLUMNS), -1)
         named = [t if isinstance(t, str) else strings.get(i, "") for t, i in zip(texts, ids.tolist(), strict=True)]
         names += [(int(thread[i]), int(start[i]), named[i]) for i in np.flatnonzero(kind == _THREAD_NAME).tolist()]
