@@ -102,6 +102,20 @@ def device_assignment(data: bytes) -> tuple[tuple[int, ...], ...]:
     return _assigned(proto.hlo_module)
 
 
+def in_one_order(data: bytes) -> bytes:
+    """Return a serialized HloProto with its schedule, a map that each process writes in an order of its own, by keys.
+
+    Bytes that are no HloProto stay as they are.
+    """
+    proto = CLASSES["PlacedHloProto"]()
+    try:
+        proto.ParseFromString(data)
+    except message.DecodeError:
+        return data
+    proto.hlo_module.schedule.sequences.sort(key=lambda entry: entry.key)
+    return bytes(proto.SerializeToString())  # with the fields that are not declared
+
+
 def _assigned(module: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices)
 
