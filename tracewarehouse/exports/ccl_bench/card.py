@@ -28,6 +28,38 @@ _INFERRED = {axis: f"Model-executor.model_plan_parallelization.{field}" for fiel
 }
 """The field of a card for what ingest infers, by its name in models.caveats."""
 
+_ON_WEBSITE = {
+    **{name: name for name in ("description", "hf_url", "trace_url")},
+    **{
+        name: f"workload.model.{name}"
+        for name in ("model_family", "phase", "precision", "moe", "granularity", "epochs", "iteration")
+    },
+    **{name: f"workload.data.{name}" for name in ("batch_size", "seq_len", "input_len", "output_len", "dataset")},
+    "hardware_type": "workload.hardware.xpu_spec.type",
+    "hardware_model": "workload.hardware.xpu_spec.model",
+    "total_count": "workload.hardware.xpu_spec.total_count",
+    "count_per_node": "workload.hardware.xpu_spec.count_per_node",
+    "network_topology": "workload.hardware.network_topo.topology",
+    "bandwidth_scaleout": "workload.hardware.network_topo.bandwidth_gbps.0",
+    "bandwidth_scaleup": "workload.hardware.network_topo.bandwidth_gbps.1",
+    "driver_version": "workload.hardware.driver_version",
+    "framework": "Model-executor.framework.name",
+    "compiler": "Model-executor.framework.compiler_tool_selection",
+    **{
+        name: f"Model-executor.model_plan_parallelization.{name}"
+        for name in ("tp", "pp", "pp_mb", "dp_replicate", "dp_shard", "ep", "cp")
+    },
+    "comm_library": "Model-executor.communication_library.name",
+    "comm_library_ver": "Model-executor.communication_library.version",
+    "comm_env": "Model-executor.communication_library.env",
+    "protocol_selection": "Model-executor.protocol_selection",
+    "trace_types": "metric_source.traces",
+    "metric_traces": "metric_source.metrics_specific_trace",
+}
+"""Where the card has each field that CCL-Bench's website shows."""
+_UNKNOWN: dict[str, Any] = {"comm_env": {}, "protocol_selection": [], "metric_traces": []}
+"""How the website shows a field without a value, where not as the empty text."""
+
 
 @dataclass(frozen=True)
 class FilledCard:
@@ -83,38 +115,33 @@ def filled_card(
 
 def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
     """The fields of the card of a row that CCL-Bench's website shows; an unknown value is the empty text."""
-    workload, executor = card["workload"], card["Model-executor"]
-    model, data, hardware = workload["model"], workload["data"], workload["hardware"]
-    chip, network = hardware["xpu_spec"], hardware["network_topo"]
-    plan, library = executor["model_plan_parallelization"], executor["communication_library"]
-    bandwidth = [*(network["bandwidth_gbps"] or []), "", ""]
-    fields = {
-        "workload_name": name,
-        "description": card["description"].strip(),
-        "hf_url": card["hf_url"],
-        "trace_url": card["trace_url"],
-        **{k: model[k] for k in ("model_family", "phase", "precision", "moe", "granularity", "epochs", "iteration")},
-        **{k: data[k] for k in ("batch_size", "seq_len", "input_len", "output_len", "dataset")},
-        "hardware_type": chip["type"],
-        "hardware_model": chip["model"],
-        "total_count": chip["total_count"],
-        "count_per_node": chip["count_per_node"],
-        "network_topology": network["topology"],
-        "bandwidth_scaleout": bandwidth[0],
-        "bandwidth_scaleup": bandwidth[1],
-        "driver_version": hardware["driver_version"],
-        "framework": executor["framework"]["name"],
-        "compiler": executor["framework"]["compiler_tool_selection"],
-        **{k: plan[k] for k in ("tp", "pp", "pp_mb", "dp_replicate", "dp_shard", "ep", "cp")},
-        "comm_library": library["name"],
-        "comm_library_ver": library["version"],
-        "comm_env": library["env"] or {},
-        "protocol_selection": executor["protocol_selection"] or [],
-        "trace_types": card["metric_source"]["traces"],
-        "metric_traces": card["metric_source"]["metrics_specific_trace"] or [],
-    }
-    empty = ("moe", "comm_env", "protocol_selection", "metric_traces")
-    return {name: value if value or name in empty else "" for name, value in fields.items()}
+    fields: dict[str, Any] = {"workload_name": name}
+    for field, path in _ON_WEBSITE.items():
+        value = _reached(card, path.split("."))
+        value = value.strip() if field == "description" else value
+        fields[field] = value if value or value is False else _UNKNOWN.get(field, "")
+    return fields
+
+
+def card_of(shown: Mapping[str, Any]) -> WorkloadCard:
+    """The inverse of `metadata`: the card of a row, as far as CCL-Bench's website shows it."""
+    content = WorkloadCard().model_dump(mode="json", by_alias=True)
+    content["workload"]["hardware"]["network_topo"]["bandwidth_gbps"] = ["", ""]
+    for field, path in _ON_WEBSITE.items():
+        *to, last = path.split(".")
+        place = _reached(content, to)
+        place[int(last) if last.isdigit() else last] = shown.get(field, "")
+    return WorkloadCard.model_validate(content)
+
+
+def _reached(content: Any, path: Sequence[str]) -> Any:
+    """What stands at a path of names and places of a list; the empty text where a list ends before it."""
+    for name in path:
+        if name.isdigit():
+            content = [*(content or []), "", ""][int(name)]
+        else:
+            content = content[name]
+    return content
 
 
 def _communication_library(warehouse: Warehouse, run: dict[str, Any], hardware: str) -> str | None:
