@@ -14,10 +14,14 @@ from tracewarehouse.queries.read_only import literal
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
-TRACES = ["json_tpu", "xplane"]
-"""Kinds of trace of our rows: the first selects CCL-Bench's metrics, the second ours, and no other row has it."""
-_NOT_OF_XLA = ("kineto", "nsys")
-"""Formats of profiles that do not tell what compiled the programs."""
+OURS = "tracewarehouse"
+"""The kind of trace that selects our metrics; no other row has it."""
+OF_TPU = "json_tpu"
+KINDS = {"kineto": "json", "nsys": "nsys"}
+"""The kind of trace that selects CCL-Bench's metrics, by the format of the capture; elsewhere `OF_TPU`.
+
+These are GPU traces that its tools read as they were recorded. They do not tell what compiled the programs.
+"""
 _PRECISION = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "bf16": "bf16", "f32": "fp32", "f16": "fp16"}
 _ARCHITECTURE = (
     "num_params", "num_params_active", "num_params_embedding", "num_layers", "num_heads", "head_dim",
@@ -105,9 +109,9 @@ def filled_card(
     if trace_url:
         content["trace_url"] = trace_url
     filled = [f for f, v in _leaves(content).items() if v not in ("", []) and own.get(f, "") in ("", [])]
-    content["metric_source"]["traces"] = [
-        *TRACES, *(t for t in content["metric_source"]["traces"] or [] if t not in (*TRACES, "json", "nsys"))
-    ]  # fmt: skip
+    kinds = [KINDS.get(run["format"], OF_TPU), OURS]
+    others = [kind for kind in content["metric_source"]["traces"] or [] if kind not in (OF_TPU, OURS, *KINDS.values())]
+    content["metric_source"]["traces"] = [*kinds, *others]
     _add_other_spellings(content, json.loads(run["manifest"]) if run["manifest"] else {})
     missing = [f for f, v in _leaves(content).items() if v in ("", [])]
     return FilledCard(content, tuple(filled), tuple(missing), inferred)
@@ -137,16 +141,13 @@ def card_of(shown: Mapping[str, Any]) -> WorkloadCard:
 def _reached(content: Any, path: Sequence[str]) -> Any:
     """What stands at a path of names and places of a list; the empty text where a list ends before it."""
     for name in path:
-        if name.isdigit():
-            content = [*(content or []), "", ""][int(name)]
-        else:
-            content = content[name]
+        content = [*(content or []), "", ""][int(name)] if name.isdigit() else content[name]
     return content
 
 
 def _communication_library(warehouse: Warehouse, run: dict[str, Any], hardware: str) -> str | None:
     """The library that executes the run's collectives; None for unknown. RCCL's kernels have the names of NCCL's."""
-    if run["format"] not in _NOT_OF_XLA:
+    if run["format"] not in KINDS:
         return "xla"
     sql = "SELECT count(*) FROM main.instructions WHERE name LIKE 'nccl%' AND "
     if not warehouse.query(f"{sql}run_id = {literal(run['run_id'])}").scalar():
@@ -186,7 +187,7 @@ def _facts(
         if numbers["chip_ici_gbps"]
         else None,
         "Model-executor.framework.name": framework,
-        "Model-executor.framework.compiler_tool_selection": None if run["format"] in _NOT_OF_XLA else "xla",
+        "Model-executor.framework.compiler_tool_selection": None if run["format"] in KINDS else "xla",
         **{f"Model-executor.model_plan_parallelization.{field}": size for field, size in axes.items()},
         "Model-executor.communication_library.name": library,
         "Model-executor.protocol_selection": ["xla_collectives", "ici"] if run["backend"] == "tpu" else None,
