@@ -32,7 +32,7 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     index, are not promised, because a compiler may join them.
     """
     layout = spec.stage_layout
-    if spec.hosts == 1:
+    if not spec.has_programs_of_stages:
         return _program_promises(spec, layout.layer_kinds(), is_last=True)
     stages = [list(range(stage.first_layer, stage.last_layer + 1)) for stage in layout.stages]
     return [
@@ -45,7 +45,7 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
 def _program_promises(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
     """Return the collectives that a program of these layers, in a pipeline once per tick, promises on each device."""
     # Over hosts the stages take turns and pass hidden states without a collective.
-    ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
+    ticks = 1 if spec.has_programs_of_stages else spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
     has_shared = "n_shared_experts" in model_architecture(spec.model).config
     mode = spec.sequence_parallelism
@@ -77,7 +77,7 @@ def _program_promises(spec: RunSpec, layers: Sequence[int], *, is_last: bool) ->
             else:
                 promise(phase, "all-to-all", "ep", sparse)
                 promise(phase, "ragged-all-to-all", "ep", 2 * sparse)
-        if spec.axis("pp") > 1 and spec.hosts == 1:
+        if spec.axis("pp") > 1 and not spec.has_programs_of_stages:
             promise(phase, "collective-permute", "pp", ticks - 1)
             promise(phase, "all-reduce", "pp", 1)
     return out
