@@ -26,6 +26,8 @@ from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 LLAMA, SP = "llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"
 
 
