@@ -211,7 +211,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def counted(warehouse: Path) -> dict[str, dict[str, int]]:
     """Rows by run of every view, alias and given table."""
-    names = [*VIEWS, *(f"main.{t}" for t in GIVEN), *(f"metrics.{n}" for n in DEFINITIONS.aliases())]
+    names = [*VIEWS, *(f"main.{t}" for t in GIVEN), *(f"metrics.{n}" for n in DEFINITIONS.aliases)]
     with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         by_run = "SELECT run_id, count(*) FROM {} GROUP BY run_id ORDER BY run_id"
         return {name: dict(connection.execute(by_run.format(name)).fetchall()) for name in names}

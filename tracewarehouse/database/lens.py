@@ -296,7 +296,7 @@ def _select(table: Table, source: str | None) -> str:
 
 
 def _views(definitions: Definitions, views: Iterable[View]) -> Iterator[str]:
-    aliases = {metric.view.qualified: name for name, metric in definitions.aliases().items()}
+    aliases = {metric.view.qualified: name for name, metric in definitions.aliases.items()}
     for view in views:
         yield f"CREATE VIEW {view.qualified} AS {view.sql}"
         if name := aliases.get(view.qualified):
@@ -321,7 +321,7 @@ def _macros(macros: Iterable[View]) -> Iterator[str]:
 def _comments_on_views(definitions: Definitions) -> Iterator[str]:
     for view in definitions.ordered:
         yield from _comment("VIEW", view.qualified, view.header.about, view.header.columns)
-    for name, metric in definitions.aliases().items():
+    for name, metric in definitions.aliases.items():
         about = f"Stands for metrics.{metric.view.name}. {metric.header.about}"
         yield from _comment("VIEW", f"metrics.{name}", about, metric.header.columns)
     for view in definitions.macros:
