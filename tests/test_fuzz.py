@@ -27,14 +27,14 @@ INPUTS = {
     "xplane-places": 700,
     "hlo-text": 3000,
     "hlo-proto": 3000,
-    "chrome": 100,
+    "chrome": 150,
     "nsys": 60,
     "kineto": 300,
     "card": 100,
     "manifest": 1000,
     "ingest": 4,
     "ingest-divided": 2,
-    "ingest-chrome": 8,
+    "ingest-chrome": 12,
 }
 
 # The random generator is hypothesis' own source of choices, so that a failure shrinks.
