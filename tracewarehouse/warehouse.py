@@ -166,15 +166,19 @@ class Warehouse:
         query = ParsedSql(sql)
         if not read_only:
             return self._ask(self._sessions.unrestricted(), query, parameters, read_only=False, as_values=as_values)
-        session = self._sessions.for_query(query)
+        session = self._sessions.for_query(query, parameters)
         try:
             return self._ask(session, query, parameters, as_values=as_values)
         except (QueryError, WarehouseError) as error:
             if not session.may_blame_catalogue(error):
-                raise
+                others = session.undamaged_runs(query, parameters) if isinstance(error, WarehouseError) else None
+                if others is None:
+                    raise
+                with closing(self._sessions.of(others)) as undamaged:
+                    return self._ask(undamaged, query, parameters, as_values=as_values)
         self._catalogue.leave_out()
         self._sessions.close()
-        return self._ask(self._sessions.for_query(query), query, parameters, as_values=as_values)
+        return self._ask(self._sessions.for_query(query, parameters), query, parameters, as_values=as_values)
 
     def _ask(
         self,
@@ -554,6 +558,7 @@ class Warehouse:
         Raises:
             WarehouseError: as `update_database`.
         """
+        self.lake.settle()
         before = self.lake.changed_ns()
         try:
             yield

@@ -117,6 +117,34 @@ with pltpu.force_tpu_interpret_mode():
 print(json.dumps(errors))
 """
 
+ABSORBED = """
+import json
+import jax
+import numpy as np
+from tracewarehouse.collect.jax.attention import absorbed
+
+random = np.random.default_rng(0)
+errors, largest = [], []
+for sizes in [(2, 4, 9, 8, 4, 16, 8, 8), (1, 1, 5, 6, 2, 4, 10, 2)]:
+    batch, heads, cached, plain, rotated, rank, width, position = sizes
+    query = random.normal(size=(batch, heads, 1, plain + rotated)).astype("f4")
+    latents = random.normal(size=(batch, cached, rank)).astype("f4")
+    keys = random.normal(size=(batch, cached, rotated)).astype("f4")
+    by_head = random.normal(size=(heads, plain + width, rank)).astype("f4")
+    is_seen = (np.arange(cached) <= position)[None]
+    given = (query, latents, keys, by_head, is_seen, 0.3)
+    # The keys and values of each head, expanded from the latents.
+    expanded = np.einsum("btr,hwr->bhtw", latents.astype("f8"), by_head)
+    shared = np.broadcast_to(keys[:, None], (batch, heads, cached, rotated))
+    scores = np.einsum("bhd,bhtd->bht", query[:, :, 0], np.concatenate([expanded[..., :plain], shared], -1)) * 0.3
+    weights = np.exp(scores) * is_seen[0]
+    expected = np.einsum("bht,bhtv->bhv", weights / weights.sum(-1, keepdims=True), expanded[..., plain:])
+    errors.append(float(abs(absorbed(*given)[:, :, 0] - expected).max()))
+    made = [v.aval.size for e in jax.make_jaxpr(absorbed)(*given).eqns for v in e.outvars]
+    largest.append(max(made) / max(batch * heads * max(cached, rank, plain + rotated), by_head.size))
+print(json.dumps([errors, largest]))
+"""
+
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
 def test_the_kernels_are_given_what_makes_them_agree_with_einsums(torch_processes: TorchProcesses) -> None:
@@ -136,6 +164,15 @@ def test_the_kernels_compute_attention(jax_processes: TorchProcesses) -> None:
 
     assert len(errors) == 8
     assert max(errors) < 0.02
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_absorbed_attention_is_that_of_expanded_keys_without_expanding_them(jax_processes: TorchProcesses) -> None:
+    errors, largest = jax_processes.answer(ABSORBED, JAX_PLATFORMS="cpu")
+
+    assert max(errors) < 1e-5
+    # No array has the context, the heads and a width.
+    assert max(largest) <= 1
 
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -178,7 +215,9 @@ def test_the_kernel_of_a_prefill_is_used_where_it_can_be(
         ({"model": LLAMA, "mesh": "pp=2,tp=2", "backend": "torch_xla"}, "einsum"),
         ({"model": LLAMA, "mesh": "pp=2,tp=2", "backend": "jax"}, "paged"),
         ({"model": "llama"}, "einsum"),  # its heads are narrow
-        ({"model": "deepseek-ai/DeepSeek-V2-Lite"}, "einsum"),  # one latent, and keys wider than values
+        ({"model": "deepseek-ai/DeepSeek-V2-Lite", "backend": "torch_xla"}, "einsum"),  # keys wider than values
+        ({"model": "deepseek-ai/DeepSeek-V2-Lite", "backend": "jax"}, "absorbed"),  # one latent for all heads
+        ({"model": "deepseek_v2", "backend": "jax", "device": "cpu"}, "absorbed"),
     ],
 )
 def test_the_kernel_of_decode_steps_is_used_where_it_can_be(

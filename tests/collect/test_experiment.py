@@ -20,6 +20,9 @@ from tracewarehouse.collect.run_spec import RunSpec, stage_layout
 from tracewarehouse.ingest.capture.sample import NAME as SAMPLE
 from tracewarehouse.ingest.capture.sample import sample
 
+STAGES = {"backend": "torch_xla"}
+"""Whose hosts are the stages of a pipeline."""
+
 
 def test_the_demo_records_the_workload_of_the_sample() -> None:
     """So the two can be compared, as the demo's last lines say."""
@@ -102,7 +105,7 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
         (
             {"mesh": "pp=2,tp=2", "sequence_parallelism": "ring"},
             "sequence_parallelism: ring replaces the attention of a whole program, which pp maps over stages; "
-            "give each a program of its own (hosts: 2), or use megatron",
+            "give each a program of its own (backend: torch_xla, hosts: 2), or use megatron",
         ),
         ({"input_length": 30, "sequence_parallelism": "megatron"}, "input_length: tp=4 does not divide the 30"),
         ({"capacity_factor": 1.25}, "capacity_factor: llama has no experts; remove the field"),
@@ -120,10 +123,12 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
             "capacity_factor: expected a number from 1 on, or inf, found 0.5",
         ),
         ({"model": "qwen3_moe", "capacity_factor": "all"}, "capacity_factor: expected a number from 1 on, or inf"),
-        ({"hosts": 2, "mesh": "tp=4"}, "hosts: on cpu each stage is a host, so 2 hosts need pp=2"),
-        ({"hosts": 2, "layers": 4, "mesh": "pp=4"}, "hosts: on cpu each stage is a host, so 2 hosts need pp=2"),
-        ({"hosts": 2, "mesh": "pp=2,dp=2"}, "hosts: only meshes of pp and tp"),
-        ({"hosts": 2, "mesh": "pp=2,tp=2", "microbatches": 2}, "microbatches: a pipeline over hosts"),
+        ({"hosts": 2, "mesh": "tp=4", **STAGES}, "hosts: under torch_xla each stage is a host, so 2 hosts need pp=2"),
+        ({"hosts": 2, "layers": 4, "mesh": "pp=4", **STAGES}, "each stage is a host, so 2 hosts need pp=2"),
+        ({"hosts": 2, "mesh": "pp=2,dp=2", **STAGES}, "hosts: only meshes of pp and tp"),
+        ({"hosts": 2, "mesh": "pp=2,tp=2", "microbatches": 2, **STAGES}, "microbatches: a pipeline over hosts"),
+        ({"hosts": 3, "mesh": "tp=4"}, "hosts: 3 does not divide the 4 devices of the mesh tp=4"),
+        ({"hosts": 2, "mesh": "tp=4", "device": "tpu"}, "hosts: are those of virtual devices; a TPU slice has its own"),
         ({"output_length": 0}, "output_length: Input should be greater"),
         ({"steps": 5}, "steps: is no field; fields are model, mesh"),
         ({"model": ["llama"]}, "model: Input should be a valid string"),
@@ -224,10 +229,17 @@ def test_sequence_parallel_attention_is_for_dense_models_with_heads(mode: str) -
 
 
 def test_a_host_is_a_stage() -> None:
-    spec = run_spec(mesh="pp=2,tp=2", hosts=2)
+    spec = run_spec(mesh="pp=2,tp=2", hosts=2, **STAGES)
     assert spec.microbatch_count == 1
     assert spec.name.endswith("-hosts2")
-    assert spec.digest != run_spec(mesh="pp=2,tp=2").digest
+    assert spec.digest != run_spec(mesh="pp=2,tp=2", **STAGES).digest
+
+
+def test_hosts_of_jax_share_one_program() -> None:
+    spec, alone = (run_spec(mesh="pp=2,tp=2", hosts=hosts) for hosts in (2, 1))
+    assert (spec.backend, spec.microbatch_count) == ("jax", 2)
+    assert promised_collectives(spec) == promised_collectives(alone)
+    assert spec.name == "llama-pp2tp2-b4-i32-o17-hosts2-jax"
 
 
 def test_every_combination_is_planned_or_refused_with_its_field() -> None:
@@ -237,7 +249,9 @@ def test_every_combination_is_planned_or_refused_with_its_field() -> None:
     ):
         mesh = {"pp": pp, "dp": dp, "ep": ep, "tp": tp}
         try:
-            spec = run_spec(model=model, mesh=mesh, sequence_parallelism=mode, hosts=hosts, batch=8)
+            spec = run_spec(
+                model=model, mesh=mesh, sequence_parallelism=mode, hosts=hosts, batch=8, **(STAGES if hosts > 1 else {})
+            )
         except ExperimentError as error:
             refused += 1
             field = str(error).removeprefix("run: ").split(":")[0]

@@ -6,6 +6,8 @@ A run is recorded in a process of its own, forked from one that has imported JAX
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,6 +20,7 @@ import tracewarehouse as tw
 from tests.captured_collectives import collectives
 from tests.collect.torch_processes import RECORD, TorchProcesses
 from tests.published_checkpoint import write_checkpoint
+from tests.running_processes import running, wait_until
 from tracewarehouse.cli.collect import capture_faults
 from tracewarehouse.collect.checks.promises import expert_places
 from tracewarehouse.collect.experiment import run_spec
@@ -148,6 +151,37 @@ def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], fields: dic
         assert tokens <= checks["token_sends"] <= tokens * routing.most_devices(spec.axis("ep"))
 
 
+def test_hosts_run_one_program(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
+    """Two processes, each with half of the devices, whose collectives go from one to the other."""
+    sizes = {"model": "deepseek_v2", "mesh": "ep=2", "batch": 2, "input_length": 8, "output_length": 2}
+    spec = run_spec(**sizes, hosts=2)
+    checks = require_promises_kept(record, spec)
+    manifest = load_manifest(tmp_path / spec.name / "manifest.json")
+
+    assert checks["tokens_equal"] is True
+    assert 18 <= checks["token_sends"] <= 36  # of the tokens of both
+    written = sorted(file.name for file in (tmp_path / spec.name).rglob("*.xplane.pb"))
+    assert written == [f"{host}.xplane.pb" for host in manifest.hosts]
+    sql = """
+    SELECT d.device_id, d.host, c.group_size, count(DISTINCT c.instance) FROM main.devices AS d
+    JOIN main.collectives AS c USING (run_id, device_id) WHERE c.kind = 'all-to-all' AND NOT c.is_partial GROUP BY ALL
+    ORDER BY ALL"""
+    with tw.open(tmp_path / "warehouse") as warehouse:  # three of a layer of experts in each of two steps
+        assert warehouse.query(sql).rows() == [(d, manifest.hosts[d], 2, 2 * 3) for d in (0, 1)]
+        assert warehouse.query("SELECT max(instance) FROM main.collectives").rows() == [(2 * 3 - 1,)]
+
+
+def test_all_processes_of_a_run_end_with_a_killed_collector(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tracewarehouse", "collect", "--mesh", "tp=2", "--hosts", "2"]
+    collector = subprocess.Popen([*command, "-o", str(tmp_path)], stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(running("tracewarehouse.collect.run_process", str(tmp_path))) == 3)
+    collector.kill()
+    collector.wait()
+    # The kernel ends the process of the run with the collector, and those of its hosts with it.
+    wait_until(lambda: not running("tracewarehouse.collect.run_process", str(tmp_path)))
+    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
+
+
 def test_a_tie_between_experts_is_no_error(record: Callable[[RunSpec], Path]) -> None:
     """In bfloat16 the last prompt token of sequence 0 may go to expert 1 or 3: 0.193 of its logits."""
     spec = run_spec(backend="jax", model="deepseek_v3", mesh="ep=2", dtype="bfloat16", output_length=3)
@@ -223,6 +257,6 @@ def require_promises_kept(record: Callable[[RunSpec], Path], spec: RunSpec) -> d
 def test_what_jax_cannot_split_is_refused(jax_processes: TorchProcesses, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "odd", "llama", vocab_size=511)
     spec = run_spec(model=str(tmp_path / "odd"), mesh="tp=2", backend="jax", input_length=8, output_length=2)
-    done = jax_processes.run(RECORD, spec.model_dump_json(), str(tmp_path), "1", "")
+    done = jax_processes.run(RECORD, spec.model_dump_json(), str(tmp_path), "")
     assert done.returncode == 1
     assert "error: lm_head.weight: its 511 rows or columns do not divide over tp=2, as the jax backend" in done.stderr

@@ -1,15 +1,9 @@
-"""Runs of the real harness, each in a process of its own.
-
-One is started as `tw collect` starts it, the others forked from a process that has imported torch_xla.
-"""
+"""Runs of the real harness, each in a process of its own, forked from one that has imported torch_xla."""
 
 from __future__ import annotations
 
 import importlib.util
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +11,9 @@ import pytest
 
 import tracewarehouse as tw
 from tests.captured_collectives import assert_as_promised, collectives
-from tests.collect.torch_processes import ENVIRONMENT, TorchProcesses
-from tests.running_processes import running, wait_until
-from tracewarehouse.collect.experiment import Experiment, run_spec
+from tests.collect.torch_processes import TorchProcesses
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.runner import collect
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest
 
@@ -29,15 +21,6 @@ if importlib.util.find_spec("torch_xla") is None:
     pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
 
 SMALL = {"batch": 2, "input_length": 8, "output_length": 4, "backend": "torch_xla"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiler() -> Iterator[None]:
-    """Compile fast in every process that a test starts; the README's `tw collect` compiles as users do."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("XLA_FLAGS", "OMP_NUM_THREADS"):
-            patch.setenv(name, ENVIRONMENT[name])
-        yield
 
 
 @pytest.fixture
@@ -162,27 +145,16 @@ def test_a_split_sequence(
     assert_as_promised(capture, rows)
 
 
-def test_ring_attention_over_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
-    fields = {"model": "qwen3", "mesh": "pp=2,tp=2", "sequence_parallelism": "ring", "hosts": 2, **SMALL}
-    options = [part for k, v in fields.items() for part in (f"--{k.replace('_', '-')}", str(v))]
-    command = [sys.executable, "-m", "tracewarehouse", "collect", *options, "-o", str(tmp_path)]
-    collector = subprocess.Popen(command)
-    wait_until(lambda: len(running("tracewarehouse.collect.run_process", str(tmp_path))) == 2)
-    collector.send_signal(signal.SIGKILL)
-    collector.wait()
-    # The kernel ends the process of the first stage with the collector, and that of the second with the first.
-    wait_until(lambda: not running("tracewarehouse.collect.run_process", str(tmp_path)))
-    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
-
-    (result,) = collect(Experiment.from_runs(run_spec(**fields), retries=1), tmp_path)
-    assert result.status == "recorded", result.error
-    capture = result.path
+def test_ring_attention_over_two_hosts(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
+    spec = run_spec(model="qwen3", mesh="pp=2,tp=2", sequence_parallelism="ring", hosts=2, **SMALL)
+    capture = record(spec)
 
     manifest = load_manifest(capture / "manifest.json")
-    assert manifest.hosts == ["host0", "host1"]
+    host = manifest.hosts[0].removesuffix("_0")
+    assert manifest.hosts == [f"{host}_{stage}" for stage in (0, 1)]
     assert manifest.checks["tokens_equal"] is True
     assert [p.step for p in manifest.phases] == [0, 1, 2, 3]
-    assert sorted(f.name for f in capture.rglob("*.xplane.pb")) == ["host0.xplane.pb", "host1.xplane.pb"]
+    assert sorted(f.name for f in capture.rglob("*.xplane.pb")) == [f"{h}.xplane.pb" for h in manifest.hosts]
     assert sorted(f.name for f in capture.iterdir()) == ["card.yaml", "manifest.json", "plugins"]
     rows = collectives(capture, tmp_path / "warehouse")
     assert {c["axis"] for c in rows} == {"tp"}

@@ -20,6 +20,7 @@ from tracewarehouse.collect.checks.promises import promised_collectives
 from tracewarehouse.collect.errors import CheckError, CollectError, ExperimentError, MissingDependencyError, TpuError
 from tracewarehouse.collect.experiment import Experiment, run_spec
 from tracewarehouse.collect.harness.backend import find_backend
+from tracewarehouse.collect.harness.processes import run_together
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.runner import collect
 from tracewarehouse.collect.torch_tpu import backend
@@ -170,26 +171,16 @@ def test_torch_tpu_traces_the_program_for_its_device_without_a_tpu() -> None:
 
 
 RECORD = """
-import os, sys
+import sys
 from pathlib import Path
+from tests.collect.torch_processes import forked
 from tests.torch_tpu_on_cpu import CpuBackend
-from tracewarehouse.collect import run_process
-from tracewarehouse.collect.harness import generation
+from tracewarehouse.collect.harness import generation, processes
 from tracewarehouse.collect.harness.recording import record
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.torch_tpu import backend
 
 generation.PROFILED_PAIRS = 1
-
-def forked(commands, folder):  # started anew, each would import torch again
-    processes = []
-    for command in commands:
-        if not (process := os.fork()):
-            os._exit(run_process.main(list(command[3:])))
-        processes.append(process)
-    assert not any(os.waitpid(process, 0)[1] for process in processes)
-
-backend.run_together = forked
+processes.run_together = forked
 record(RunSpec.model_validate_json(sys.argv[1]), Path(sys.argv[2]), CpuBackend())
 """
 
@@ -280,10 +271,10 @@ def test_a_process_that_fails_ends_the_others(tmp_path: Path) -> None:
     """The first sleeps as one does that waits for the others."""
     sleeps, fails = "import time; time.sleep(300)", "import sys; sys.exit('error: a weight does not divide')"
     with pytest.raises(CheckError, match=r"^process 1 of 2 failed: a weight does not divide$"):
-        backend.run_together([[sys.executable, "-c", code] for code in (sleeps, fails)], tmp_path)
+        run_together([[sys.executable, "-c", code] for code in (sleeps, fails)], tmp_path)
     with pytest.raises(CheckError, match=r"^process 0 of 1 failed: exit code 3$"):
-        backend.run_together([[sys.executable, "-c", "raise SystemExit(3)"]], tmp_path)
-    backend.run_together([[sys.executable, "-c", ""]] * 2, tmp_path)
+        run_together([[sys.executable, "-c", "raise SystemExit(3)"]], tmp_path)
+    run_together([[sys.executable, "-c", ""]] * 2, tmp_path)
 
 
 def test_slices_are_not_set_up_for_it() -> None:

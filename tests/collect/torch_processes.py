@@ -34,15 +34,30 @@ NOT_FOR_JAX = ("torch", "torch_xla", "transformers", "safetensors")
 
 RECORD = """
 import sys
+from tests.collect.torch_processes import forked
 from tracewarehouse.collect import run_process
-from tracewarehouse.collect.harness import generation, subject
+from tracewarehouse.collect.harness import generation, processes, subject
 
-specification, output, pairs, host_memory = sys.argv[1:]
-generation.PROFILED_PAIRS = int(pairs)
+specification, output, host_memory = sys.argv[1:]
+generation.PROFILED_PAIRS = 1
+processes.run_together = forked
 if host_memory:
     subject.available_memory = lambda: int(host_memory)
 sys.exit(run_process.main([specification, output]))
 """
+
+
+def forked(commands: list[list[str]], folder: Path) -> None:
+    """Fork the processes of a run; started anew, each would import its stack again."""
+    from tracewarehouse.collect import run_process
+
+    processes = []
+    for command in commands:
+        if not (process := os.fork()):
+            os._exit(run_process.main(command[3:]))
+        processes.append(process)
+    codes = [os.waitpid(process, 0)[1] for process in processes]
+    assert not any(codes)
 
 
 class TorchProcesses:
@@ -85,8 +100,7 @@ class TorchProcesses:
 
     def record(self, spec: RunSpec, output: Path, host_memory: int | None = None) -> Path:
         """Record a run, on a host with less memory when it is given; the capture directory."""
-        pairs = 1 if spec.hosts == 1 else 5  # other hosts know nothing of it
-        done = self.run(RECORD, spec.model_dump_json(), str(output), str(pairs), str(host_memory or ""))
+        done = self.run(RECORD, spec.model_dump_json(), str(output), str(host_memory or ""))
         assert done.returncode == 0, done.stderr[-3000:]
         return output / spec.name
 

@@ -15,6 +15,7 @@ _LAYOUT = re.compile(r"\w+\[[^\]]*\](?:\{([\d,]*)(?::[^}]*?(?:S\((\d)\))?)?\})?"
 _CONSTANT = re.compile(r"constant\((-?\d+)\)")
 _INDEX, _DIRECTION = re.compile(r"\bindex=(\d+)"), re.compile(r"\bdirection=(\w+)")
 _AXES = re.compile(r"dimensions=\{([\d,]+)\}")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 _THREAD = re.compile(r'async_execution_thread="(\w+)"')
 
 
@@ -85,6 +86,8 @@ def _add(computation: Any, line: str, ids: dict[str, int], numbers: dict[str, in
     made.comparison_direction = direction[1].encode() if direction else b""
     axes = _AXES.search(line)
     made.dimensions.extend(map(int, axes[1].split(","))) if axes else None
+    named = _OP_NAME.search(line)
+    made.metadata.op_name = named[1].encode() if named else b""
     thread = _THREAD.search(line)
     made.async_execution_thread = thread[1].encode() if thread else b""
 

@@ -1,4 +1,4 @@
-"""A client that leaves takes its question with it: one that waits never begins, one that runs is interrupted."""
+"""Questions of many clients at once: long ones do not hold up short ones, and each ends when its client leaves."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from page_client import PORT
 
 from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.application import application
-from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
+from tracewarehouse.serve.warehouses import FOR_LONG_QUESTIONS, FOR_QUESTIONS, Warehouses
 from tracewarehouse.warehouse import open_warehouse
 
 LONG = "SELECT count(*) FROM range(100000000000) AS a, range(1000) AS b WHERE hash(a.range + b.range) = 3"
+
+MANY = 6
 
 
 class Client:
@@ -58,7 +60,9 @@ async def until(holds: Callable[[], bool]) -> None:
         await anyio.sleep(0.01)
 
 
-def test_questions_end_with_their_clients(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_questions_are_answered_beside_long_ones_which_end_with_their_clients(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without any limit of time, the long ones would hold their places for ever."""
     warehouses = Warehouses(lambda: open_warehouse(folder), Limits())
     begun: list[object] = []
@@ -77,22 +81,22 @@ def test_questions_end_with_their_clients(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(warehouses, "one", counted)
     app = application(warehouses, "test", PORT)
 
-    async def play() -> int | None:
-        running, waiting = ([Client(app, LONG) for _ in range(FOR_QUESTIONS)] for _ in range(2))
+    async def play() -> list[int | None]:
+        long, short = [Client(app, LONG) for _ in range(MANY)], []
         async with app.router.lifespan_context(app), anyio.create_task_group() as group:
-            for client in running:
+            for client in long:
                 group.start_soon(client.ask)
-            await until(lambda: len(begun) == FOR_QUESTIONS)
-            for client in waiting:
-                group.start_soon(client.ask)
-            await anyio.wait_all_tasks_blocked()
-            for client in [*waiting, *running]:
+            await until(lambda: len(begun) >= FOR_QUESTIONS)
+            for waits_for in (0, len(long) + FOR_LONG_QUESTIONS):  # at once, and when the long ones have their places
+                await until(lambda n=waits_for: len(begun) >= n)  # type: ignore[misc]
+                short.append(Client(app, "SELECT 1 AS a"))
+                await short[-1].ask()
+            assert {client.status for client in long} == {None}
+            for client in long:
                 client.leave()
-            last = Client(app, "SELECT 1 AS a")
-            await last.ask()
             await until(lambda: len(ended) == len(begun))
-            return last.status
+            return [client.status for client in short]
 
-    assert anyio.run(play) == 200
-    assert len(begun) == FOR_QUESTIONS + 1
+    assert anyio.run(play) == [200, 200]
+    assert len(begun) == MANY + FOR_LONG_QUESTIONS + 2  # those that waited for a place for long ones never had it
     assert warehouses.close()  # each is free again

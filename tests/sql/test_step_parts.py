@@ -154,6 +154,13 @@ def test_time_in_which_a_device_computes_is_computing_whatever_runs_beside_it() 
         ({"opcode": "fusion", "name": "add_fusion", "op_name": "jit(f)/flash_attention/reshape"}, "other compute"),
         ({"opcode": "fusion", "name": "fusion.4", "category": "convolution fusion"}, "matrix"),
         ({"opcode": "custom-call", "name": "quantized_matmul_kernel_512_6400_1024.2"}, "matrix"),
+        # a product of one row, which the compiler writes as products and their sum
+        ({"opcode": "fusion", "name": "multiply_reduce_fusion.3", "op_name": "jit(f)/mlp/dot_general"}, "matrix"),
+        (
+            {"opcode": "fusion", "name": "multiply_reduce_fusion.4", "op_name": "jit(f)/norm/reduce_sum"},
+            "other compute",
+        ),
+        ({"opcode": "fusion", "name": "copy_fusion", "op_name": "jit(f)/mlp/dot_general"}, "other compute"),
         ({"opcode": "custom-call", "name": "closed_call.1", "operand_dtype": "s8"}, "matrix"),
         ({"opcode": None, "name": "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV"}, "matrix"),
         ({"opcode": None, "name": "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"}, "matrix"),

@@ -91,8 +91,8 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(recorded: Path) -> None:
     planned = CliRunner().invoke(app, [*RUN, "-o", str(recorded), "--dry-run"])
     assert (planned.exit_code, planned.stdout) == (0, f"{NAME}\t4 devices\t1 file\trecorded\n")
     assert planned.stderr == "1 run, 0 to record, on up to 4 devices\n"
-    two = CliRunner().invoke(app, ["collect", "--mesh", "pp=2,tp=2", "--hosts", "2", "-o", str(recorded), "--dry-run"])
-    assert two.stdout == "llama-pp2tp2-b4-i32-o17-hosts2\t4 devices\t2 files\tto record\n"
+    two = CliRunner().invoke(app, ["collect", "--mesh", "tp=4", "--hosts", "2", "-o", str(recorded), "--dry-run"])
+    assert two.stdout == "llama-tp4-b4-i32-o17-hosts2-jax\t4 devices\t2 files\tto record\n"
     assert sorted(recorded.iterdir()) == before
 
 

@@ -68,7 +68,7 @@ def _options(
         str | None,
         typer.Option(
             envvar="TRACEWAREHOUSE_MEMORY_LIMIT",
-            help="Memory that a query may use, such as 8GB or 50%. Default: 75% of the machine's.",
+            help="Memory that a query may use, such as 8GB or 50%. Default: 50% of the machine's.",
             show_default=False,
         ),
     ] = None,

@@ -69,7 +69,8 @@ def collect(
     output_length: OutputLengthOption = None,
     layers: LayersOption = None,
     hosts: Annotated[
-        int | None, typer.Option(help="Processes, one per stage of pp on virtual devices, each with its own capture.")
+        int | None,
+        typer.Option(help="Processes that share the virtual devices; under torch_xla each is a stage of pp."),
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
     capacity_factor: CapacityFactorOption = None,

@@ -79,6 +79,9 @@ def query(
 
 
 def _asked(warehouse: Warehouse, output_format: Format) -> Callable[..., QueryResult]:
+    from tracewarehouse.queries import memory_limit, stuck_query
+
+    memory_limit.bounds_process = stuck_query.may_end_process
     return warehouse.query if output_format in BINARY else warehouse.rows
 
 

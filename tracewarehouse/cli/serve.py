@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.queries import memory_limit, stuck_query
 
 
 def serve(
@@ -42,6 +43,7 @@ def serve(
         ) from None
     from tracewarehouse.queries.read_only import Limits
 
+    memory_limit.bounds_process = stuck_query.may_end_process
     run(
         context.obj.open,
         str(context.obj),
@@ -152,6 +154,7 @@ def mcp(
                 "docs/mcp.md shows how to set it up. Ctrl-C ends it.",
                 err=True,
             )
+        memory_limit.bounds_process = stuck_query.may_end_process
         has_ended = serve(warehouse, time_limit)
     if not has_ended:  # a thread still runs a query that cannot be interrupted; a normal exit would wait for it
         sys.stdout.flush()

@@ -119,7 +119,8 @@ class RunSpec(BaseModel):
         default=1,
         ge=1,
         le=_MOST,
-        description="on cpu: a process for each pipeline stage, with devices and a capture of its own",
+        description="on cpu: processes, each with its share of the devices and a profile of its own; under torch_xla "
+        "each is a pipeline stage",
     )
     device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
     reference: Literal["compute", "kept", "off"] | None = Field(
@@ -130,8 +131,7 @@ class RunSpec(BaseModel):
     backend: str = Field(
         default="jax",
         pattern=r"^[\w.]+(:\w+)?$",
-        description="what runs and records: jax, torch_xla (with several hosts the default), torch_tpu (on TPUs only), "
-        "or module:Class",
+        description="what runs and records: jax, torch_xla, torch_tpu (on TPUs only), or module:Class",
     )
 
     @model_validator(mode="before")
@@ -142,7 +142,6 @@ class RunSpec(BaseModel):
             return data
         model = data.get("model", "llama")
         filled: dict[str, Any] = {"dtype": DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))}
-        filled["backend"] = "torch_xla" if str(data.get("hosts") or 1) != "1" else None
         if data.get("backend") == "torch_tpu" and data.get("device") is None:
             filled |= {"device": "tpu", "dtype": DTYPE_OF_DEVICE["tpu"]}
         try:
@@ -152,7 +151,7 @@ class RunSpec(BaseModel):
         else:
             filled["layers"] = None if model in ARCHITECTURES else architecture.config["num_hidden_layers"]
             if architecture.is_moe:
-                filled["capacity_factor"] = _default_capacity(data.get("backend") or filled["backend"])
+                filled["capacity_factor"] = _default_capacity(data.get("backend"))
         return data | {k: v for k, v in filled.items() if v is not None and data.get(k) is None}
 
     @model_validator(mode="after")
@@ -201,10 +200,11 @@ class RunSpec(BaseModel):
                 raise ValueError(
                     "sequence_parallelism: needs tp above 1 in the mesh, because it splits the sequence over tp"
                 )
-            if pp > 1 and self.hosts == 1 and self.sequence_parallelism != "megatron":
+            if pp > 1 and not self.has_programs_of_stages and self.sequence_parallelism != "megatron":
                 raise ValueError(
                     f"sequence_parallelism: {self.sequence_parallelism} replaces the attention of a whole "
-                    f"program, which pp maps over stages; give each a program of its own (hosts: {pp}), or use megatron"
+                    f"program, which pp maps over stages; give each a program of its own (backend: torch_xla, hosts: "
+                    f"{pp}), or use megatron"
                 )
             if self.sequence_parallelism != "megatron" and (architecture.is_moe or architecture.has_latent_cache):
                 raise ValueError(
@@ -236,12 +236,19 @@ class RunSpec(BaseModel):
             raise ValueError(f"mesh: tp={tp} neither divides the {heads} key-value heads nor is a multiple of them")
 
     def _check_hosts(self) -> None:
+        if self.device != "cpu":
+            raise ValueError("hosts: are those of virtual devices; a TPU slice has its own, so remove the field")
+        if self.backend == "jax":
+            _require_divisor("hosts", f"{self.hosts}", self.hosts, f"devices of the mesh {self.mesh}", self.mesh.size)
+            return
         if self.backend != "torch_xla":
-            raise ValueError("hosts: only torch_xla runs a process for each stage; choose it, or remove the field")
-        if self.device != "cpu" or self.hosts != self.axis("pp"):
+            raise ValueError(f"hosts: jax and torch_xla run several processes, not {self.backend}; remove the field")
+        if self.hosts != self.axis("pp"):
             raise ValueError(
-                f"hosts: on cpu each stage is a host, so {self.hosts} hosts need pp={self.hosts} in the mesh"
+                f"hosts: under torch_xla each stage is a host, so {self.hosts} hosts need pp={self.hosts} in the mesh"
             )
+        if self.is_published:
+            raise ValueError("hosts: a process for each stage is for tiny models; use jax, or remove the field")
         if self.axis("dp") * self.axis("ep") > 1 or self.mesh.device_ids is not None:
             raise ValueError("hosts: only meshes of pp and tp, without device_ids, can be split over hosts")
         if self.microbatches is not None:
@@ -264,8 +271,6 @@ class RunSpec(BaseModel):
             raise ValueError("mesh: with torch_tpu the devices are in the order of the processes; remove device_ids")
 
     def _check_published(self, config: dict[str, Any]) -> None:
-        if self.hosts > 1:
-            raise ValueError("hosts: a process for each stage is for tiny models; remove the field")
         if self.layers > config["num_hidden_layers"]:
             raise ValueError(f"layers: {self.model} has {config['num_hidden_layers']}, not {self.layers}")
         if self.sequence_parallelism not in (None, "megatron") and self.backend == "torch_xla":
@@ -277,6 +282,11 @@ class RunSpec(BaseModel):
     def axis(self, name: str) -> int:
         """Return the size of a mesh axis; 1 when the mesh does not name it."""
         return self.mesh.axes.get(name, 1)
+
+    @property
+    def has_programs_of_stages(self) -> bool:
+        """Whether each stage of the pipeline is a program of its own, on a host of its own."""
+        return self.hosts > 1 and self.backend == "torch_xla"
 
     @property
     def kv_copies(self) -> int:
@@ -312,7 +322,7 @@ class RunSpec(BaseModel):
     @property
     def microbatch_count(self) -> int:
         """Microbatches of the pipeline; 1 without one."""
-        return 1 if self.hosts > 1 else self.microbatches or self.axis("pp")
+        return 1 if self.has_programs_of_stages else self.microbatches or self.axis("pp")
 
     @property
     def step_lengths(self) -> tuple[tuple[str, int], ...]:

@@ -281,8 +281,8 @@ class Catalogue:
         """A new file with all views, and no runs."""
         mark = Path(self._root) / MARK
         if not mark.exists():
-            with duckdb.connect(":memory:") as writer:
-                writer.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(mark))}")
+            with placed_whole(mark) as whole, duckdb.connect(":memory:") as writer:
+                writer.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(whole))} (FORMAT parquet)")
         connection = new_lens_file(part, self._definitions())
         connection.execute("CREATE SCHEMA store")
         for table in STORE:

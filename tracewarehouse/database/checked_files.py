@@ -54,8 +54,18 @@ class CheckedFiles:
         Raises:
             WarehouseError: a file's bytes are not those that were written; the message names it and its run.
         """
+        for run, file in self.damaged(runs, tables):
+            raise WarehouseError(
+                f"{self._lake.root}: run {run.run_id} ({run.name}) is damaged: the bytes of {file} are not "
+                "those that were written; run `tw ingest` on its capture again, or `tw remove` it"
+            )
+
+    def damaged(
+        self, runs: Iterable[RunVersion], tables: Collection[str] | None = None
+    ) -> list[tuple[RunVersion, str]]:
+        """The files of some tables of runs, or of all tables, that are not as they were written, each with its run."""
         if self._lake.filesystem is not None:
-            return
+            return []
         root, unknown = self._lake.root, []
         for run in runs:
             known = self._known_of(run.run_id[:3])
@@ -68,22 +78,19 @@ class CheckedFiles:
                     if record not in known:
                         unknown.append((run, file, record))
         if not unknown:
-            return
+            return []
         now_ns = time.time_ns()
+        damaged, found = [], dict[str, list[bytes]]()
         with ThreadPoolExecutor(2) as pool:
             digests = pool.map(lambda u: _digest(f"{root}/{u[1]}"), unknown)
-            found: dict[str, list[bytes]] = {}
             for (run, file, record), digest in zip(unknown, digests, strict=True):
                 if digest != run.digests.get(file):
-                    pool.shutdown(cancel_futures=True)
-                    raise WarehouseError(
-                        f"{root}: run {run.run_id} ({run.name}) is damaged: the bytes of {file} are not "
-                        "those that were written; run `tw ingest` on its capture again, or `tw remove` it"
-                    )
-                if max(_RECORD.unpack(record)[2:4]) < now_ns - _TICK_NS:
+                    damaged.append((run, file))
+                elif max(_RECORD.unpack(record)[2:4]) < now_ns - _TICK_NS:
                     found.setdefault(run.run_id[:3], []).append(record)
         for beginning, records in found.items():
             self._remember(beginning, records)
+        return damaged
 
     def _known_of(self, beginning: str) -> set[bytes]:
         if beginning not in self._known:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
@@ -23,6 +23,7 @@ from tracewarehouse.database.lens import (
     comment_on_tables,
     table_source,
 )
+from tracewarehouse.database.scanned_runs import runs_scanned
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions.derived import CATALOG, DERIVED
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
@@ -181,7 +182,7 @@ class Session:
         state, runs = self._state_and_runs
         return [r for r in runs if r.run_id not in self._kept or self._kept[r.run_id][0] != state.get(r.run_id)]
 
-    def runs_read(self, query: ParsedSql) -> frozenset[str] | None:
+    def runs_read(self, query: ParsedSql, parameters: Mapping[str, Any] | None = None) -> frozenset[str] | None:
         """The ids of the runs whose rows suffice for a query; None if it may need those of any run.
 
         A query without tables needs none. A metric that compares runs needs them all. So may a macro whose
@@ -198,9 +199,25 @@ class Session:
         if is_all or "query_table" in {n for _, n in read.functions} or self._compares_runs(names):
             return None
         if not read.functions:
-            return runs_read(tree)
-        wanted = runs_read(tree, self._definitions.macro_runs)
+            return runs_read(tree, None, parameters)
+        wanted = runs_read(tree, self._definitions.macro_runs, parameters)
         return wanted if wanted and len(wanted) < MANY_RUNS else None
+
+    def undamaged_runs(self, query: ParsedSql, parameters: Mapping[str, Any]) -> frozenset[str] | None:
+        """The runs that suffice for a query where others lack files that it names, or have damaged ones.
+
+        None if no run is damaged, if the query may need one that is, or if it is not known what it needs.
+        """
+        if self.only is not None:
+            return None
+        read = query.tables(self.connection)
+        tables = [n.removeprefix("main.") for n in self._behind(self._named(read)[0]) & _TABLES]
+        damaged = {run.run_id for run, _ in self._files.damaged(self.runs, tables)}
+        damaged |= {run.run_id for run in self._lake.lacking(self.runs)}
+        if not damaged or not read.is_known:
+            return None
+        scanned = runs_scanned(self._definitions, query.sql, parameters, [r.run_id for r in self.runs])
+        return scanned if scanned is not None and scanned.isdisjoint(damaged) else None
 
     def _compares_runs(self, names: set[str]) -> bool:
         if names <= _TABLES:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.database.catalogue import Catalogue
 from tracewarehouse.database.session import Session
@@ -39,10 +39,10 @@ class Sessions:
         self._of_all = self._of_all or self.of(None)
         return self._of_all
 
-    def for_query(self, query: ParsedSql) -> Session:
+    def for_query(self, query: ParsedSql, parameters: Mapping[str, Any]) -> Session:
         """A session of the runs that suffice for a query; it is kept for queries of the same runs."""
         now = self._of_some or self._of_all or self.of(None)
-        wanted = now.runs_read(query)
+        wanted = now.runs_read(query, parameters)
         if wanted is None:
             if now is not self._of_some:
                 self._of_all = now

@@ -59,7 +59,11 @@ class QueryError(TracewarehouseError):
     """A query was refused or failed."""
 
 
-class StuckQueryError(QueryError):
+class SlowQueryError(QueryError):
+    """A query takes longer than its limit of time."""
+
+
+class StuckQueryError(SlowQueryError):
     """A query takes too long and does not stop when it is interrupted; its connection cannot be used any more."""
 
 

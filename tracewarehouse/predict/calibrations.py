@@ -166,7 +166,7 @@ _OF_RINGS: dict[str, tuple[tuple[str, str, int], ...]] = {
 }
 _OF_OTHERS: dict[tuple[str, str], tuple[tuple[str, str, int], ...]] = {
     ("all-to-all", "small"): (("all_to_all", "us", 1),),
-    ("vector", "VMEM"): (("loop_fusion", "elementwise_factor", 1), ("loop_fusion", "reduce_factor", 1)),
+    ("vector", "VMEM"): (("loop_fusion", "elementwise_factor", 1), ("reduction", "bytes_per_cycle", -1)),
 }
 
 

@@ -13,7 +13,7 @@ from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.schedule import Buffer, Schedule, ScheduledOp
 from tracewarehouse.predict.kernels import is_paged, paged_bytes
 
-_PRODUCTS = (b"convolution", b"dot")
+_PRODUCTS = frozenset({b"convolution", b"dot"})
 _MOST_STEPS = 1 << 24
 """Most positions of a window that are tried one by one; a product that has more has unknown operations."""
 
@@ -64,11 +64,11 @@ def _cost(
             return OpCost(flops=op.flops, bytes=read or None, hbm_bytes=read or None)
         return OpCost(flops=op.flops, bytes=op.bytes_accessed)
     inside = {op.name, *(inner.name for inner in schedule.inside(op))} if op.opcode == "fusion" else {op.name}
-    has_product = any(name in products.names for name in inside)
-    flops = products.flops(inside) if has_product else 0
+    opcodes = {products.names[name].opcode for name in inside if name in products.names}
+    flops = products.flops(inside) if opcodes else 0
     touched = list(_touched(op, ops, schedule))
     return OpCost(
-        "convolution fusion" if has_product and op.opcode == "fusion" else None,
+        "convolution fusion" if opcodes & _PRODUCTS and op.opcode == "fusion" else None,
         flops,
         sum(b.byte_size for b in touched),
         sum(b.byte_size for b in touched if b.space == "hbm"),
@@ -110,13 +110,14 @@ class _Products:
         module = CLASSES["HloProto"].FromString(raw).hlo_module
         self.computations = [c.id for c in module.computations]
         self._by_id = {i.id: i for c in module.computations for i in c.instructions}
-        self.names = {i.name.decode("utf-8", "replace"): i for i in self._by_id.values() if i.opcode in _PRODUCTS}
+        self.names = {i.name.decode("utf-8", "replace"): i for i in self._by_id.values() if self._is_product(i)}
 
     def flops(self, names: Iterable[str]) -> int | None:
         """Return the operations of the products among these, two for each product of numbers; None if not known."""
         total = 0
+        terms_of = {b"dot": self._dot_terms, b"convolution": self._convolution_terms, b"reduce": self._row_terms}
         for proto in (self.names[name] for name in names if name in self.names):
-            terms = self._dot_terms(proto) if proto.opcode == b"dot" else self._convolution_terms(proto)
+            terms = terms_of[proto.opcode](proto)
             if terms is None:
                 return None
             total += 2 * terms
@@ -124,6 +125,14 @@ class _Products:
 
     def _operand(self, proto: Any, number: int) -> list[int]:
         return [int(size) for size in self._by_id[proto.operand_ids[number]].shape.dimensions]
+
+    def _is_product(self, proto: Any) -> bool:
+        """Return whether it is a product, or the sum of products as which the compiler writes one of a single row."""
+        is_sum = proto.opcode == b"reduce" and proto.metadata.op_name.endswith(b"/dot_general")
+        return proto.opcode in _PRODUCTS or is_sum
+
+    def _row_terms(self, proto: Any) -> int:
+        return math.prod(self._operand(proto, 0))
 
     def _dot_terms(self, proto: Any) -> int:
         left = self._operand(proto, 0)

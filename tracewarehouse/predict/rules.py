@@ -17,7 +17,7 @@ from tracewarehouse.predict.calibrations import Calibration
 from tracewarehouse.predict.links import TimeRange
 from tracewarehouse.predict.machine import Machine
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 """Rises with each change of a rule or of a constant here, in `kernels`, `timeline` or `links`."""
 
 Basis = Literal[
@@ -93,7 +93,8 @@ def stated_cost(op: ScheduledOp, machine: Machine, inside: frozenset[str] = froz
         return (
             transposing_cost(op, machine) if not moved and is_transposing(op) else copy_cost(op.cycles, moved, machine)
         )
-    return loop_cost(op.cycles, moved, machine, is_reducing="reduce" in inside)
+    touched = _size(op.buffers) if "reduce" in inside else None
+    return loop_cost(op.cycles, moved, machine, touched)
 
 
 def product_cost(cycles: int, moved: int, machine: Machine) -> Cost:
@@ -116,20 +117,29 @@ def is_hbm_bound(moved: int, time_ps: float, machine: Machine) -> bool:
     return moved >= HBM_BOUND * machine.hbm_bytes_per_ps / machine.hbm_factor * time_ps
 
 
-def loop_cost(cycles: int, moved: int, machine: Machine, *, is_reducing: bool) -> Cost:
-    """Return the cost of a loop fusion, broadcast, iota, slice, pad or reduction.
+def loop_cost(cycles: int, moved: int, machine: Machine, reduced: int | None = None) -> Cost:
+    """Return the cost of a loop fusion, broadcast, iota, slice, pad or reduction, which goes over `reduced` bytes.
 
     The estimate holds a constant that the chip does not take (measured on TPU7x: f32[1024] add and rsqrt in VMEM 10 ns
     where the estimate says 1,044), and beyond it counts bytes of VMEM at a rate that the chip exceeds: the work takes a
     share of the estimate, and as long as its bytes in HBM at least. Where the estimate is what HBM takes, it holds.
+
+    Of a reduction the estimate says 2 to 10 times what libtpu's own schedule of it takes, and of one kind of reduction
+    more than of another. It takes its bytes at a rate, and the estimate at most. A product of one row is such a
+    reduction on all chips but TPU7x: the compiler multiplies the matrix by the row and adds up.
     """
     constant = round(machine.rate("loop_fusion", "constant_cycles"))
     work = max(cycles - constant, 0) / machine.rate("clock", "hz") * 1e12
     small, through_hbm = _small(moved, machine), moved / machine.hbm_bytes_per_ps
     if moved and is_hbm_bound(moved, work, machine):
         return cost(work / machine.hbm_factor + small, "compiler_cycles", 0.9, 1.1, moved)
-    factor = machine.rates["loop_fusion", "reduce_factor" if is_reducing else "elementwise_factor"]
-    low, mid, high = (max(work * share, through_hbm) + small for share in (factor.low, factor.value, factor.high))
+    if reduced is None:
+        factor = machine.rates["loop_fusion", "elementwise_factor"]
+        works = [work * share for share in (factor.low, factor.value, factor.high)]
+    else:
+        rate, cycle = machine.rates["reduction", "bytes_per_cycle"], 1e12 / machine.rate("clock", "hz")
+        works = [min(work, reduced / each * cycle) for each in (rate.high, rate.value, rate.low)]
+    low, mid, high = (max(each, through_hbm) + small for each in works)
     return Cost(round(low * 0.9), round(mid), round(high * 1.1), "compiler_cycles", moved)
 
 

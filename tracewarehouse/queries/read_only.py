@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
-from tracewarehouse.ingest.errors import QueryError, StuckQueryError
+from tracewarehouse.ingest.errors import QueryError, SlowQueryError, StuckQueryError
 from tracewarehouse.queries.memory_limit import beyond_limit
 from tracewarehouse.queries.result import ARROW_TYPES, QueryResult, TypedRows
 from tracewarehouse.queries.runs_behind import in_scope
@@ -251,8 +251,9 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _Ro
         wait([done, *unwanted], limits.seconds, return_when=FIRST_COMPLETED)
         if done.done():
             return done.result()
+        is_unwanted = any(u.done() for u in unwanted)
         why = f"the query takes longer than its time limit of {limits.seconds or 0:g} s; ask for less at once"
-        if any(u.done() for u in unwanted):
+        if is_unwanted:
             why = "nobody waits for the query any more"
         until = monotonic() + PATIENCE_SECONDS
         while not done.done():
@@ -260,7 +261,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _Ro
             if monotonic() > until:
                 raise StuckQueryError(why)
             wait([done], _INTERRUPT_SECONDS)
-        raise QueryError(why)
+        raise (QueryError if is_unwanted else SlowQueryError)(why)
     except (KeyboardInterrupt, SystemExit) as end:  # SystemExit if the process is told to end
         connection.interrupt()
         leave_unless_done(done, end)

@@ -9,30 +9,38 @@ from tracewarehouse.queries.tables_read import arguments, is_null, literal_text,
 
 _RUN_ID = "run_id"
 _CATALOG = ("metrics", "catalog")
+_CONTAINS = ("contains", "list_contains")
+"""What DuckDB makes of `run_id IN $runs`, with the list before the column; a text that contains an id is another."""
 
 
 MacroRuns = tuple[Sequence[str], Collection[str]]
 """The parameters of a macro, and those of them that name all runs that it reads."""
 
 
-def runs_read(tree: dict[str, Any], macros: Mapping[str, MacroRuns] | None = None) -> frozenset[str] | None:
+def runs_read(
+    tree: dict[str, Any],
+    macros: Mapping[str, MacroRuns] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> frozenset[str] | None:
     """The ids of the runs whose rows suffice for a query; None if it may need those of any other run.
 
     They suffice if every SELECT over tables has `run_id = 'a'` or `run_id IN ('a', 'b')` among its conditions, and
     each of its joins compares run_id: then no row of another run meets a row that is wanted. A macro names its runs in
-    its arguments.
+    its arguments. A parameter may give an id, or a list of them.
 
     Args:
         tree: the syntax tree of SELECTs, from `tables_read.ParsedSql`, over tables and views whose rows of a run
             follow from that run alone.
         macros: the macros of the warehouse by qualified name; other table functions name no run.
+        parameters: the values of the query's parameters by name; without its value, a parameter may be any run.
     """
     run_ids = set[str]()
+    given = parameters or {}
     tables = limited = 0
     for node, defined in scoped(tree):
         tables += _reads_runs(node, defined)
         if macros and (macro := macros.get(_function(node))):
-            arguments_name = _named_by_macro(node["function"], *macro)
+            arguments_name = _named_by_macro(node["function"], *macro, given)
             if not arguments_name:
                 return None
             run_ids |= arguments_name
@@ -41,7 +49,7 @@ def runs_read(tree: dict[str, Any], macros: Mapping[str, MacroRuns] | None = Non
             if aliases is None:
                 return None
             if aliases:
-                named = _named(node.get("where_clause"), aliases)
+                named = _named(node.get("where_clause"), aliases, given)
                 if named is None:
                     return None
                 run_ids |= named
@@ -90,7 +98,7 @@ def _is_by_run(join: dict[str, Any], left: list[str], right: list[str]) -> bool:
     return False
 
 
-def _named(where: dict[str, Any] | None, aliases: list[str]) -> set[str] | None:
+def _named(where: dict[str, Any] | None, aliases: list[str], given: Mapping[str, Any]) -> set[str] | None:
     """The run ids that a WHERE clause allows; None if it allows any."""
     for condition in _conditions(where):
         kind = condition.get("type")
@@ -98,41 +106,55 @@ def _named(where: dict[str, Any] | None, aliases: list[str]) -> set[str] | None:
             column, *values = condition["left"], condition["right"]
         elif kind == "COMPARE_IN":
             column, *values = condition["children"]
+        elif condition.get("function_name") in _CONTAINS and isinstance(given.get(_parameter(condition)), list | tuple):
+            [listed, column] = arguments(condition)
+            values = [listed]
         else:
             continue
         if _run_id_table(column) in ("", *aliases):
-            texts = {literal_text(v) for v in values}
-            named = {text for text in texts if text is not None}
-            if named == texts:
-                return named
+            named = [_run_ids(v, given) for v in values]
+            if None not in named:
+                return set[str]().union(*(n for n in named if n))
     return None
 
 
-def _named_by_macro(function: dict[str, Any], parameters: Sequence[str], naming: Collection[str]) -> set[str] | None:
+def _parameter(function: dict[str, Any]) -> str:
+    """The parameter that is the first of two arguments; empty if none is."""
+    [first, *others] = arguments(function) or [{}]
+    return str(first.get("identifier") or "") if len(others) == 1 else ""
+
+
+def _named_by_macro(
+    function: dict[str, Any], parameters: Sequence[str], naming: Collection[str], given: Mapping[str, Any]
+) -> set[str] | None:
     """The run ids in the arguments of a macro; none or None if it may read other runs."""
     named = set[str]()
     for position, argument in enumerate(arguments(function)):
         # an argument by position has no alias
         parameter = lower(argument, "alias") or (parameters[position] if position < len(parameters) else "")
         if parameter in naming:
-            ids = _run_ids(argument)
+            ids = _run_ids(argument, given)
             if ids is None:
                 return None
             named |= ids
     return named
 
 
-def _run_ids(argument: dict[str, Any]) -> set[str] | None:
-    """The run ids of a text, of a list of texts, or of NULL; None for anything else."""
-    if argument.get("type") == "OPERATOR_CAST":
-        return _run_ids(argument["child"])
-    if (text := literal_text(argument)) is not None:
-        return {text}
-    if argument.get("function_name") == "list_value":
-        texts = {literal_text(member) for member in arguments(argument)}
-        named = {text for text in texts if text is not None}
-        return named if named == texts else None
-    return set() if is_null(argument) else None
+def _run_ids(expression: dict[str, Any], given: Mapping[str, Any]) -> set[str] | None:
+    """The run ids of a text, of a list of texts, of a parameter that is one of these, or of NULL; None for others."""
+    if expression.get("type") == "OPERATOR_CAST":
+        return _run_ids(expression["child"], given)
+    if expression.get("type") == "VALUE_PARAMETER":
+        value = given.get(str(expression.get("identifier")))
+        texts = list(value) if isinstance(value, list | tuple) else [value]
+    elif expression.get("function_name") == "list_value":
+        texts = [literal_text(member) for member in arguments(expression)]
+    else:
+        texts = [literal_text(expression)]
+    named = {text for text in texts if isinstance(text, str)}
+    if len(named) == len(set(map(str, texts))):
+        return named
+    return set() if is_null(expression) else None
 
 
 def _conditions(expression: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

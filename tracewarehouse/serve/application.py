@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
-from anyio import CancelScope, CapacityLimiter, create_task_group, to_thread
+from anyio import CancelScope, CapacityLimiter, Event, create_task_group, to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -21,7 +21,7 @@ from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.queries.output import Format
 from tracewarehouse.serve import compare_page, run_pages, sql_pages
 from tracewarehouse.serve.rendering import FILES, failure, static
-from tracewarehouse.serve.warehouses import FOR_PAGES, FOR_QUESTIONS, Warehouses
+from tracewarehouse.serve.warehouses import FOR_LONG_QUESTIONS, FOR_PAGES, FOR_QUESTIONS, Warehouses
 from tracewarehouse.viewer.perfetto import TRACE, bundled_ui, refusal
 from tracewarehouse.warehouse import Warehouse
 
@@ -43,6 +43,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
+SHORT_SECONDS = 0.5
+"""The time after which a question counts as long."""
 _CLIENT_LEFT = 499
 """Status of an answer that nobody gets, as nginx has it."""
 
@@ -59,7 +61,9 @@ def application(warehouses: Warehouses, name: str, port: int, *, is_open: bool =
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
-        app.state.places = {False: CapacityLimiter(FOR_PAGES), True: CapacityLimiter(FOR_QUESTIONS)}
+        state = app.state
+        state.pages, state.long_questions = CapacityLimiter(FOR_PAGES), CapacityLimiter(FOR_LONG_QUESTIONS)
+        state.questions = _NewestFirst(FOR_QUESTIONS)
         yield
 
     app = Starlette(
@@ -114,20 +118,73 @@ def _as(form: Format, answer: FileAnswer) -> Answer:
 def _answering(answer: Answer, *, is_question: bool = False) -> Callable[[Request], Awaitable[Response]]:
     """A handler that asks one of the warehouses in a thread; until one is free, requests wait without a thread.
 
-    If the client leaves, a request that waits is dropped, and the query of another one is interrupted.
+    A question that is not answered in a moment begins again in a place for long ones, and waits there for its turn. If
+    the client leaves, a request that waits is dropped, and the query of another one is interrupted.
     """
 
+    async def answered(request: Request) -> Response:
+        state = request.app.state
+        if not is_question:
+            return await in_thread(request, state.pages)
+        most = state.warehouses.limits.seconds
+        if most is None or most > SHORT_SECONDS:
+            request.state.seconds = SHORT_SECONDS
+            async with state.questions:
+                response = await in_thread(request, None)
+            if not request.state.is_slow:
+                return response
+            request.state.seconds = None
+        return await in_thread(request, state.long_questions)
+
+    async def in_thread(request: Request, limiter: CapacityLimiter | None) -> Response:
+        return await to_thread.run_sync(_answered, answer, request, limiter=limiter, abandon_on_cancel=True)
+
     async def asked(request: Request) -> Response:
-        limiter = request.app.state.places[is_question]
-        request.state.unwanted = Future()
+        request.state.unwanted, request.state.seconds, request.state.is_slow = Future(), None, False
         response = Response(status_code=_CLIENT_LEFT)
         async with create_task_group() as group:
             group.start_soon(_until_left, request, group.cancel_scope)
-            response = await to_thread.run_sync(_answered, answer, request, limiter=limiter, abandon_on_cancel=True)
+            response = await answered(request)
             group.cancel_scope.cancel()
         return response
 
     return asked
+
+
+class _NewestFirst:
+    """Places that go to those who came last: who waits longest has most likely asked for much at once.
+
+    Args:
+        places: how many there are.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: list[Event] = []
+
+    async def __aenter__(self) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn = Event()
+        self._waiting.append(turn)
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            else:
+                self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._waiting:
+            self._waiting.pop().set()
+        else:
+            self._free += 1
 
 
 async def _until_left(request: Request, answering: CancelScope) -> None:

@@ -16,7 +16,7 @@ from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning
 from tracewarehouse.queries.memory_limit import share_among
 from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.application import application
-from tracewarehouse.serve.warehouses import FOR_PAGES, FOR_QUESTIONS, Warehouses
+from tracewarehouse.serve.warehouses import FOR_LONG_QUESTIONS, FOR_PAGES, Warehouses
 from tracewarehouse.warehouse import Warehouse
 
 _PATIENCE_SECONDS = 2
@@ -46,7 +46,7 @@ def run(
         WarehouseError: there is no such warehouse.
     """
     warnings.simplefilter("once", UnreadRunWarning)  # the list of runs shows it each time
-    share_among(FOR_PAGES + FOR_QUESTIONS)
+    share_among(FOR_PAGES + FOR_LONG_QUESTIONS)  # short questions need little
     warehouses = Warehouses(open_one, limits)
     listening = listen(bind, port)
     own = int(listening.getsockname()[1])

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from tracewarehouse.dashboards.runs import value_over_time
 from tracewarehouse.dashboards.vega import script_json
 from tracewarehouse.definitions.definition import UNSTORED, Metric
-from tracewarehouse.ingest.errors import MetricError, QueryError
+from tracewarehouse.ingest.errors import MetricError, QueryError, SlowQueryError, StuckQueryError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.output import Format
 from tracewarehouse.queries.quality import note
@@ -89,6 +89,8 @@ def sql_page(request: Request, warehouse: Warehouse) -> Response:
         return page(request, "sql", is_asked_elsewhere=bool(sql), **box)
     try:
         result = ask(request, warehouse, sql)
+    except StuckQueryError:
+        raise
     except QueryError as error:
         return page(request, "sql", status=400, error=str(error), **box)
     listed = {r.run_id for r in warehouse.lake.runs()}
@@ -125,13 +127,18 @@ def sql_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
 
 
 def ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
-    """Run a query that a person wrote, under all limits of the server.
+    """Run a query that a person wrote, under all limits of the server and that of its place.
 
     Raises:
-        QueryError: the query was refused or failed.
+        QueryError: the query was refused or failed; `request.state.is_slow` says whether it took too long.
     """
-    with warehouse.limited(replace(served_warehouses(request).limits, unwanted=request.state.unwanted)):
-        return warehouse.query(sql)
+    limits = replace(served_warehouses(request).limits, unwanted=request.state.unwanted)
+    with warehouse.limited(replace(limits, seconds=request.state.seconds or limits.seconds)):
+        try:
+            return warehouse.query(sql)
+        except SlowQueryError:
+            request.state.is_slow = True
+            raise
 
 
 def catalogue_page(request: Request, warehouse: Warehouse) -> Response:

@@ -18,11 +18,12 @@ from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.warehouse import Warehouse
 
-FOR_PAGES, FOR_QUESTIONS = 2, 2
-"""The most requests at a time: those for pages and their charts, and queries that people write in SQL.
+FOR_PAGES, FOR_QUESTIONS, FOR_LONG_QUESTIONS = 2, 2, 2
+"""The most requests at a time: those for pages and their charts, queries that people write in SQL, and long ones.
 
-Queries have places of their own, so that long ones do not block pages.
+Queries have places of their own, so that they do not block pages; nor do long ones block short ones.
 """
+_PLACES = FOR_PAGES + FOR_QUESTIONS + FOR_LONG_QUESTIONS
 
 _MOST_KEPT = 200
 _Made = TypeVar("_Made")
@@ -40,7 +41,7 @@ class Warehouses:
         self.limits = limits
         self._open = open_one
         self._free: LifoQueue[Warehouse] = LifoQueue()  # last in, first out: the one used last has its views ready
-        for _ in range(FOR_PAGES + FOR_QUESTIONS):
+        for _ in range(_PLACES):
             self._free.put(open_one())
         self._lock = threading.Lock()
         self._state: State | None = None
@@ -86,7 +87,7 @@ class Warehouses:
         while not self._free.empty():
             self._free.get().close()
             closed += 1
-        return closed == FOR_PAGES + FOR_QUESTIONS
+        return closed == _PLACES
 
 
 def served_warehouses(request: Request) -> Warehouses:

@@ -104,7 +104,7 @@ class SparkWarehouse(Warehouse):
         names, _ = lens_names(self.definitions, read)
         types = _types(planner)
         translated = to_spark(sql, types, parameters)
-        views = self._run_views(planner.runs_read(query))
+        views = self._run_views(planner.runs_read(query, parameters))
         try:
             views.create(behind(self.definitions, names), types)
             frame = self.spark.sql(translated)

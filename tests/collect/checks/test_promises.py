@@ -121,10 +121,10 @@ def test_ulysses_exchanges_four_times_and_ring_passes_keys_and_values_on() -> No
 
 def test_between_hosts_there_is_no_collective() -> None:
     # Each host runs one of the two layers, once a step.
-    spec = run_spec(mesh="pp=2,tp=2", hosts=2, output_length=1)
+    spec = run_spec(mesh="pp=2,tp=2", hosts=2, backend="torch_xla", output_length=1)
     assert promised_collectives(spec) == [promised("prefill", "all-reduce", "tp", 2, stage) for stage in (0, 1)]
 
-    split = run_spec(mesh="pp=2,tp=2", hosts=2, output_length=1, sequence_parallelism="ulysses")
+    split = run_spec(mesh="pp=2,tp=2", hosts=2, backend="torch_xla", output_length=1, sequence_parallelism="ulysses")
     assert promised_collectives(split) == [
         *(promised("prefill", "all-to-all", "tp", 4, stage) for stage in (0, 1)),
         promised("prefill", "all-reduce", "tp", 1, 1),  # the last position, on the last host
@@ -134,7 +134,8 @@ def test_between_hosts_there_is_no_collective() -> None:
 def test_unlike_stages_share_a_program_or_have_one_each() -> None:
     # A dense layer (2 reductions) and three of experts (3 each): stage 0 has one of each kind, stage 1 has two.
     one, each = (
-        run_spec(model="deepseek_v3", mesh="pp=2,tp=2", layers=4, output_length=1, hosts=hosts) for hosts in (1, 2)
+        run_spec(model="deepseek_v3", mesh="pp=2,tp=2", layers=4, output_length=1, hosts=hosts, backend="torch_xla")
+        for hosts in (1, 2)
     )
     # 3 ticks of 3 slots, one dense.
     assert promised_collectives(one)[0] == promised("prefill", "all-reduce", "tp", 3 * (2 + 2 * 3))

@@ -28,7 +28,10 @@ def recording(model: ModelFacts = FACTS, **known: Any) -> Recording:
         ({"mesh": "tp=4", "sequence_parallelism": "ulysses"}, {"cp": 4}),
         ({"mesh": "dp=2,tp=2", "sequence_parallelism": "ring"}, {"dp_replicate": 2, "cp": 2}),
         ({"mesh": "pp=2,tp=2"}, {"pp": 2, "tp": 2, "pp_mb": 2}),
-        ({"mesh": "pp=2,tp=2", "hosts": 2}, {"pp": 2, "tp": 2, "pp_mb": 4}),  # the whole batch at once
+        (
+            {"mesh": "pp=2,tp=2", "hosts": 2, "backend": "torch_xla"},
+            {"pp": 2, "tp": 2, "pp_mb": 4},
+        ),  # the whole batch at once
         ({"mesh": "pp=2,dp=2,tp=2", "batch": 16}, {"pp": 2, "dp_replicate": 2, "tp": 2, "pp_mb": 4}),
         ({"mesh": "pp=2,tp=2", "batch": 16, "microbatches": 8}, {"pp": 2, "tp": 2, "pp_mb": 2}),
         ({"mesh": "dp=2,ep=2,tp=2", "model": "deepseek_v3"}, {"dp_replicate": 2, "ep": 2, "tp": 2}),

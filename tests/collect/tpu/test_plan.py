@@ -81,12 +81,10 @@ def test_a_run_for_cpu_is_refused() -> None:
         plan_slices(Experiment.from_runs(run_spec()), "v6e", load_quota())
 
 
-def test_jax_is_refused_on_slices_of_several_hosts() -> None:
-    quota = load_quota()
-    few, many = (run_spec(device="tpu", backend="jax", batch=16, mesh=mesh) for mesh in ("tp=4", "dp=4,tp=4"))
-    assert [s.accelerator_type for s in plan_slices(Experiment.from_runs(few), "v6e", quota)] == ["v6e-4"]
-    with pytest.raises(TpuError, match=r"tpu-jax: the jax backend runs a model on one host, and v6e-16 has 4; use"):
-        plan_slices(Experiment.from_runs(few, many), "v6e", quota)
+def test_jax_runs_on_slices_of_several_hosts() -> None:
+    runs = [run_spec(device="tpu", batch=16, mesh=mesh) for mesh in ("tp=4", "dp=4,tp=4")]
+    planned = plan_slices(Experiment.from_runs(*runs), "v6e", load_quota())
+    assert [(s.accelerator_type, s.hosts) for s in planned] == [("v6e-4", 1), ("v6e-16", 4)]
 
 
 STUDY = [name for name in ready_made() if name.startswith("tpu_")]

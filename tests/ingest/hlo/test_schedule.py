@@ -56,6 +56,20 @@ def test_the_schedule_counts_and_not_the_order_of_the_proto() -> None:
     assert [op.name for op in unscheduled.ops(unscheduled.entry)] == ["c", "copy-done", "copy-start", "w"]
 
 
+def test_the_order_in_which_a_process_writes_the_schedule_does_not_make_another_program() -> None:
+    """Hosts of one program write its schedule, a map, each in an order of its own; instructions differ if orders do."""
+    kept = small()
+    proto = CLASSES["HloProto"].FromString(kept.raw + b"\x1a\x03abc")  # with a field that is not declared
+    whole = HloModule(kept.name, proto.SerializeToString(), [])
+    proto.hlo_module.schedule.sequences.reverse()
+    other = HloModule(kept.name, proto.SerializeToString(), [])
+    assert other.raw != whole.raw
+    assert other.digest == whole.digest != kept.digest
+    proto.hlo_module.schedule.sequences[0].value.instruction_ids.reverse()
+    assert HloModule(kept.name, proto.SerializeToString(), []).digest != whole.digest
+    assert HloModule(kept.name, b"\xff", []).digest != whole.digest
+
+
 def counted(*, begin: int, end: str, step: int, direction: str, kept: str = "%limit.1") -> int | None:
     """The iterations that are read of a loop, whose state is its counter and its limit."""
     state = "(s32[], s32[])"

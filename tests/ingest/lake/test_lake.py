@@ -15,7 +15,6 @@ from small_runs import publish, said, version
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.garbage import collect_garbage
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.lake.warehouse_folder import check_folder
 
 
 def test_a_published_run_is_read_back(tmp_path: Path) -> None:
@@ -147,21 +146,3 @@ def test_readers_see_whole_versions_while_writers_are_killed(tmp_path: Path) -> 
     collect_garbage(lake, grace_seconds=0)
     assert {p.name for p in (tmp_path / "lake" / "r1").iterdir()} == {lake.paths(run, "ops")[0].parent.name}
     assert not list((tmp_path / "lake").glob(".staging-*"))
-
-
-def test_the_name_of_each_new_folder_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a warehouse whose first run was reported as ingested could be gone after a loss of power."""
-    synced: list[str] = []
-
-    synced: list[str] = []
-
-    def note(descriptor: int) -> None:
-        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
-
-    monkeypatch.setattr(os, "fsync", note)
-    warehouse = tmp_path / "a" / "b" / "warehouse"
-    check_folder(warehouse, create=True)
-    publish(Lake(warehouse), version())
-    manifest = synced.index(str(warehouse / "manifests"))
-    for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", warehouse, warehouse / "lake"):
-        assert str(folder) in synced[:manifest]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tracewarehouse.collect.models.architectures import model_architecture
-from tracewarehouse.collect.parallel.expert_places import Places, Routing, Rows, places, served_rows
+from tracewarehouse.collect.parallel.expert_places import (
+    Places,
+    Routing,
+    Rows,
+    expert_popularity,
+    places,
+    served_rows,
+)
 from tracewarehouse.collect.parallel.partition import MODES
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import PromisedCollective
@@ -32,7 +39,7 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     index, are not promised, because a compiler may join them.
     """
     layout = spec.stage_layout
-    if spec.hosts == 1:
+    if not spec.has_programs_of_stages:
         return _program_promises(spec, layout.layer_kinds(), is_last=True)
     stages = [list(range(stage.first_layer, stage.last_layer + 1)) for stage in layout.stages]
     return [
@@ -45,7 +52,7 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
 def _program_promises(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
     """Return the collectives that a program of these layers, in a pipeline once per tick, promises on each device."""
     # Over hosts the stages take turns and pass hidden states without a collective.
-    ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
+    ticks = 1 if spec.has_programs_of_stages else spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
     has_shared = "n_shared_experts" in model_architecture(spec.model).config
     mode = spec.sequence_parallelism
@@ -77,7 +84,7 @@ def _program_promises(spec: RunSpec, layers: Sequence[int], *, is_last: bool) ->
             else:
                 promise(phase, "all-to-all", "ep", sparse)
                 promise(phase, "ragged-all-to-all", "ep", 2 * sparse)
-        if spec.axis("pp") > 1 and spec.hosts == 1:
+        if spec.axis("pp") > 1 and not spec.has_programs_of_stages:
             promise(phase, "collective-permute", "pp", ticks - 1)
             promise(phase, "all-reduce", "pp", 1)
     return out
@@ -105,6 +112,18 @@ def expert_places(spec: RunSpec) -> dict[str, Places] | dict[str, Rows]:
         return {phase: served_rows(count, routing, devices) for phase, count in tokens.items()}
     chosen, experts, factor = routing.chosen, routing.experts, float(spec.capacity_factor)
     return {phase: places(count, chosen, experts, devices, factor) for phase, count in tokens.items()}
+
+
+def busiest_load(spec: RunSpec) -> float | None:
+    """Return what the busiest device of ep computes as a multiple of the mean, expected of a run's routing skew.
+
+    None without a skew, and where it is not known (`Routing.busiest_load`).
+    """
+    architecture = model_architecture(spec.model)
+    if spec.routing_skew is None or architecture.num_experts is None:
+        return None
+    popularity = expert_popularity(architecture.num_experts, spec.routing_skew, spec.seed)
+    return Routing.of(architecture.config, architecture.num_experts).busiest_load(popularity, spec.axis("ep"))
 
 
 def routed_pairs(spec: RunSpec) -> int:

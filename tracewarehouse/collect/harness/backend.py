@@ -76,7 +76,7 @@ class Backend(Protocol):
 class BackendOfProcesses(Backend, Protocol):
     """A backend whose runs may take several processes, each of which records its own profile."""
 
-    def record_part(self, spec: RunSpec, number: int, shared: Path) -> object:
+    def record_part(self, spec: RunSpec, number: int, shared: Path) -> None:
         """Run one process of a run, by its number; all of them use the folder `shared`."""
 
 
@@ -137,8 +137,14 @@ class Stack(Profiler, Protocol):
     def wait(self, value: Any) -> None:
         """Wait until all devices have a result of the last program."""
 
+    def wait_for_all(self) -> None:
+        """Wait until all processes of the run are here."""
+
+    def total(self, count: int) -> int:
+        """Sum a number over the processes of the run."""
+
     def on_host(self, value: Any) -> Any:
-        """Return a value on the devices in numpy; values that are not integers become float32."""
+        """Return a value on the devices of all processes in numpy; values that are not integers become float32."""
 
     def compile_count(self) -> int:
         """Return how many programs were compiled so far in this process."""

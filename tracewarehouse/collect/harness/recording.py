@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tracewarehouse.collect.capture import CARD, MANIFEST, staged_capture, write_manifest
-from tracewarehouse.collect.checks.promises import expert_places, promised_collectives, routed_pairs
+from tracewarehouse.collect.checks.promises import busiest_load, expert_places, promised_collectives, routed_pairs
 from tracewarehouse.collect.checks.reference import Expected, compare, require_finite
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.backend import Backend, DeviceModel, Recording, Stack
@@ -114,6 +114,8 @@ def _generation_facts(spec: RunSpec, recording: Recording) -> dict[str, Any]:
     }
     if places := expert_places(spec):
         facts["expert_places"] = {phase: asdict(counts) for phase, counts in places.items()}
+    if spec.routing_skew is not None:
+        facts |= {"routing_skew": spec.routing_skew, "expected_busiest_load": busiest_load(spec)}
     return facts
 
 
@@ -145,26 +147,18 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def record_generation(
-    spec: RunSpec,
-    capture: Path,
-    stack_for: Callable[[RunSpec], Stack],
-    *,
-    total: Callable[[int], int] = int,
-    wait: Callable[[], None] = lambda: None,
-) -> Recording:
+def record_generation(spec: RunSpec, capture: Path, stack_for: Callable[[RunSpec], Stack]) -> Recording:
     """Run one configuration, with its profile in the capture directory.
 
     The run generates at least twice to warm up, then in turn with the profiler off and on; the last is the capture.
-    `stack_for` takes the devices of a run, once the model and its reference are on the host. Where the run has several
-    processes, `total` sums a count over them, and `wait` lets them start together.
+    `stack_for` takes the devices of a run, once the model and its reference are on the host.
     """
     subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
     stack = stack_for(spec)
     checks = _first_layers_checks(subject, stack) if subject.reference.kind == "first_layers" else {}
     prepared = generations(stack, stack.model(subject), subject)
-    warmups = warm_up(lambda: prepared()(), total)
-    timed = generate_timed(stack, prepared, capture, wait)
+    warmups = warm_up(lambda: prepared()(), stack.total)
+    timed = generate_timed(stack, prepared, capture, stack.wait_for_all)
     counted = counted_on_host(stack, timed.profiled)
     checks |= agreement(subject.reference, logits_on_host(stack, timed.profiled), counted, spec)
     checks |= timing_checks(warmups, timed)

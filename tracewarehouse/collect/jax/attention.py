@@ -142,6 +142,9 @@ class Attention:
         query = jnp.concatenate([query[..., :plain], rotate(query[..., plain:], step.cosines, step.sines)], -1)
         cache = _stored(cache, latent, turned, step.start)
         latents, keys = cache
+        if step.tokens == 1 and self._decode == "absorbed":
+            by_head = weights["self_attn.kv_b_proj.weight"].reshape(query.shape[1], plain + module.v_head_dim, rank)
+            return absorbed(query, latents[:, 0], keys[:, 0], by_head, step.mask, module.scaling), cache
         expanded = _heads(linear(latents[:, 0], weights, "self_attn.kv_b_proj"), plain + module.v_head_dim)
         for_all = jnp.broadcast_to(keys, (*expanded.shape[:3], keys.shape[-1]))
         key, value = jnp.concatenate([expanded[..., :plain], for_all], -1), expanded[..., plain:]
@@ -157,10 +160,35 @@ def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> An
     `key` and `value` are [batch, key-value heads, cached tokens, width]; `mask` says which cached position each token
     sees, [tokens, cached tokens].
     """
-    scores = jnp.einsum("bgrsd,bgtd->bgrst", _grouped(query, key.shape[1]), key) * scaling
-    scores = jnp.where(mask, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, -1).astype(query.dtype)
-    return _ungrouped(jnp.einsum("bgrst,bgtd->bgrsd", weights, value))
+    scores = jnp.einsum("bgrsd,bgtd->bgrst", _grouped(query, key.shape[1]), key)
+    return _ungrouped(jnp.einsum("bgrst,bgtd->bgrsd", _softmax(scores * scaling, mask), value))
+
+
+def absorbed(query: Any, latents: Any, keys: Any, by_head: Any, mask: Any, scaling: float) -> Any:
+    """Compute attention to latents without expanding them into keys and values: [batch, heads, tokens, value width].
+
+    The products with the weight that would expand them go to the query and to the output, which have one token, where
+    the latents have all of the context (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
+
+    Args:
+        query: [batch, heads, tokens, plain width + rotated width].
+        latents: [batch, cached tokens, rank].
+        keys: the rotated part of the keys, one for all heads: [batch, cached tokens, rotated width].
+        by_head: the weight, [heads, plain width + value width, rank].
+        mask: as for `attention`.
+        scaling: of the scores.
+    """
+    plain = query.shape[-1] - keys.shape[-1]
+    asked = jnp.einsum("bhsd,hdr->bhsr", query[..., :plain], by_head[:, :plain])
+    scores = jnp.einsum("bhsr,btr->bhst", asked, latents) + jnp.einsum("bhsd,btd->bhst", query[..., plain:], keys)
+    seen = jnp.einsum("bhst,btr->bhsr", _softmax(scores * scaling, mask), latents)
+    return jnp.einsum("bhsr,hvr->bhsv", seen, by_head[:, plain:])
+
+
+def _softmax(scores: Any, mask: Any) -> Any:
+    """Return the weights of the cached positions that each token sees, computed in float32."""
+    wide = jnp.where(mask, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+    return jax.nn.softmax(wide, -1).astype(scores.dtype)
 
 
 def flash(query: Any, key: Any, value: Any, scaling: float) -> Any:

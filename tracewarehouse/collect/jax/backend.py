@@ -1,4 +1,4 @@
-"""Records with JAX: one program over the devices of one host, written out for each device."""
+"""Records with JAX: one program over the devices of all hosts, written out for each device."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ class JaxBackend:
         """Return the variables that the stack reads once, when it is imported or first used."""
         if spec.device == "tpu":
             return {"JAX_PLATFORMS": "tpu"}
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={spec.mesh.size}"
+        count = spec.mesh.size // spec.hosts
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
         return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
 
     def record(self, spec: RunSpec, capture: Path) -> Recording:
-        """Run one configuration."""
+        """Run one configuration; hosts of virtual devices have a process each."""
+        if spec.hosts > 1:
+            from tracewarehouse.collect.harness.processes import record_in_processes
+
+            return record_in_processes(spec, spec.hosts, capture)
         if not spec.has_model:
             from tracewarehouse.collect.jax.microbenchmarks import record_microbenchmarks
 
@@ -36,3 +41,11 @@ class JaxBackend:
         from tracewarehouse.collect.jax.stack import JaxStack
 
         return record_generation(spec, capture, JaxStack)
+
+    def record_part(self, spec: RunSpec, number: int, shared: Path) -> None:
+        """Run one host of virtual devices."""
+        from tracewarehouse.collect.harness.processes import record_process
+        from tracewarehouse.collect.jax.stack import JaxStack, join_hosts
+
+        join_hosts(spec.hosts, number, shared)
+        record_process(spec, number, shared, JaxStack(spec))

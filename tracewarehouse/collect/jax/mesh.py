@@ -48,10 +48,6 @@ class JaxMesh:
         *outer, last, before = range(len(partition))
         return Format(Layout((*outer, before, last)), sharding)
 
-    def place(self, array: Any, partition: Partition) -> Any:
-        """Bring an array from the host to the devices."""
-        return jax.device_put(array, self.split(partition))
-
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
         """Return an array on the devices, read part by part.
 

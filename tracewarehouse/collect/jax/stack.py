@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 
-from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.jax.mesh import JaxMesh
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import BATCH
 from tracewarehouse.collect.processes import wait_until_asleep
 from tracewarehouse.collect.run_spec import RunSpec
+
+
+def join_hosts(count: int, number: int, shared: Path) -> None:
+    """Make one set of the virtual devices of `count` processes; the first tells the others where it is by a file."""
+    told = shared / "coordinator"
+    if number == 0:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        (shared / "part").write_text(address, encoding="ascii")
+        (shared / "part").rename(told)
+    while not told.exists():
+        time.sleep(0.02)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(told.read_text(encoding="ascii"), count, number)
+
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -28,8 +46,6 @@ class JaxStack:
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._count)
         self.mesh = JaxMesh(spec)
-        if spec.has_model and jax.process_count() > 1:
-            raise CollectError("the jax backend runs a model on the devices of one host; choose a slice of one host")
 
     @property
     def is_virtual(self) -> bool:
@@ -47,7 +63,7 @@ class JaxStack:
 
     def place(self, prompt: Any) -> Any:
         """Bring prompt tokens [batch, length] to the devices."""
-        tokens = self.mesh.place(prompt, (BATCH, None))
+        tokens = self.mesh.assemble(prompt.shape, (BATCH, None), prompt.__getitem__)
         self.wait(tokens)
         return tokens
 
@@ -61,9 +77,17 @@ class JaxStack:
         if self.is_virtual:
             wait_until_asleep()
 
+    def wait_for_all(self) -> None:
+        """Wait for the other hosts."""
+        self.total(0)
+
+    def total(self, count: int) -> int:
+        """Sum a number over all hosts."""
+        return int(process_allgather(np.array(count)).sum())
+
     def on_host(self, value: Any) -> Any:
         """Return a value on the devices in numpy; values that are not integers become float32."""
-        array = np.asarray(value)
+        array = np.asarray(value if value.is_fully_addressable else process_allgather(value, tiled=True))
         return array if array.dtype.kind == "i" else array.astype(np.float32)
 
     def compile_count(self) -> int:

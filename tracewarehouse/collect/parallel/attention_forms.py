@@ -20,7 +20,7 @@ PAGE = 128
 BLOCK_PAGES = 8
 """Most pages that it reads at once."""
 
-Form = Literal["einsum", "flash", "paged"]
+Form = Literal["einsum", "flash", "paged", "absorbed"]
 
 
 def prefill_form(spec: RunSpec) -> Form:
@@ -40,9 +40,12 @@ def decode_form(spec: RunSpec) -> Form:
     """Return how the decode steps of a run attend.
 
     The kernel is paged attention (Kwon et al. 2023), which reads only the pages that hold positions. It takes keys and
-    values per head, of one width that is a multiple of LANES; latent attention has neither.
+    values per head, of one width that is a multiple of LANES; latent attention has neither. Under jax that absorbs the
+    weight which would expand its latents.
     """
     architecture = model_architecture(spec.model)
+    if architecture.has_latent_cache and spec.backend == "jax":
+        return "absorbed"
     if not _has_kernels(spec) or architecture.has_latent_cache or architecture.head_dim % LANES:
         return "einsum"
     return "paged"

@@ -34,16 +34,17 @@ class TorchXlaBackend:
     def record(self, spec: RunSpec, capture: Path) -> Recording:
         """Run one configuration; the stages of a pipeline over hosts have a process each."""
         if spec.hosts > 1:
-            from tracewarehouse.collect.torch_xla.stage_hosts import record_stages
+            from tracewarehouse.collect.harness.processes import record_in_processes
 
-            return record_stages(spec, capture)
+            return record_in_processes(spec, spec.hosts, capture)
         from tracewarehouse.collect.harness.recording import record_generation
         from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
 
         return record_generation(spec, capture, TorchXlaStack)
 
-    def record_part(self, spec: RunSpec, number: int, shared: Path) -> Recording | None:
+    def record_part(self, spec: RunSpec, number: int, shared: Path) -> None:
         """Run one stage of a pipeline over hosts."""
-        from tracewarehouse.collect.torch_xla.stage_hosts import record_stage
+        from tracewarehouse.collect.harness.processes import record_process
+        from tracewarehouse.collect.torch_xla.stage_hosts import StageStack
 
-        return record_stage(spec, number, shared)
+        record_process(spec, number, shared, StageStack(spec, number, shared / "rendezvous"))

@@ -68,6 +68,13 @@ class TorchXlaStack:
         """Wait until all devices have a value."""
         wait_for_devices(value)
 
+    def wait_for_all(self) -> None:
+        """Wait for no other process: hosts of a slice meet in their programs."""
+
+    def total(self, count: int) -> int:
+        """Return the number of this process."""
+        return count
+
     def on_host(self, value: Any) -> Any:
         """Return a value on the devices in numpy; values that are not integers become float32."""
         tensor = unwrap_sharded_tensor(value).cpu()

@@ -6,9 +6,6 @@ tokens from host to host between the programs: there is no collective over pp. E
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +13,7 @@ import torch
 import torch.distributed as dist
 import torch_xla
 
-from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.harness.backend import Recording
-from tracewarehouse.collect.harness.generation import (
-    counted_on_host,
-    generate_timed,
-    logits_on_host,
-    timing_checks,
-    warm_up,
-)
-from tracewarehouse.collect.harness.recording import agreement, finished, generations
-from tracewarehouse.collect.harness.subject import tiny_subject
-from tracewarehouse.collect.processes import start_process
+from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.operations import scope
@@ -36,7 +22,6 @@ from tracewarehouse.collect.torch_xla.sharded_model import ShardedModel
 from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
 from tracewarehouse.collect.torch_xla.transformers_model import on_host
 from tracewarehouse.ingest.capture.manifest import Mesh
-from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
 
 
 def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
@@ -47,61 +32,30 @@ def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
     return spec.model_copy(update={"mesh": Mesh(axes=axes or {"tp": 1}), "layers": layers, "hosts": 1})
 
 
-def record_stages(spec: RunSpec, staging: Path) -> Recording:
-    """Run the first stage here, and the others in processes of their own."""
-    with tempfile.TemporaryDirectory(prefix="stages-", dir=staging) as folder:
-        command = [sys.executable, "-m", "tracewarehouse.collect.run_process", spec.model_dump_json(), str(staging)]
-        processes = [start_process([*command, str(stage), folder]) for stage in range(1, spec.hosts)]
-        try:
-            recording = record_stage(spec, 0, Path(folder), staging)
-            codes = [p.wait() for p in processes]
-        finally:
-            for p in processes:
-                p.kill()
-                p.wait()
-        if any(codes):
-            raise CheckError(f"the processes of stages 1 to {spec.hosts - 1} ended with exit codes {codes}")
-    assert recording is not None  # noqa: S101
-    return recording
+class StageStack(TorchXlaStack):
+    """The devices of one stage; results are those of all stages, which find each other by a file."""
 
+    def __init__(self, spec: RunSpec, stage: int, rendezvous: Path) -> None:
+        init = f"file://{rendezvous}"  # the processes connect over the loopback interface
+        dist.init_process_group("gloo", init_method=init, rank=stage, world_size=spec.hosts)
+        super().__init__(stage_spec(spec, stage))
+        self._stage = stage
 
-def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None = None) -> Recording | None:
-    """Run one stage; the first returns the recording with all profiles, the others None.
+    def model(self, subject: Subject) -> Any:
+        """Bring the layers of this stage to its devices."""
+        return StageModel(subject.spec, on_host(subject.spec, subject.weights), self.mesh, self._stage)
 
-    The processes of all stages use the folder `shared`; the first also has `staging`, the capture directory.
-    """
-    subject = tiny_subject(spec)
-    rendezvous = f"file://{shared / 'rendezvous'}"  # the processes connect over the loopback interface
-    dist.init_process_group("gloo", init_method=rendezvous, rank=stage, world_size=spec.hosts)
-    own = stage_spec(spec, stage)
-    stack = TorchXlaStack(own)
-    prepared = generations(stack, StageModel(spec, on_host(spec, subject.weights), stack.mesh, stage), subject)
-    warmups = warm_up(lambda: prepared()(), lambda count: int(_summed(torch.tensor(count))))
-    logdir = shared / f"stage{stage}"
-    logdir.mkdir()
-    timed = generate_timed(stack, prepared, logdir, dist.barrier)
+    def on_host(self, value: Any) -> Any:
+        """Return the sum over the stages in numpy; logits are zeros on all but the last."""
+        return _summed(torch.from_numpy(super().on_host(value))).numpy()
 
-    logits = torch.from_numpy(logits_on_host(stack, timed.profiled))  # zeros on all stages but the last
-    dist.broadcast(logits, spec.hosts - 1)
-    dropped = None
-    if own.capacity_factor is not None:
-        here = counted_on_host(stack, timed.profiled)
-        shape = (spec.batch, spec.output_length)
-        dropped = _summed(
-            torch.zeros(shape, dtype=torch.int64) if here is None else torch.from_numpy(here).long()
-        ).numpy()
-    dist.barrier()  # All captures are written.
-    if staging is None:
-        return None
-    checks = agreement(subject.reference, logits.numpy(), dropped, spec)
-    captures = [f for s in range(spec.hosts) for f in xplane_files(shared / f"stage{s}")]
-    # All hosts are in one session of the capture directory.
-    session = staging / "plugins" / "profile" / captures[0].parent.name
-    session.mkdir(parents=True, exist_ok=True)
-    names = [f"host{number}" for number in range(len(captures))]
-    for name, capture in zip(names, captures, strict=True):
-        shutil.move(capture, session / f"{name}{XPLANE_SUFFIX}")
-    return finished(stack, subject, timed.profiled, names, checks | timing_checks(warmups, timed))
+    def total(self, count: int) -> int:
+        """Sum a number over all stages."""
+        return int(_summed(torch.tensor(count)))
+
+    def wait_for_all(self) -> None:
+        """Wait for the other stages."""
+        dist.barrier()
 
 
 def _summed(value: Any) -> Any:
@@ -163,7 +117,7 @@ class StageModel:
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
         self._stage, self._hosts, self._mesh = stage, spec.hosts, mesh
-        self._is_last = stage == spec.hosts - 1
+        self._is_last, self._has_experts = stage == spec.hosts - 1, spec.capacity_factor is not None
         self._layers = StageLayers(spec, model, mesh, stage)
         self._replayed = ReplayedModel(stage_spec(spec, stage), self._layers)
 
@@ -185,6 +139,8 @@ class StageModel:
                 dist.recv(hidden, self._stage - 1)
             given = self._layers.place_hidden(hidden)
         result, *dropped = self._replayed.forward(given)
+        if self._has_experts and not (dropped or self._is_last):  # a stage of dense layers
+            dropped = [torch.zeros(1, batch, dtype=torch.int32)]
         if self._is_last:
             logits, (on_devices, *dropped) = result, dropped
             wait_for_devices(on_devices)

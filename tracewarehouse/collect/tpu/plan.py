@@ -95,7 +95,7 @@ def plan_slices(
 
     Raises:
         ExperimentError: a run does not fit into the memory of its chips.
-        TpuError: a run is not for TPUs or not for several hosts, or no slice of its size exists.
+        TpuError: a run is not for TPUs, or no slice of its size exists.
         QuotaError: a slice is outside of the quota.
     """
     details = quota.generation(generation)
@@ -108,7 +108,6 @@ def plan_slices(
         pool = quota.pool(generation, chips, zone=zone, spot=spot, used=existing)
         memory = {s.name: require_memory(s, details.kind) for s in runs if s.is_published}
         hosts = details.hosts[chips]
-        _require_one_host_for_jax(runs, accelerator_type, hosts)
         _require_jax_for_instances(runs, details.provider, details.kind)
         slices.append(PlannedSlice(accelerator_type, chips, hosts, pool, runs, experiment.timeout_s, memory))
     return slices
@@ -123,22 +122,11 @@ def slice_runs(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]
         raise TpuError(
             f"no run fits {entry.name} with its {counted(entry.devices, 'device')}; their meshes have {sizes} devices"
         )
-    _require_one_host_for_jax(fitting, entry.accelerator_type, entry.hosts)
     _require_jax_for_instances(fitting, entry.provider, kind)
     for spec in fitting:
         if spec.is_published:
             require_memory(spec, kind)
     return fitting
-
-
-def _require_one_host_for_jax(runs: list[RunSpec], accelerator_type: str, hosts: int) -> None:
-    """Refuse runs that the hosts would refuse, before a slice costs money."""
-    refused = [run.name for run in runs if run.backend == "jax" and run.has_model]
-    if refused and hosts > 1:
-        raise TpuError(
-            f"{', '.join(refused)}: the jax backend runs a model on one host, and {accelerator_type} has {hosts}; use "
-            "backend torch_xla, or a smaller mesh"
-        )
 
 
 def _require_jax_for_instances(runs: list[RunSpec], provider: str, kind: str) -> None:

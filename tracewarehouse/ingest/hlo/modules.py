@@ -33,7 +33,9 @@ class HloModule:
     @cached_property
     def digest(self) -> str:
         """Digest of the proto; the same program on two hosts has the same digest."""
-        return hashlib.sha256(self.raw).hexdigest()
+        from tracewarehouse.ingest.hlo import proto
+
+        return hashlib.sha256(proto.in_one_order(self.raw)).hexdigest()
 
     @cached_property
     def device_counts(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ _MESSAGES: dict[str, tuple[Field, ...]] = {
     ),
     "HloProto": (Field(1, "hlo_module", "HloModule"),),
     "PlacedHloProto": (Field(1, "hlo_module", "PlacedHloModule"),),
-    "PlacedHloModule": (Field(15, "device_assignment", "DeviceAssignment"),),
+    "PlacedHloModule": (Field(7, "schedule", "Schedule"), Field(15, "device_assignment", "DeviceAssignment")),
     "HloModule": (
         Field(1, "name", "bytes"),
         Field(3, "computations", "HloComputation", is_repeated=True),

@@ -13,7 +13,7 @@ import stat
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -94,12 +94,11 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder and the folders above it where they are missing, and sync the name of each to disk."""
-    missing = [f for f in (folder.absolute(), *folder.absolute().parents) if not f.is_dir()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        sync_to_disk(made.parent)
+def sync_names_above(folder: Path) -> None:
+    """Sync to disk the name of a folder, and of each folder above it that may be read."""
+    for above in folder.absolute().parents:
+        with suppress(OSError):
+            sync_to_disk(above)
 
 
 @contextmanager

@@ -33,9 +33,9 @@ from tracewarehouse.ingest.lake.durable_files import (
     Settling,
     file_digest,
     locked,
-    make_folder,
     placed_whole,
     settled,
+    sync_names_above,
     sync_to_disk,
 )
 from tracewarehouse.ingest.lake.manifest import (
@@ -341,6 +341,7 @@ class Lake:
             with self.exclusive():
                 before = self._before(run.run_id)
                 if before and before.version == run.version and self.is_whole(before):
+                    self.settle()
                     return before
                 of_run.mkdir(exist_ok=True)
                 target = of_run / checked(run.version)
@@ -350,6 +351,8 @@ class Lake:
                 with self._taken_back(run.run_id, target):
                     sync_to_disk(of_run)
                     sync_to_disk(self.runs_folder)
+                    if self.is_empty():  # the folders may be of a writer that died before it synced their names
+                        sync_names_above(self.manifests_folder)
                     folder = target.relative_to(self.warehouse)
                     placed = replace(
                         run,
@@ -400,6 +403,11 @@ class Lake:
             ) from None
         return placed
 
+    def settle(self) -> None:
+        """Sync the names of the manifests to disk: a writer may have died after it gave one, and before it did."""
+        with suppress(OSError):
+            sync_to_disk(self.manifests_folder)
+
     def remove(self, run_id: str) -> bool:
         """Remove a run; a later `collect_garbage` deletes its files. Return False if there is no such run.
 
@@ -425,8 +433,8 @@ class Lake:
         Raises:
             OSError: the warehouse cannot be written.
         """
-        make_folder(self.manifests_folder)
-        make_folder(self.runs_folder)
+        self.manifests_folder.mkdir(parents=True, exist_ok=True)
+        self.runs_folder.mkdir(exist_ok=True)
         with locked(self.manifests_folder):
             yield
 

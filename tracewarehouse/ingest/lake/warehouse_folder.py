@@ -6,7 +6,6 @@ from glob import glob
 from pathlib import Path
 
 from tracewarehouse.ingest.errors import WarehouseError, shown
-from tracewarehouse.ingest.lake.durable_files import make_folder
 
 
 def check_folder(folder: Path, *, create: bool) -> None:
@@ -35,7 +34,7 @@ def check_folder(folder: Path, *, create: bool) -> None:
             "TRACEWAREHOUSE (Python: tw.open(path, create=True))"
         )
     try:
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         is_other = holds_other_files(folder)
     except OSError as error:
         raise WarehouseError(f"{folder}: cannot be opened as a warehouse: {error.strerror or error}") from None

@@ -6,7 +6,8 @@ description: >
 notes: >
   An attention kernel is known by its name, on TPUs and GPUs. Attention that a framework composes of products counts as these,
   unless the framework names its scope as jax.nn.dot_product_attention and scaled_dot_product_attention do. A custom
-  fusion, such as one of the CPU's library, computes what its path ends in.
+  fusion, such as one of the CPU's library, computes what its path ends in. The TPU compiler writes a product of one row
+  as a multiplication whose terms are added up.
 ---*/
 WITH named AS (
   SELECT
@@ -42,7 +43,10 @@ SELECT
       OR opcode IN ('dot', 'convolution', 'ragged-dot')
       OR (is_kernel AND REGEXP_MATCHES(name, 'convolution|dot|gemm|matmul|cublas|nvjet|cijk_|bmm_mx'))
       OR (is_kernel AND REGEXP_MATCHES(category, 'convolution|dot|gemm|matmul'))
-      OR (category = 'custom fusion' AND REGEXP_MATCHES(scope, '/dot_general$'))
+      OR (
+        REGEXP_MATCHES(scope, '/dot_general$')
+        AND (category = 'custom fusion' OR (opcode = 'fusion' AND STARTS_WITH(name, 'multiply_reduce')))
+      )
       THEN 'matrix'
     ELSE 'other compute'
   END AS class

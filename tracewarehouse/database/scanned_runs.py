@@ -1,0 +1,77 @@
+"""Finds the runs whose rows a query can come to read, by DuckDB's plan of it over empty tables.
+
+This takes up to a second, but sees what a query's text does not show: a condition outside a window that is partitioned
+by run, or on one side of a join by run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from tracewarehouse.database.lens import add_all_views, begin_lens
+from tracewarehouse.database.temporary import TemporaryFolder
+from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.queries.read_only import restrict, run_query
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions
+
+_OPTIONAL = "optional: "
+"""Begins a condition that a scan need not apply, because the plan applies it again above."""
+
+
+def runs_scanned(
+    definitions: Definitions, sql: str, parameters: Mapping[str, Any] | None, run_ids: Collection[str]
+) -> frozenset[str] | None:
+    """Those of the runs that the conditions of some scan of a table let through; None if the query cannot be planned.
+
+    Args:
+        definitions: the models, metrics and macros.
+        sql: one SELECT.
+        parameters: values of its parameters by name.
+        run_ids: the runs to choose from.
+    """
+    with TemporaryFolder() as spill, duckdb.connect(":memory:") as planner:
+        planner.execute("SET disabled_optimizers = 'statistics_propagation'")  # else empty tables are not scanned
+        begin_lens(planner)
+        for table in TABLES.values():
+            planner.execute(f"CREATE TABLE main.{table.name} AS SELECT {table.nulls_sql} WHERE false")
+        add_all_views(planner, definitions)
+        restrict(planner, [], spill.path)
+        found = set[str]()
+        try:
+            [(_, plan)] = run_query(planner, f"EXPLAIN (FORMAT json) {sql}", parameters).rows()
+            for filters in _scans(json.loads(plan)):
+                found |= _let_through(planner, filters, run_ids)
+        except (QueryError, ValueError):
+            return None
+    return frozenset(found)
+
+
+def _scans(plan: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """The conditions of each scan of a table."""
+    left = list(plan)
+    while left:
+        operator = left.pop()
+        left += operator["children"]
+        said = operator.get("extra_info") or {}
+        if "Table" in said or operator["name"].startswith("SEQ_SCAN"):
+            filters = said.get("Filters") or []
+            yield [filters] if isinstance(filters, str) else filters
+
+
+def _let_through(planner: duckdb.DuckDBPyConnection, filters: list[str], run_ids: Collection[str]) -> set[str]:
+    """The runs that conditions on run_id alone let through."""
+    passed = set(run_ids)
+    for condition in filters:
+        sql = f"SELECT run_id FROM (SELECT unnest($ids) AS run_id) WHERE {condition.removeprefix(_OPTIONAL)}"  # noqa: S608
+        try:
+            passed = {run_id for (run_id,) in run_query(planner, sql, {"ids": sorted(passed)}).rows()}
+        except QueryError:  # it is of another column, or no SQL
+            continue
+    return passed
