@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, TypeGuard
@@ -222,10 +222,14 @@ def complete_devices(devices: Sequence[Device], backend: str, model: str, source
             device.peak_source = "both" if device.peak_source else source
 
 
-def link_between(devices: Sequence[Device | None]) -> str | None:
+def link_between(devices: Sequence[Device | None], hosts: Mapping[str, Host]) -> str | None:
     """Return the class of the slowest links between devices; None if it is not known, or for less than two devices.
 
     TPUs of one slice reach each other by ICI whatever their hosts, also those outside the capture, which are None.
+
+    Args:
+        devices: the devices.
+        hosts: the hosts of the run by name.
     """
     here = [d for d in devices if d is not None]
     if len(devices) < 2 or not here or len({id(d) for d in devices}) == 1:
@@ -233,8 +237,22 @@ def link_between(devices: Sequence[Device | None]) -> str | None:
     is_whole = len(here) == len(devices)
     if is_whole and here[0].chip_id is not None and len({d.chip_id for d in here}) == 1:
         return "die"
-    is_one_host = is_whole and len({d.host for d in here}) == 1
-    return here[0].link if is_one_host or here[0].link == "ici" else None
+    is_one_machine = is_whole and len({_machine(d, hosts[d.host]) for d in here}) == 1
+    return here[0].link if is_one_machine or here[0].link == "ici" else None
+
+
+def _machine(device: Device, host: Host) -> str | int:
+    """Return what the devices of one machine have in common, and those of two do not.
+
+    The ranks of a job on GPUs write a file each, which names no machine. Launchers number ranks machine by machine, in
+    the order of the GPUs of each; so ranks are of one machine if they are as far from their GPUs' ordinals, and have
+    its clock.
+    """
+    if host.trace.hostnames:
+        return host.trace.hostnames[0]
+    if device.backend == "gpu" and device.global_id is not None and host.clock_correction_ps is None:
+        return device.global_id - device.local_ordinal
+    return device.host
 
 
 def price_chips(devices: Sequence[Device], usd_per_h: float) -> None:

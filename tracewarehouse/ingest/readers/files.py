@@ -13,10 +13,11 @@ import stat
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import overload
+from typing import BinaryIO, cast, overload
 
 import numpy as np
 
@@ -147,8 +148,6 @@ class CaptureFile:
         """Descriptor of the uncompressed bytes; those of a gzip file are in a temporary file that has no name."""
         if not self.is_gzip:
             return self._opened
-        from tracewarehouse.ingest.readers.files import uncompressed
-
         descriptor = uncompressed(self.path, self._opened, self._max_ratio)
         weakref.finalize(self, os.close, descriptor)
         return descriptor
@@ -200,6 +199,35 @@ class FileBytes:
     def _fill(self, low: int) -> None:
         self._low, self._high = low, min(low + CHUNK, self._size)
         self._piece = self._file.read(low, self._high)
+
+
+@contextmanager
+def in_temporary_file() -> Iterator[None]:
+    """Let what a reader puts into a temporary file fail with one sentence.
+
+    Raises:
+        CaptureError: there is no room.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CaptureError(
+            f"the events read so far need a temporary file, and {tempfile.gettempdir()} cannot take it: "
+            f"{error.strerror or error}; make room there, or name another folder in TMPDIR"
+        ) from None
+
+
+@contextmanager
+def peeked(path: Path) -> Iterator[BinaryIO]:
+    """Open the uncompressed bytes of a file to look into them, without reading it whole.
+
+    Raises:
+        OSError, EOFError, zlib.error: it cannot be read; they come from reading as well.
+    """
+    with path.open("rb") as file:
+        is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
+        with gzip.open(file) if is_gzip else nullcontext(file) as content:
+            yield cast(BinaryIO, content)
 
 
 def distinct(files: Iterable[CaptureFile]) -> tuple[list[CaptureFile], list[str]]:

@@ -5,12 +5,10 @@ A reader is one entry here and one folder, and is imported only when a file of i
 
 from __future__ import annotations
 
-import gzip
 import re
 import shlex
 import zlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +20,7 @@ from tracewarehouse.ingest.columns.profiler_names import device_plane
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.freed_memory import MOST, keep_freed_memory
-from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.files import CaptureFile, peeked
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.columns.records import Trace
@@ -158,10 +156,8 @@ def foreign_kind(name: str) -> str | None:
 def is_unnamed_trace(path: Path) -> bool:
     """Whether a `.json` file that is not named like a capture, gzipped or not, begins as a Chrome trace does."""
     try:
-        with path.open("rb") as file:
-            is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
-            with gzip.open(file) if is_gzip else nullcontext(file) as content:
-                head = content.read(_PEEKED)
+        with peeked(path) as content:
+            head = content.read(_PEEKED)
     except (OSError, EOFError, zlib.error):
         return False
     return _has_trace_events(head.removeprefix(b"\xef\xbb\xbf"))

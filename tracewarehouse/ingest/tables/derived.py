@@ -59,10 +59,11 @@ def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[Li
     with ExitStack() as stack:
         executions = [stack.enter_context(p.executions) for p in parts]
         by_id = {d.device_id: d for d in survey.devices}
+        hosts = {s.host.name: s.host for s in survey.hosts}
         collectives = CollectiveWriter(
             survey.instructions.rows,
             executions,
-            lambda group: link_between([by_id.get(d) if d is not None else None for d in group]),
+            lambda group: link_between([by_id.get(d) if d is not None else None for d in group], hosts),
             survey.clocks,
             launch_offsets(survey.timelines, survey.clocks),
             doubted=survey.doubted_clocks,

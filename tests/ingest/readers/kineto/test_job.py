@@ -24,8 +24,11 @@ def group(*ranks: int, name: str = "0", description: str = "default_pg") -> dict
     }  # fmt: skip
 
 
-def write_rank(folder: Path, rank: int, calls: Sequence[Call], world: int = 2, clock_us: float = 0) -> None:
+def write_rank(
+    folder: Path, rank: int, calls: Sequence[Call], world: int = 2, clock_us: float = 0, gpu: int | None = None
+) -> None:
     """Write the trace of a rank, whose clock is ahead by `clock_us`; a call without arguments has a mark alone."""
+    gpu = rank if gpu is None else gpu
     events: list[dict[str, Any]] = []
     for number, (name, start, end, said) in enumerate(calls, 1):
         launch = {"pid": 10, "tid": 10, "ts": 1e6 + start + clock_us - 5, "dur": 2}
@@ -33,10 +36,10 @@ def write_rank(folder: Path, rank: int, calls: Sequence[Call], world: int = 2, c
         events[-1]["args"] = {"correlation": number}
         if not said:
             events.append({"ph": "X", "cat": "user_annotation", "name": f"nccl:{name}", **launch | {"dur": 3}})
-        kernel = {"device": rank, "stream": 20, "correlation": number} | said
+        kernel = {"device": gpu, "stream": 20, "correlation": number} | said
         if said:
             kernel["Collective name"] = name
-        place = {"pid": rank, "tid": 20, "ts": 1e6 + start + clock_us, "dur": end - start}
+        place = {"pid": gpu, "tid": 20, "ts": 1e6 + start + clock_us, "dur": end - start}
         events.append({"ph": "X", "cat": "kernel", "name": "ncclDevKernel_Generic", **place, "args": kernel})
     content = {
         "schemaVersion": 1,
@@ -50,13 +53,18 @@ def write_rank(folder: Path, rank: int, calls: Sequence[Call], world: int = 2, c
 
 @pytest.fixture
 def job(tmp_path: Path, tables_in: Callable[[Path], Query]) -> Callable[[Mapping[int, Sequence[Call]]], Query]:
-    """Ingests the calls of each rank; `clocks` says by how many us a rank's clock is ahead."""
+    """Ingests the calls of each rank; `clocks` says by how many us a rank's clock is ahead, `gpus` which it uses."""
 
-    def ingest(ranks: Mapping[int, Sequence[Call]], world: int = 2, clocks: Mapping[int, float] | None = None) -> Query:
+    def ingest(
+        ranks: Mapping[int, Sequence[Call]],
+        world: int = 2,
+        clocks: Mapping[int, float] | None = None,
+        gpus: Mapping[int, int] | None = None,
+    ) -> Query:
         folder = tmp_path / "job"
         folder.mkdir()
         for rank, calls in ranks.items():
-            write_rank(folder, rank, calls, world, (clocks or {}).get(rank, 0))
+            write_rank(folder, rank, calls, world, (clocks or {}).get(rank, 0), (gpus or {}).get(rank))
         ingest_one(folder, tmp_path / "warehouse")
         return tables_in(tmp_path / "warehouse")
 
@@ -132,6 +140,23 @@ def test_clocks_of_hosts_are_moved_to_where_collectives_end_together(job: Any) -
     ]
     assert query(INSTANCES) == [(k, [0, 1], False, "all-reduce") for k in range(8)]
     assert query("SELECT max(end_ps) - min(end_ps) FROM collectives GROUP BY instance LIMIT 1") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "clock", "link"),
+    [
+        ({}, 0, "nvlink"),
+        ({4: 0, 5: 1}, 0, "nvlink"),
+        ({4: 0, 5: 0}, 0, None),  # a GPU in each of two machines, or one that both ranks see as the first
+        ({}, 250, None),
+    ],
+)
+def test_ranks_with_the_gpus_and_the_clock_of_one_machine_have_its_links(
+    job: Any, gpus: Mapping[int, int], clock: float, link: str | None
+) -> None:
+    both = group(4, 5)
+    query = job({4: calls(FIRST, ENDS, both), 5: calls(SECOND, ENDS, both)}, 8, {5: clock}, gpus)
+    assert query("SELECT DISTINCT link FROM collectives") == [(link,)]
 
 
 def test_ends_a_few_microseconds_apart_move_no_clock(job: Any) -> None:

@@ -47,7 +47,7 @@ from tracewarehouse.ingest.columns.profiler_names import (
     TASK_PLANE,
 )
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Line, Plane, Stat, StatKind, Trace
-from tracewarehouse.ingest.errors import CaptureError, MalformedError
+from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Document, Event, Id
 from tracewarehouse.ingest.readers.chrome.values import (
     INT64_MAX,
@@ -57,7 +57,7 @@ from tracewarehouse.ingest.readers.chrome.values import (
     merged,
     picoseconds,
 )
-from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.files import CaptureFile, in_temporary_file
 
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
@@ -136,18 +136,13 @@ class ChromeTrace(Trace):
 
     def _gather(self, document: Document[Event]) -> None:
         """Put the events into a temporary file, by line."""
-        try:
+        with in_temporary_file():
             self._events: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
             weakref.finalize(self, self._events.close)
             for events in document.pieces():
                 self._add_all(events)
             self._add_unended()
             self._events.flush()
-        except OSError as error:
-            raise CaptureError(
-                f"the events read so far need a temporary file, and {tempfile.gettempdir()} cannot take it: "
-                f"{error.strerror or error}; make room there, or name another folder in TMPDIR"
-            ) from None
 
     def _add_all(self, events: Sequence[Event]) -> None:
         spans: list[Event] = []

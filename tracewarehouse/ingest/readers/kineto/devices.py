@@ -84,7 +84,7 @@ class GpuPlanes:
         is_mark = np.array([step_mark(n) is not None for n in names] or [False], bool)
         rows = rows[is_mark[table.name[rows]]]
         named = [names[i] for i in table.name[rows].tolist()]
-        self.marks, kept = Marks.of(table.start[rows], table.end[rows], named)
+        self.marks, kept = Marks.of(table.start[rows], table.end(rows), named)
         self.mark_rows: Int64 = rows[kept]
         """Rows of the marks in the table."""
         self._inside, self._owner = np.full((2, len(links.rows)), -1, np.int64)
@@ -119,7 +119,7 @@ class GpuPlanes:
         self._note_metadata[gpu.plane.name] = used, len(metadata)
         metadata += [EventMetadata(self._names[i]) for i in used.tolist()]
         rows, launch = self._links.rows[at], self._links.launch[at]
-        start, end = self._table.start[rows], self._table.end[rows]
+        start, end = self._table.start[rows], self._table.end(rows)
         ran = executions(
             self.marks,
             self._owner[at],

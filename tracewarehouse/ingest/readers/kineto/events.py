@@ -2,10 +2,14 @@
 
 Times are decimal microseconds, read from their digits into integer picoseconds. Of the arguments only those are parsed
 that are read: msgspec skips the others. Flows are not read, because kernels and launches share a correlation.
+Columns lie in a temporary file that is mapped, so that the system can take their memory back.
 """
 
 from __future__ import annotations
 
+import mmap
+import tempfile
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -22,6 +26,7 @@ from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK
 from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
+from tracewarehouse.ingest.readers.files import in_temporary_file
 from tracewarehouse.ingest.readers.launches import integer_stat
 
 _WIDEST = 1 << 62
@@ -145,6 +150,11 @@ _SET, _LAUNCH, _OPERATOR, _ANNOTATION, _OTHER = map(
 )
 
 
+_COLUMNS = [np.dtype(kind) for kind in (np.int64, np.int64, np.int64, np.int64, np.int32, np.int32, np.int32, np.int8)]
+"""The types of start, duration, link, external, name, line, detail and family, the widest first."""
+_SHORTEST = len('{"ph":"X","ts":1}')
+
+
 def _numbered(*first: Any) -> defaultdict[Any, int]:
     """Return a mapping that numbers its keys in the order in which they are asked for."""
     numbers: defaultdict[Any, int] = defaultdict(count().__next__)
@@ -164,7 +174,10 @@ class LineKey(NamedTuple):
 
 
 class Table:
-    """The events of a trace by column, in file order; arrays of shape (n,).
+    """The events of a trace by column, in file order; arrays of shape (n,), once `finish` has been called.
+
+    Args:
+        size: bytes of the trace, which bound the number of its events.
 
     Attributes:
         family: what the event is, a Family.
@@ -182,7 +195,7 @@ class Table:
         forward: rows of operators of the backward pass, which name the forward pass by `link`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self.names: defaultdict[str, int] = _numbered()
         self.lines: defaultdict[tuple[bool, Any, Any], int] = _numbered()
         self.inputs: defaultdict[tuple[bytes, bytes], int] = _numbered((b"", b""))
@@ -200,8 +213,11 @@ class Table:
         """Start and end of the profiler's own window."""
         self._held: list[Event] = []
         """The first events, as long as all have a time of 0."""
-        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
         self._count = 0
+        self._room = size // _SHORTEST // 8 * 8 + 8  # so that each column begins where its type may
+        with in_temporary_file():
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object, at the latest
+        weakref.finalize(self, self._file.close)
 
     def add(self, events: Sequence[Event]) -> None:
         """Add the events of a piece of the file."""
@@ -282,36 +298,46 @@ class Table:
             )
         name = [self.names[e.name] for e in events]
         bounds.check(len(self.names), bounds.NAMES, "names", "events")
-        self._parts.append((
-            np.array(family, np.int8), np.array(name, np.int32), np.array(line, np.int32), start, duration,
-            np.array(link, np.int64), np.array(detail, np.int32), np.array(external, np.int64),
-        ))  # fmt: skip
+        columns = start, duration, link, external, name, line, detail, family
+        with in_temporary_file():
+            for values, dtype, place in zip(columns, _COLUMNS, self._places(), strict=True):
+                self._file.seek(place + self._count * dtype.itemsize)
+                self._file.write(np.array(values, dtype).data)
         self._count += len(events)
 
     def finish(self) -> None:
-        """Join the pieces; nothing can be added afterwards."""
+        """Map the columns; nothing can be added afterwards."""
         if self._held:  # all times are 0
             self._add_timed(self._held, 0)
-        parts, self._parts = self._parts, []
-        types = np.int8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int32, np.int64
-        columns: list[npt.NDArray[Any]] = [
-            np.concatenate([np.zeros(0, dtype), *(p[i] for p in parts)]) for i, dtype in enumerate(types)
-        ]
-        self.family: Int8 = columns[0]
-        self.name: Int32 = columns[1]
-        self.line: Int32 = columns[2]
-        self.start: Int64 = columns[3]
-        self.duration: Int64 = columns[4]
-        self.link: Int64 = columns[5]
+        columns: list[npt.NDArray[Any]] = [np.zeros(0, dtype) for dtype in _COLUMNS]
+        if self._count:
+            with in_temporary_file():
+                self._file.flush()
+                mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            places = zip(_COLUMNS, self._places(), strict=True)
+            columns = [np.frombuffer(mapped, dtype, self._count, place) for dtype, place in places]
+        self._file.close()
+        self.start: Int64 = columns[0]
+        self.duration: Int64 = columns[1]
+        self.link: Int64 = columns[2]
+        self.external: Int64 = columns[3]
+        self.name: Int32 = columns[4]
+        self.line: Int32 = columns[5]
         self.detail: Int32 = columns[6]
-        self.external: Int64 = columns[7]
-        self.end: Int64 = self.start + self.duration
+        self.family: Int8 = columns[7]
+
+    def _places(self) -> list[int]:
+        """Return where each column begins in the file, which has holes."""
+        return [self._room * sum(dtype.itemsize for dtype in _COLUMNS[:column]) for column in range(len(_COLUMNS))]
+
+    def end(self, rows: Int32 | Int64) -> Int64:
+        """Return the ends of some rows, in picoseconds."""
+        return self.start[rows] + self.duration[rows]
 
     def shift_to_start(self) -> int:
         """Let times count from the first event, and return its time before, in whole nanoseconds as picoseconds."""
         zero_ps = int(self.start.min()) // 1000 * 1000
-        self.start -= zero_ps
-        self.end -= zero_ps
+        self.start = self.start - zero_ps
         if self.span:
             self.span = self.span[0] - zero_ps, self.span[1] - zero_ps
         return zero_ps

@@ -10,18 +10,21 @@ What is around the kernels of a replay is what was around the calls that capture
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.nesting import nest
 from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK, GRAPH_LAUNCH, LAYER_SCOPE
-from tracewarehouse.ingest.columns.records import Int64
+from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.readers.kineto.captures import agrees, captured_calls
 from tracewarehouse.ingest.readers.kineto.events import Family, Table
 
 _MODULE = "nn.Module: "
 _MOST_CAPTURES = 16
 """Most captures of as many calls, of which a graph may be either."""
+_PIECE = 1 << 16
+"""Events of a thread that are nested at once."""
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
@@ -175,12 +178,12 @@ class _Around:
     def of(self, calls: Int64) -> tuple[Int64, Int64, Int64]:
         """Return the operator's row, the number of the path and the row of a collective's annotation of each call."""
         line, at = self._table.line[calls], self._table.start[calls]
-        operator = self._operators.innermost(line, at)
-        annotation = self._collectives.innermost(line, at)
-        path = self._path(self._scopes.innermost(line, at))
+        operator = self._operators.row(self._operators.innermost(line, at))
+        annotation = self._collectives.row(self._collectives.innermost(line, at))
+        path = self._path_of_scope[self._scopes.innermost(line, at)]
         lacking = np.flatnonzero(path == 0)
         if len(lacking) and len(self._forward):
-            backward = self._backward.innermost(line[lacking], at[lacking])
+            backward = self._backward.row(self._backward.innermost(line[lacking], at[lacking]))
             is_known = backward >= 0
             lacking, backward = lacking[is_known], backward[is_known]
             wanted = self._table.link[backward]
@@ -188,28 +191,20 @@ class _Around:
             has = self._of_sequence[first] == wanted
             forward = self._forward[first]
             scope = self._scopes.innermost(self._table.line[forward], self._table.start[forward])
-            path[lacking] = np.where(has, self._backward_path(self._path(scope), backward), 0)
+            path[lacking] = np.where(has, self._backward_path(self._path_of_scope[scope], backward), 0)
         return operator, path, annotation
 
-    def _path(self, scope: Int64) -> Int64:
-        place = np.searchsorted(self._scopes.rows, scope)
-        return np.where(scope >= 0, self._path_of_scope[np.minimum(place, len(self._path_of_scope) - 1)], 0)
-
     def _scope_paths(self) -> Int64:
-        """Return the number of the path of each scope, in the order of their rows; its parents' paths come first."""
+        """Return the number of the path of each scope by place, and of none; its parents' paths come first."""
         stacks = self._scopes
-        numbers = np.zeros(max(len(stacks.rows), 1), np.int64)
+        numbers = np.zeros(len(stacks.rows) + 1, np.int64)
         by_path: dict[tuple[int, int], int] = {}
-        for place in stacks.by_depth.tolist():
-            parent = int(stacks.parent[place])
-            key = (
-                int(numbers[stacks.position[parent]]) if parent >= 0 else 0,
-                int(self._table.name[stacks.ordered[place]]),
-            )
+        for place in np.argsort(stacks.depth, kind="stable").tolist():
+            key = int(numbers[stacks.parent[place]]), int(self._table.name[stacks.rows[place]])
             if key not in by_path:
                 own = self._names[key[1]].removeprefix(_MODULE)
                 by_path[key] = self._number("/".join(filter(None, (self.paths[key[0]], own))))
-            numbers[stacks.position[place]] = by_path[key]
+            numbers[place] = by_path[key]
         return numbers
 
     def _backward_path(self, path: Int64, backward: Int64) -> Int64:
@@ -231,48 +226,53 @@ class _Stacks:
     """Some events of threads, nested; finds the innermost one that is open at a time.
 
     Attributes:
-        rows: their rows in the table, ascending.
-        ordered: the same rows, ordered by line and start, longer ones first.
-        parent: place in `ordered` of the event that holds each, -1 for none.
-        position: place in `rows` of each of `ordered`.
-        by_depth: the places in `ordered`, outer ones first.
+        rows: their rows in the table, ordered by line and start, longer ones first.
+        parent: place in `rows` of the event that holds each, -1 for none.
+        depth: number of events that hold each.
     """
 
     def __init__(self, table: Table, rows: Int64) -> None:
         self._table = table
-        self.rows = np.sort(rows)
-        start, end, line = table.start[self.rows], table.end[self.rows], table.line[self.rows]
-        self.position = np.lexsort((-end, start, line))
-        self.ordered = self.rows[self.position]
-        self.parent = np.full(len(rows), -1, np.int64)
-        depth = np.zeros(len(rows), np.int32)
-        self._lines = line[self.position]
-        for low, high in self._bounds():
-            of_line = self.ordered[low:high]
-            nesting = nest(table.start[of_line], table.end[of_line])
-            self.parent[low:high] = np.where(nesting.parent >= 0, nesting.parent + low, -1)
-            depth[low:high] = nesting.depth
-        self.by_depth = np.argsort(depth, kind="stable")
+        rows = np.sort(rows)
+        start, end = table.start[rows], table.end(rows)
+        order = np.lexsort((-end, start, table.line[rows]))
+        self.rows: Int32 = rows[order].astype(np.int32)
+        self.parent, self.depth = np.full((2, len(rows)), -1, np.int32)
+        self._lines = table.line[self.rows]
+        del start, end, order
+        for first, stop in self._bounds():
+            for low, high in pairwise(self._apart(first, stop)):
+                own = self.rows[low:high]
+                nesting = nest(table.start[own], table.end(own))
+                self.parent[low:high] = np.where(nesting.parent >= 0, nesting.parent + low, -1)
+                self.depth[low:high] = nesting.depth
 
     def _bounds(self) -> list[tuple[int, int]]:
         edges = np.flatnonzero(np.diff(self._lines, prepend=-1, append=-1)) if len(self._lines) else np.zeros(0, int)
         return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
+    def _apart(self, first: int, stop: int) -> list[int]:
+        """Return places of a line between which no event is open, about as far from each other as _PIECE."""
+        own = self.rows[first:stop]
+        is_cut = self._table.start[own[1:]] >= np.maximum.accumulate(self._table.end(own))[:-1]
+        cuts = np.append(np.flatnonzero(is_cut) + first + 1, stop)
+        wanted = np.minimum(np.arange(first + _PIECE, stop + _PIECE, _PIECE), stop)
+        return [first, *np.unique(cuts[cuts.searchsorted(wanted)]).tolist()]
+
+    def row(self, place: Int64) -> Int64:
+        """Return the row of each place, -1 for none."""
+        return np.append(self.rows, -1)[place].astype(np.int64)
+
     def innermost(self, line: np.ndarray, at: Int64) -> Int64:
-        """Return the row of the innermost event around each time on its line, -1 for none."""
+        """Return the place of the innermost event around each time on its line, -1 for none."""
         found = np.full(len(at), -1, np.int64)
-        end = self._table.end
         for low, high in self._bounds():
             of_line = np.flatnonzero(line == self._lines[low])
             if not len(of_line):
                 continue
-            own = self.ordered[low:high]
-            place = self._table.start[own].searchsorted(at[of_line], side="right") - 1 + low
+            place = self._table.start[self.rows[low:high]].searchsorted(at[of_line], side="right") - 1 + low
             place[place < low] = -1
-            while True:
-                is_over = (place >= 0) & (end[self.ordered[place]] < at[of_line])
-                if not is_over.any():
-                    break
+            while (is_over := (place >= 0) & (self._table.end(self.rows[place]) < at[of_line])).any():
                 place[is_over] = self.parent[place[is_over]]
-            found[of_line] = np.where(place >= 0, self.ordered[place], -1)
+            found[of_line] = place
         return found

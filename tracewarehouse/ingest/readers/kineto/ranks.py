@@ -6,16 +6,16 @@ Every rank writes a file of its own. Its name is the launcher's choice: `rank3_t
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import stat
 import zlib
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
+
+from tracewarehouse.ingest.readers.files import peeked
 
 _NAMED = re.compile(r"(?i)(?<![a-z0-9])(?:rank|kineto_trace|worker)[-_]?(\d{1,6})(?![a-z0-9])")
 _COORDINATES = re.compile(r"-(TP|DP|PP|EP)-(\d{1,6})(?![a-zA-Z0-9])")
@@ -94,16 +94,13 @@ def file_rank(path: Path) -> FileRank | None:
 @lru_cache(maxsize=4096)  # `tw watch` asks again at every look
 def _file_rank(path: Path, _size: int, _changed_ns: int) -> FileRank | None:
     in_name = rank_in_name(path.name)
-    with path.open("rb") as file:
-        is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
-        with gzip.open(file) if is_gzip else nullcontext(file) as opened:
-            content = cast(BinaryIO, opened)
-            text = content.read(_HEAD)
-            if not _OF_KINETO.search(text):
-                return None
-            if not _RANK.search(text) and in_name is None:
-                while block := content.read(_BLOCK):  # its members may follow the events
-                    text = (text + block)[-_TAIL:]
+    with peeked(path) as content:
+        text = content.read(_HEAD)
+        if not _OF_KINETO.search(text):
+            return None
+        if not _RANK.search(text) and in_name is None:
+            while block := content.read(_BLOCK):  # its members may follow the events
+                text = (text + block)[-_TAIL:]
     rank, world = _RANK.search(text), _WORLD.search(text)
     named = _named_rank(path.name)
     return named._replace(rank=int(rank[1]) if rank else in_name, world_size=int(world[1]) if world else None)

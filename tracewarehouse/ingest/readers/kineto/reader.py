@@ -83,7 +83,7 @@ class KinetoTrace(Trace):
     def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
         self._file = file
         self.size = file.size
-        table = self._table = Table()
+        table = self._table = Table(file.size)
         try:
             document = Document(file, chunk, decode_events)
             for events in document.pieces():
@@ -109,8 +109,8 @@ class KinetoTrace(Trace):
         self._properties = [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
         zero_ps = table.shift_to_start()
         self._keys, self._names = [LineKey(*key) for key in table.lines], list(table.names)
-        self._order = np.argsort(table.line, kind="stable")
-        self._edges = table.line[self._order].searchsorted(np.arange(len(self._keys) + 1))
+        self._order = np.argsort(table.line, kind="stable").astype(np.int32)
+        self._edges = np.append(0, np.cumsum(np.bincount(table.line, minlength=len(self._keys))))
         self._links = link(table)
         self._gpus = GpuPlanes(table, self._links, self._names, only_process_group(self.distributed))
         self._of_plane: dict[str, Gpu] = {}
@@ -137,7 +137,7 @@ class KinetoTrace(Trace):
             yield gpu.made[line.name]
             return
         for low in range(line.start, line.end, _BATCH):
-            rows = self._order[low : min(low + _BATCH, line.end)]
+            rows = self._order[low : min(low + _BATCH, line.end)].astype(np.int64)
             if gpu:
                 yield self._gpus.batch(plane, rows)
             else:

@@ -113,12 +113,19 @@ class Database:
         Raises:
             MalformedError: a value is no integer, or the database is damaged.
         """
-        for rows in self._rows(query):
-            try:
-                flat = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * width)
-            except (TypeError, ValueError, OverflowError):
-                raise self._wrong(next(v for row in rows for v in row if not isinstance(v, int))) from None
-            yield flat.reshape(-1, width).T
+        for rows in self.blocks(query):
+            yield self.whole_numbers(rows).reshape(-1, width).T
+
+    def whole_numbers(self, values: Sequence[Sequence[object]]) -> Int64:
+        """Return values of several rows or columns one after the other.
+
+        Raises:
+            MalformedError: one is no integer.
+        """
+        try:
+            return np.fromiter(chain.from_iterable(values), np.int64, sum(map(len, values)))
+        except (TypeError, ValueError, OverflowError):
+            raise self._wrong(next(v for some in values for v in some if not isinstance(v, int))) from None
 
     def checked(self, values: Sequence[object]) -> list[int]:
         """Return values as integers, NULL as NONE.
@@ -143,10 +150,15 @@ class Database:
         Raises:
             MalformedError: the database is damaged.
         """
-        for rows in self._rows(query):
+        for rows in self.blocks(query):
             yield from rows
 
-    def _rows(self, query: str) -> Iterator[list[tuple[object, ...]]]:
+    def blocks(self, query: str) -> Iterator[list[tuple[object, ...]]]:
+        """Yield the rows of a query in blocks.
+
+        Raises:
+            MalformedError: the database is damaged.
+        """
         with self._reading():
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(ROWS):

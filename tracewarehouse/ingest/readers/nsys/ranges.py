@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from tracewarehouse.ingest.columns import bounds
+from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.nesting import nest
-from tracewarehouse.ingest.columns.records import Int64
+from tracewarehouse.ingest.columns.records import Columns, Int64
 from tracewarehouse.ingest.readers.launches import step_mark
 from tracewarehouse.ingest.readers.nsys.database import NONE, Database
 
@@ -130,6 +132,15 @@ class Ranges:
             self._text_codes[text] = code
         return code
 
+    def add_payload(self, owner: int, said: Payload) -> int:
+        """Keep a payload of a process, and return its number."""
+        self.payloads.append(said)
+        if said.communicator:  # 0 is none
+            self.used_communicators.add((owner, said.communicator))
+        if said.ranks is not None and said.rank is not None and 0 <= said.rank < said.ranks:
+            self.communicators.append((owner, said))
+        return len(self.payloads) - 1
+
     def nested(self, start: Int64, end: Int64, text: Int64, payload: Int64) -> ThreadRanges:
         """Return the ranges of a thread with what holds inside of each; `text` has codes, `payload` numbers."""
         order = np.lexsort((-end, start))
@@ -193,46 +204,64 @@ def read_ranges(
     """
     if not database.has(TABLE, "start", "end", "eventType", "globalTid"):
         return
+    found = _read_rows(database, strings, ranges)
+    start, end = found.start, found.end
+    is_range = (end != NONE) & (end >= start)
+    is_step = np.array([step_mark(text) is not None for text in ranges.texts] or [False], bool)
+    for i in np.flatnonzero(is_range & (found.kind != _MARK) & is_step[found.text]).tolist():
+        mark = int(start[i]), int(end[i]), int(found.text[i])
+        ranges.marks.setdefault(process(int(found.thread[i])), []).append(mark)
+    np.copyto(end, start, where=~is_range)
+    is_nested = is_range & (found.kind == _PUSH_POP)
+    for low, high in pairwise([*np.flatnonzero(is_new(found.thread)).tolist(), len(start)]):
+        at = np.flatnonzero(is_nested[low:high]) + low
+        nested = ranges.nested(start[at], end[at], found.text[at], found.payload[at])
+        own = slice(low, high)
+        yield ThreadEvents(int(found.thread[low]), start[own], end[own] - start[own], found.text[own]), nested
+
+
+@dataclass(frozen=True)
+class _Rows(Columns):
+    """The NVTX events of all threads, by thread and start; `payload` is -1 where there is none."""
+
+    thread: Int64
+    start: Int64
+    end: Int64
+    kind: Int64
+    text: Int64
+    payload: Int64
+
+
+def _read_rows(database: Database, strings: dict[int, str], ranges: Ranges) -> _Rows:
+    """Read the table, and fill all of `ranges` but the marks."""
     schemas = _schemas(database)
     extra = [c for c in ("text", "binaryData") if database.has(TABLE, c)]
     query = database.select(TABLE, _COLUMNS).replace(" FROM ", "".join(f', "{c}"' for c in extra) + " FROM ", 1)
-    rows: list[tuple[int, ...]] = []
-    thread = NONE
-    for values in database.texts(f"{query} ORDER BY 1, 2"):
-        at, start, end, kind, text_id = database.checked(values[: len(_COLUMNS)])
-        own = dict(zip(extra, values[len(_COLUMNS) :], strict=True))
-        text = own.get("text")
-        text = text if isinstance(text, str) else strings.get(text_id, "")
-        if kind == _THREAD_NAME:
-            ranges.thread_names[at] = text
-        if kind not in (_PUSH_POP, _START_END, _MARK) or start == NONE:
-            continue
-        if at != thread and rows:
-            yield _thread(thread, rows, ranges)
-            rows = []
-        thread = at
-        payload = -1
-        if isinstance(blob := own.get("binaryData"), bytes) and (said := _payload(blob, schemas)):
-            payload = len(ranges.payloads)
-            ranges.payloads.append(said)
-            if said.communicator:  # 0 is none
-                ranges.used_communicators.add((process(at), said.communicator))
-            if said.ranks is not None and said.rank is not None and 0 <= said.rank < said.ranks:
-                ranges.communicators.append((process(at), said))
-        code = ranges.text_code(text or "(unnamed)")
-        is_range = end != NONE and end >= start
-        if is_range and kind != _MARK and step_mark(ranges.texts[code]):
-            ranges.marks.setdefault(process(at), []).append((start, end, code))
-        rows.append((start, end if is_range else start, code, payload, kind == _PUSH_POP and is_range))
-    if rows:
-        yield _thread(thread, rows, ranges)
-
-
-def _thread(thread: int, rows: Sequence[tuple[int, ...]], ranges: Ranges) -> tuple[ThreadEvents, ThreadRanges]:
-    start, end, text, payload, is_nested = np.array(rows, np.int64).T
-    at = np.flatnonzero(is_nested)
-    nested = ranges.nested(start[at], end[at], text[at], payload[at])
-    return ThreadEvents(thread, start, end - start, text), nested
+    parts = [_Rows(*np.zeros((6, 0), np.int64))]
+    names: list[tuple[int, int, str]] = []
+    said: list[Payload] = []
+    for rows in database.blocks(query):
+        columns = list(zip(*rows, strict=True))
+        told, more = columns[: len(_COLUMNS)], dict(zip(extra, columns[len(_COLUMNS) :], strict=True))
+        texts, blobs = (more.get(c, (None,) * len(rows)) for c in ("text", "binaryData"))
+        thread, start, end, kind, ids = database.whole_numbers(told).reshape(len(_COLUMNS), -1)
+        named = [t if isinstance(t, str) else strings.get(i, "") for t, i in zip(texts, ids.tolist(), strict=True)]
+        names += [(int(thread[i]), int(start[i]), named[i]) for i in np.flatnonzero(kind == _THREAD_NAME).tolist()]
+        kept = np.flatnonzero(np.isin(kind, (_PUSH_POP, _START_END, _MARK)) & (start != NONE))
+        payload = np.full(len(rows), -1, np.int64)
+        for i in kept.tolist() if any(blobs) else ():
+            if isinstance(blob := blobs[i], bytes) and (content := _payload(blob, schemas)):
+                payload[i] = len(said)
+                said.append(content)
+        code = np.fromiter((ranges.text_code(named[i] or "(unnamed)") for i in kept.tolist()), np.int64, len(kept))
+        parts.append(_Rows(thread[kept], start[kept], end[kept], kind[kept], code, payload[kept]))
+    whole = _Rows.joined(parts)
+    order = np.lexsort((whole.start, whole.thread))
+    found = _Rows(*(column[order] for column in vars(whole).values()))
+    ranges.thread_names |= {thread: name for thread, _, name in sorted(names)}
+    for i in np.flatnonzero(found.payload >= 0).tolist():
+        found.payload[i] = ranges.add_payload(process(int(found.thread[i])), said[found.payload[i]])
+    return found
 
 
 _TYPES = {
