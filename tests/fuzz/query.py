@@ -170,7 +170,11 @@ class Sandbox:
 
     def _state(self) -> list[Any]:
         found: list[Any] = [sorted(self.connection.execute(sql).fetchall(), key=repr) for sql in _STATE]
-        return [*found, *map(self._answer, _QUESTIONS), sorted(p.name for p in Path.cwd().iterdir())]
+        return [
+            *found,
+            *map(self._answer, _QUESTIONS),
+            sorted(p.name for p in Path.cwd().iterdir() if p.name[0] != "."),
+        ]
 
     def _answer(self, question: str) -> Any:
         try:
