@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.columns import bounds
+from tracewarehouse.ingest.errors import MalformedError, TooManyError
 from tracewarehouse.ingest.hlo import proto as proto_module
 from tracewarehouse.ingest.hlo.collectives import find_collective
 from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.proto import read_module
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, Shape, parse_shape
@@ -428,3 +431,24 @@ def test_module_facts() -> None:
 def test_bytes_that_are_no_module(data: bytes) -> None:
     with pytest.raises(MalformedError):
         read_module(data)
+
+
+def test_a_program_of_more_instructions_than_any_is_refused_before_they_are_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An instruction without a field has 2 bytes, and takes 280 once it is parsed."""
+    monkeypatch.setattr(bounds, "PROGRAM", 301)
+
+    def program(instructions: int) -> bytes:
+        computation = b"\x12\x00" * instructions
+        module = b"\x1a" + bytes([len(computation) & 127 | 128, len(computation) >> 7]) + computation
+        return b"\x0a" + bytes([len(module) & 127 | 128, len(module) >> 7]) + module
+
+    assert set(read_module(program(300)).instructions) == {""}
+    monkeypatch.setitem(
+        CLASSES, "HloProto", Mock(side_effect=lambda: Mock(ParseFromString=Mock(side_effect=AssertionError)))
+    )
+    with pytest.raises(TooManyError, match="found more than 301 instructions"):
+        read_module(program(301))
+    with pytest.raises(TooManyError, match="found more than 301 instructions"):
+        HloModule("step", program(301), []).instruction("f")

@@ -21,6 +21,8 @@ ARGUMENTS: Final = 1 << 13
 """Names of arguments that events of a piece of a file may have; each is a column."""
 INSTRUCTIONS: Final = 1 << 18
 """Distinct instructions and kernels of a run; each has the facts of its text, some 4 kB."""
+PROGRAM: Final = 1 << 19
+"""Instructions and computations of an embedded program, whether they ran or not."""
 NESTED: Final = 64
 """Depth in which ops of a device hold each other where they are in loops; computations of HLO nest no deeper either."""
 RANGES: Final = 1 << 10

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.columns.records import Plane
-from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import MalformedError, TooManyError
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction, Loop
 
@@ -56,7 +56,7 @@ class HloModule:
         try:
             return proto.device_assignment(self.raw)
         except MalformedError as error:
-            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            self._note(error)
             return ()
 
     def instruction(self, name: str) -> Instruction | None:
@@ -64,7 +64,7 @@ class HloModule:
         try:
             return self._module.instructions.get(name) if self._module else None
         except MalformedError as error:
-            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            self._note(error)
             return None
 
     @cached_property
@@ -84,7 +84,7 @@ class HloModule:
         try:
             return Program(self.raw).loops
         except MalformedError as error:
-            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            self._note(error)
             return {}
 
     def named_kernel(self, kernel: str) -> str | None:
@@ -104,6 +104,12 @@ class HloModule:
         """Whether some kernel of the program may send data to other devices itself."""
         return b"has_communication" in self.raw or b"collective_id" in self.raw
 
+    def _note(self, error: MalformedError) -> None:
+        """Note that the proto is damaged; one that no compiler makes is refused with its capture."""
+        if isinstance(error, TooManyError):
+            raise error
+        self.notes.append(f"Hlo Proto of {self.name}: {error}")
+
     @cached_property
     def _module(self) -> Module | None:
         from tracewarehouse.ingest.hlo import proto
@@ -111,7 +117,7 @@ class HloModule:
         try:
             return proto.read_module(self.raw)
         except MalformedError as error:
-            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            self._note(error)
             return None
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf import message
 
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer, is_communicating
@@ -69,9 +70,11 @@ def read_module(data: bytes) -> Module:
 
     Raises:
         MalformedError: the bytes are no HloProto with a module, or a collective in it names impossible devices.
+        TooManyError: it has more instructions than any program.
     """
     proto = CLASSES["HloProto"]()
     try:
+        _check_count(data)
         proto.ParseFromString(data)
     except message.DecodeError as error:
         raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes is damaged: {error}") from error
@@ -86,6 +89,20 @@ def read_module(data: bytes) -> Module:
         fused_collectives=frozenset(instructions.fused_collectives()),
         device_assignment=_assigned(module),
     )
+
+
+def _check_count(data: bytes) -> None:
+    """Count instructions before they are parsed: one without a field has 2 bytes, and takes 280 then."""
+    if len(data) <= 2 * bounds.PROGRAM:
+        return
+    module, computation = CLASSES["CountedHloProto"](), CLASSES["CountedHloComputation"]()
+    module.ParseFromString(data)
+    found = len(module.hlo_module.computations)
+    for part in module.hlo_module.computations:
+        bounds.check(found, bounds.PROGRAM, "instructions", "a program")
+        computation.ParseFromString(part)
+        found += len(computation.instructions)
+    bounds.check(found, bounds.PROGRAM, "instructions", "a program")
 
 
 def device_assignment(data: bytes) -> tuple[tuple[int, ...], ...]:
