@@ -8,12 +8,35 @@ description: >
   and for cost. A configuration that does not fit in memory does not compete. A workload with one configuration has no
   row.
 notes: >
-  Cost has a row only where the price of the chips of all configurations is known.
+  Cost has a row only where it is known of all configurations. Where prompts are known of some only, decode steps alone
+  have two rows more, for tokens per chip and for cost.
 ---*/
 WITH points AS (
   SELECT *
   FROM macros.study_points(runs)
   WHERE COALESCE(is_fitting, TRUE)
+),
+
+-- workloads whose prompts are known of some configurations only
+partial AS (
+  SELECT workload
+  FROM points
+  GROUP BY workload
+  HAVING COUNT(tokens_per_s_per_chip) < COUNT(*)
+),
+
+decoding AS (
+  SELECT
+    workload, run_id, configuration,
+    CASE
+      WHEN COUNT(usd_per_chip_hour) OVER (PARTITION BY workload) = COUNT(*) OVER (PARTITION BY workload)
+        THEN usd_per_chip_hour
+    END AS usd_per_chip_hour,
+    batch_size * tokens_per_s_per_user / chips AS decode_rate,
+    batch_size * user_low / chips AS decode_low,
+    batch_size * user_high / chips AS decode_high
+  FROM points
+  WHERE workload IN (SELECT p.workload FROM partial AS p)
 ),
 
 rated AS (
@@ -54,6 +77,26 @@ rated AS (
     usd_per_million_tokens * tokens_per_s_per_chip / chip_low AS high,
     usd_per_million_tokens AS badness
   FROM points
+  UNION ALL
+  SELECT
+    workload, run_id, configuration,
+    5 AS "position",
+    'most tokens per chip, by decode alone' AS purpose,
+    'tokens/s per chip' AS unit,
+    decode_rate AS value, decode_low AS low, decode_high AS high,
+    -decode_rate AS badness
+  FROM decoding
+  UNION ALL
+  SELECT
+    workload, run_id, configuration,
+    6 AS "position",
+    'least cost, by decode alone' AS purpose,
+    'USD per million output tokens' AS unit,
+    usd_per_chip_hour * 1e6 / (3.6e3 * decode_rate) AS value,
+    usd_per_chip_hour * 1e6 / (3.6e3 * decode_high) AS low,
+    usd_per_chip_hour * 1e6 / (3.6e3 * decode_low) AS high,
+    usd_per_chip_hour * 1e6 / (3.6e3 * decode_rate) AS badness
+  FROM decoding
 ),
 
 -- workloads whose price is not known for every configuration
@@ -75,7 +118,7 @@ ranked AS (
 SELECT
   b.workload, -- Model, layers and lengths, as in macros.study_points.
   b."position", -- Order of the purposes.
-  b.purpose, -- one user, the first token, most tokens per chip, or least cost.
+  b.purpose, -- one user, the first token, most tokens per chip, or least cost; the last two also by decode alone.
   b.run_id, -- The best run.
   b.configuration, -- Its configuration.
   b.value, -- What it reaches.
