@@ -141,7 +141,7 @@ def published_definitions(
 ) -> list[PublishedDefinition]:
     """Say of each published value which definition it has, and which of the tables it reads."""
     found, definitions = [], warehouse.definitions
-    aliases = definitions.aliases()
+    aliases = definitions.aliases
     for name, value in sorted(values.items()):
         view = definition_of(definitions, name)
         assert view is not None  # noqa: S101  it was just computed
