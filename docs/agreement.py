@@ -44,7 +44,10 @@ _OUTSIDE = (
 """The captures outside the repository that the page shows."""
 _OF_RANKS = (
     "tpu-2chip-vllm-tp2-quantized.xplane.pb",
+    "gpu/kineto-v100-dlrm-8rank",
+    "gpu/nsys-2gpu-fsdp.sqlite.gz",
     *(f"situations/jax-{name}.xplane.pb.gz" for name in ("perm", "scan-ta", "scan-train", "tray", "unroll-nested")),
+    "situations/jax-unroll-one.xplane.pb.gz",
 )
 """Further captures, of which the page shows the pairs of ranks alone."""
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
@@ -254,14 +257,16 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
 
 
 def rank_section(warehouse: Warehouse, captures: Sequence[Capture]) -> str:
-    """The last part of the page: the pairs of ranks of further captures, which are ingested for it."""
+    """The pairs of ranks of further captures, which are ingested for it, and of all captures of the page."""
     sql = "SELECT sum(pairs), sum(overlapping) FROM models.rank_overlap WHERE run_id = $run_id"
     rows = []
     for capture in captures:
         [pairs] = warehouse.query(sql, run_id=warehouse.ingest_capture(capture).run_id).rows()
         rows.append((capture.name, *(f"{n or 0:,}" for n in pairs)))
+    [pairs] = warehouse.query("SELECT sum(pairs), sum(overlapping) FROM models.rank_overlap").rows()
+    rows.append(("all captures of this page", *(f"{n or 0:,}" for n in pairs)))
     found = table(("capture", "pairs of ranks, compared", "overlapping in time"), rows)
-    return f"\n## Ranks of further captures\n\n{found}" if rows else ""
+    return f"\n## Ranks of further captures\n\n{found}" if captures else ""
 
 
 def _row(
@@ -407,7 +412,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "warehouse", create=True) as warehouse:
         sections = [section(warehouse, c, said["captures"].get(title(c), {})) for c in found]
         further = [
-            c for name in _OF_RANKS if (options.traces / name).is_file() for c in find_captures(options.traces / name)
+            c for name in _OF_RANKS if (options.traces / name).exists() for c in find_captures(options.traces / name)
         ]
         sections.append(rank_section(warehouse, further))
     PAGE.write_text(page_head(said) + "".join(sections) + _HTA, encoding="utf-8")
