@@ -38,6 +38,8 @@ KINDS = {"allreduce": "all-reduce", "allgather": "all-gather", "alltoall": "all-
 ANSWERED_ALIKE = {
     "ttft": -1.0,
     "tpot": -1.0,
+    "straggler": 0.0,
+    "coll_call_num": 0.0,
     **{f"bandwidth_utilization_{kind}_group_6": float("nan") for kind in ("allgather", "alltoall", "reducescatter")},
 }
 """What its tools answer on each of the traces."""
