@@ -32,9 +32,9 @@ INPUTS = {
     "kineto": 300,
     "card": 100,
     "manifest": 1000,
-    "ingest": 8,
-    "ingest-divided": 4,
-    "ingest-chrome": 30,
+    "ingest": 4,
+    "ingest-divided": 2,
+    "ingest-chrome": 12,
 }
 
 # The random generator is hypothesis' own source of choices, so that a failure shrinks.

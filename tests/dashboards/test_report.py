@@ -173,7 +173,9 @@ def test_study_of_a_query(recorded: Warehouse) -> None:
 def test_a_study_says_first_which_configuration_is_best(recorded: Warehouse) -> None:
     """Runs by name are a study as those of a query are; what was recorded has no range and no word on predictions."""
     names = ["llama-tp4-b4-i16-o17", "deepseek_v2-ep4-b4-i16-o9"]
-    [section] = study_report(recorded, names).sections
+    [section] = study_report(recorded, names, refused=[("llama tp=1", "does not fit: 141 GB")]).sections
+    assert section.words[-1] == "1 more configurations cannot be; the last table says why."
+    assert section.values[-1].rows == [("llama tp=1", "does not fit: 141 GB")]
     assert section.title == "Study of 2 runs"
     assert not any("redicted" in sentence for sentence in section.words)
     assert section.notes == [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.hlo.instruction import Loop
 from tracewarehouse.ingest.hlo.program import Program
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.readers.files import CaptureFile
@@ -230,7 +231,7 @@ def test_the_iterations_of_a_loop_follow_from_its_counter(is_text: bool) -> None
     program = Program(text if is_text else Program(text).proto)
     assert program.unknown == []
     assert list(program.runs({"sum"}.__contains__)) == ["sum"] * 5
-    assert program.loops["sum"] == (("loop", 5),)
+    assert program.loops["sum"] == (Loop("loop", 5),)
     # not known where the limit is no number before it runs
     endless = text.replace("%limit = s32[] constant(15)", "%limit = s32[] partition-id()")
     assert Program(endless).unknown == ["loop"]

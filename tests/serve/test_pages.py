@@ -26,6 +26,8 @@ from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 LLAMA, SP = "llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"
 
 
@@ -264,7 +266,7 @@ def test_a_comparison_of_one_run_asks_for_another(
 def test_metrics_and_one_of_them(client: TestClient, folder: Path, ids: dict[str, str]) -> None:
     page = client.get("/metrics").text
     with open_warehouse(folder) as opened:
-        metrics = opened.definitions.aliases()
+        metrics = opened.definitions.aliases
         values = opened.query(
             "SELECT run_id, avg(value) FROM metric_values WHERE metric = 'exposed_communication' "
             "AND (dimensions ->> '$.phase') = 'decode' GROUP BY run_id"

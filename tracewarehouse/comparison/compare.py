@@ -323,7 +323,7 @@ def _replaced(warehouse: Warehouse, baseline: Baseline) -> list[str]:
     held: dict[str, set[int]] = {}
     for row in baseline.values:
         held.setdefault(row["metric"], set()).add(row["version"])
-    compared = {name: metric.version for name, metric in warehouse.definitions.aliases().items()}
+    compared = {name: metric.version for name, metric in warehouse.definitions.aliases.items()}
     return [f"{m} {max(v)}" for m, v in sorted(held.items()) if m in compared and compared[m] not in v]
 
 

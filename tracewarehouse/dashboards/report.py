@@ -211,7 +211,12 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     return Report(f"{run} against {against}", sections)
 
 
-def study_report(warehouse: Warehouse, query: str | Sequence[str], charts: Sequence[str] = ()) -> Report:
+def study_report(
+    warehouse: Warehouse,
+    query: str | Sequence[str],
+    charts: Sequence[str] = (),
+    refused: Sequence[tuple[str, str]] = (),
+) -> Report:
     """Make the report about many runs together: which configuration is best for whom, and why.
 
     Args:
@@ -219,6 +224,7 @@ def study_report(warehouse: Warehouse, query: str | Sequence[str], charts: Seque
         query: a SELECT with a column run_id, such as `SELECT run_id FROM main.runs WHERE model = 'llama'`, or the runs
             by id or name.
         charts: draw only the charts of these names; if empty, all over runs.
+        refused: configurations of the study that have no run, each with the reason why.
 
     Raises:
         WarehouseError: the query gives no run, a run does not exist, or there is no such chart over runs.
@@ -254,6 +260,10 @@ def study_report(warehouse: Warehouse, query: str | Sequence[str], charts: Seque
     columns = tuple(c for c in points[0] if c not in ("memory_bytes", "capacity_bytes", "backend"))
     rows = [tuple(_shown(p[c], c) for c in columns) for p in points]
     section.values = [Values("runs", "The runs of the study with their main numbers.", columns, rows)]
+    if refused:
+        section.words.append(f"{len(refused)} more configurations cannot be; the last table says why.")
+        told = Values("refused", "Configurations without a run, and why.", ("configuration", "reason"), list(refused))
+        section.values.append(told)
     return Report(section.title, [section])
 
 

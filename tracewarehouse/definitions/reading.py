@@ -113,8 +113,9 @@ class Definitions:
             if isinstance(h, MacroHeader)
         }
 
+    @cached_property
     def aliases(self) -> dict[str, Metric]:
-        """Map each metric name to the version it stands for.
+        """The version that each metric name stands for.
 
         This is the newest stable version. If there is none, it is the newest other one; deprecated ones come last.
         """
@@ -235,7 +236,7 @@ def load_with(folder: Path | None) -> Definitions:
         return load_definitions()
     views = _read_user_folder(folder)
     package = load_definitions()
-    taken = _RESERVED | package.names | {f"metrics.{name}" for name in package.aliases()}
+    taken = _RESERVED | package.names | {f"metrics.{name}" for name in package.aliases}
     for view in views:
         _refuse_taken(view, taken)
     names = {v.qualified for v in views}

@@ -85,7 +85,7 @@ class MetricValues(Tool):
         whole = table("values", result, ("run_id", "metric", "version", "dimensions", "value", "unit"))
         answer = Answer(tables=[])
         if self.version is None:
-            newest = {(m.name, m.version) for m in definitions.aliases().values()}
+            newest = {(m.name, m.version) for m in definitions.aliases.values()}
             whole.rows = [r for r in whole.rows if (r[1], r[2]) in newest]
         if not self.metrics:
             parts = {m.name for m in definitions.metrics if m.header.is_per_part}

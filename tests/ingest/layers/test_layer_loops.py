@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -104,6 +105,23 @@ TWICE = [*LAYER, *(replace(op, text=op.text.replace(".", ".9", 1)) for op in LAY
 MARKED = [replace(op, op_name=op.op_name.replace("/", f"/layers_{i // len(LAYER)}/", 1)) for i, op in enumerate(TWICE)]
 HEAD = Op("%fusion.99 = bf16[8,9999] fusion(bf16[8,64] %a.1), kind=kOutput, calls=%c", "convolution fusion", 700,
           "jit(step)/dot", None, None)  # fmt: skip
+
+
+def copies(body: Sequence[Op], count: int) -> list[Op]:
+    """A body that the compiler has made of several layers."""
+    return [replace(op, text=op.text.replace(".", f".{i + 1}00", 1)) for i in range(count) for op in body]
+
+
+def each(body: Sequence[Op], iterations: int, per_iteration: int, first: int = 0) -> Loop:
+    """A loop with some layers in each iteration."""
+    layers = [[first + per_iteration * i + k for k in range(per_iteration) for _ in body] for i in range(iterations)]
+    return Loop(copies(body, per_iteration), layers)
+
+
+PLAIN = [  # two products of each shape, whose places tell none from another
+    replace(op, text=op.text.replace(".", f".6{k}", 1), op_name=re.sub("[A-Z][A-Za-z]+/dot", "dot", op.op_name))
+    for k, op in enumerate([LAYER[0], LAYER[1], LAYER[1], *LAYER[6:10], *LAYER[9:]])
+]
 FOUR = [replace(op, text=op.text.replace(".", f".{i}00", 1)) for i in range(4) for op in (LAYER, LAYER, LAYER, MOE)[i]]
 SIX = [op for op in transformer(6) if op.layer is not None]
 BACK = [replace(op, op_name=f"transpose(jvp({op.op_name}))") for op in LAYER]
@@ -139,8 +157,6 @@ PROGRAMS: dict[str, tuple[Sequence[Op] | Loop, ...]] = {
         Loop([*TWICE, HEAD], [[*NOWHERE, *NOWHERE, None]] * 5),
     ),
     "a loop over tokens around one layer": (BEFORE, Loop([*LAYER, HEAD], [[None] * (len(LAYER) + 1)] * 12)),
-    "the first layer peeled": (BEFORE, peeled(0), scan(LAYER, 7, 1), AFTER),
-    "the last layer peeled": (BEFORE, scan(LAYER, 7), peeled(7), AFTER),
     "two layers peeled, one at each end": (BEFORE, peeled(0), scan(LAYER, 4, 1), peeled(5), AFTER, [HEAD]),
     "the first two layers peeled": (BEFORE, peeled(0), peeled(1), scan(LAYER, 4, 2), AFTER, [HEAD]),
     "a dense first layer is not the loop's": (
@@ -148,6 +164,17 @@ PROGRAMS: dict[str, tuple[Sequence[Op] | Loop, ...]] = {
         replace(peeled(0, MOE), layers=[[None] * len(MOE)]),
         scan(LAYER, 7),
     ),
+    "three layers an iteration, one before and four behind": (
+        (BEFORE, peeled(0), each(LAYER, 2, 3, 1), *(peeled(i) for i in range(7, 11)), AFTER, [HEAD])
+    ),
+    "a layer of another kind ends each iteration, and two of the first kind follow": (
+        Loop(FOUR, [[4 * i + k // len(LAYER) for k in range(len(FOUR))] for i in range(3)]),
+        *(peeled(12), peeled(13), AFTER, [HEAD]),
+    ),
+    "three layers an iteration, with two products of each shape": (
+        (BEFORE, each(PLAIN, 2, 3), peeled(6, PLAIN), peeled(7, PLAIN), AFTER, [HEAD])
+    ),
+    "one layer an iteration, with two products of each shape": (BEFORE, scan(PLAIN, 4), AFTER),
     "encoder and decoder": (
         BEFORE,
         stack(LAYER, 6, 0, "bf16[6,64,192]", "bf16[6,64,256]"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracewarehouse.ingest.columns.nesting import nest
+from tracewarehouse.ingest.hlo.instruction import Loop as ProgramLoop
 from tracewarehouse.ingest.layers.loops import LoopFacts, LoopPlaces, places_in_containers, places_in_programs
 
 Chain = tuple[tuple[int, int], ...]
@@ -24,6 +25,7 @@ class Loop:
     body: tuple[str | Loop, ...]
     branch: tuple[str | Loop, ...] = ()
     taken: frozenset[int] = frozenset()
+    arrays: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Ran:
     kinds: dict[int, str] = field(default_factory=dict)
     trips: dict[int, int] = field(default_factory=dict)
     loops: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    arrays: dict[int, frozenset[str]] = field(default_factory=dict)
     _ids: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def run(self, body: tuple[str | Loop, ...], path: tuple[object, ...] = (), chain: Chain = ()) -> None:
@@ -50,7 +53,7 @@ class Ran:
             if isinstance(item, str):
                 self.end[at] += 10
                 continue
-            self.trips[number] = item.trips
+            self.trips[number], self.arrays[number] = item.trips, item.arrays
             for i in range(item.trips):
                 inside = (*chain, (number, i))
                 self.run(item.body, (*path, place), inside)
@@ -76,7 +79,10 @@ class Ran:
     def facts(self) -> LoopFacts:
         kinds = [self.kinds[i] for i in range(len(self.kinds))]
         trips = [self.trips.get(i, -1) for i in range(len(kinds))]
-        return LoopFacts(np.array(trips), *(np.array([k == w for k in kinds], bool) for w in "pc"))
+        is_product, is_other = (np.array([k == w for k in kinds], bool) for w in "pc")
+        return LoopFacts(
+            np.array(trips), is_product, is_other, [self.arrays.get(i, frozenset()) for i in range(len(kinds))]
+        )
 
     def expected(self) -> list[tuple[int, int]]:
         """The loop and the iteration that count, by the rule in the head of the module."""
@@ -92,21 +98,36 @@ class Ran:
             if not chain:
                 rows.append((-1, -1))
                 continue
-            layers = [k for k, (loop, _) in enumerate(chain) if len(own[loop]) >= 3]
+            layers = [k for k, (loop, _) in enumerate(chain) if self._is_layers(loop, own)]
             k = layers[0] if layers else len(chain) - 1
             iteration, size = chain[k][1], self.trips[chain[k][0]]
             for loop, outer in chain[:k][::-1]:
-                if work[loop]:
+                if work[loop] or self._carries_all(loop, chain[chain.index((loop, outer)) + 1][0]):
                     break
                 iteration += size * outer
                 size *= self.trips[loop]
             rows.append((chain[k][0], iteration))
         return rows
 
+    def _inside(self, loop: int) -> set[int]:
+        return {i for around in self.loops.values() if loop in around for i in around[around.index(loop) + 1 :]}
+
+    def _is_layers(self, loop: int, own: dict[int, set[int]]) -> bool:
+        """Three products of its own; or two, and more in loops in it, none of which may run layers itself."""
+        inside = self._inside(loop)
+        return len(own[loop]) >= 3 or (self._may_be(loop, own) and not any(self._may_be(i, own) for i in inside))
+
+    def _may_be(self, loop: int, own: dict[int, set[int]]) -> bool:
+        return len(own[loop]) + any(own[i] for i in self._inside(loop)) >= 3
+
+    def _carries_all(self, loop: int, inner: int) -> bool:
+        taken = {a for a in self.arrays[inner] if a.startswith(f"f32[{self.trips[inner]},")}
+        return len(taken & self.arrays[loop]) > len(taken) / 2
+
     def in_containers(self, *, are_trips_told: bool = True) -> LoopPlaces:
         facts = self.facts
         if not are_trips_told:
-            facts = LoopFacts(np.minimum(facts.trips, 0), facts.is_product, facts.is_other)
+            facts = replace(facts, trips=np.minimum(facts.trips, 0))
         start, end = np.array(self.start), np.array(self.end)
         return places_in_containers(nest(start, end), np.array(self.instruction, np.int32), facts)
 
@@ -118,9 +139,9 @@ class Ran:
             chains[i, : len(loops)] = [numbers.index(loop) for loop in loops]
         n = len(self.start)
         twice = np.array(self.instruction * 2, np.int32)
-        trips = np.array([self.trips[loop] for loop in numbers])
+        known = [ProgramLoop(str(loop), self.trips[loop], self.arrays.get(loop, frozenset())) for loop in numbers]
         start = np.append(self.start, np.array(self.start) + 10**6)
-        places = places_in_programs(np.repeat([0, 1], n), start, twice, chains, trips, self.facts)
+        places = places_in_programs(np.repeat([0, 1], n), start, twice, chains, known, self.facts)
         assert places.iteration[:n].tolist() == places.iteration[n:].tolist()
         loops = np.append(np.array(numbers, np.int32), -1)[places.loop[:n]]
         return LoopPlaces(loops, places.iteration[:n])
@@ -137,12 +158,21 @@ def pairs(places: LoopPlaces) -> list[tuple[int, int]]:
 
 
 LAYER = ("o", "p", "c", "p", "p", "c", "p")
+WEIGHTS = ("f32[4,8,8]", "f32[4,8,9]")
 PROGRAMS = {
     "one loop over layers": ran("o", Loop(8, LAYER), "p"),
     "two layers": ran(Loop(2, LAYER)),
     "blocks of attention within the layers": ran(Loop(6, ("p", Loop(3, ("p", "p", "o")), "p", "p", "o"))),
     "tokens around the layers": ran("o", Loop(5, ("o", Loop(4, LAYER), "p", "o")), "o"),
     "layers in two nested loops": ran(Loop(3, (Loop(4, LAYER),)), "p"),
+    "two products around the blocks of attention": ran(Loop(6, ("p", Loop(3, ("p", "p", "o")), "p", "o"))),
+    "tokens around layers of two products": ran(Loop(4, (Loop(6, ("p", Loop(3, ("p",)), "p")), "p", "p"))),
+    "parts of a batch around the layers": ran(
+        Loop(3, (Loop(4, LAYER, arrays=frozenset(WEIGHTS)),), arrays=frozenset({*WEIGHTS, "f32[3,2,8]"})), "p"
+    ),
+    "groups of layers, each with its weights": ran(
+        Loop(3, (Loop(4, LAYER, arrays=frozenset(WEIGHTS)),), arrays=frozenset({"f32[3,4,8,8]", "f32[3,4,8,9]"})), "p"
+    ),
     "dense layers, then sparse ones": ran(Loop(3, LAYER), Loop(5, (*LAYER, "c", "p"))),
     "other attention in some layers": ran(Loop(6, LAYER, ("p", "o", "p"), frozenset({1, 3, 4}))),
     "a loop in a branch": ran(Loop(4, LAYER, (Loop(2, ("p", "o")), "o"), frozenset({1, 2}))),
@@ -162,6 +192,8 @@ def test_layers_by_hand() -> None:
     for name, layers in (
         ("tokens around the layers", [*range(4)] * 5),
         ("layers in two nested loops", [*range(12)]),
+        ("parts of a batch around the layers", [*range(4)] * 3),
+        ("groups of layers, each with its weights", [*range(12)]),
     ):
         program = PROGRAMS[name]
         found = program.in_containers().iteration[[len(chain) == 2 for chain in program.truth]]

@@ -72,8 +72,8 @@ class CompiledProgram:
         phase = named_phase(self.module.name)
         order = np.arange(len(runs), dtype=np.int64)
         once, unknown = np.zeros(len(runs), np.int32), np.full(len(runs), -1, np.int32)
-        chains, trips = loop_chains(instructions.rows)
-        iteration = places_in_programs(once, order, runs, chains, trips, loop_facts(instructions.facts)).iteration
+        chains, loops = loop_chains(instructions.rows)
+        iteration = places_in_programs(once, order, runs, chains, loops, loop_facts(instructions.facts)).iteration
         of_phase = np.full(len(runs), PHASES.index(phase) if phase in PHASES else -1, np.int32)
         for position, device in enumerate(devices):
             event_id = order + position * len(runs)

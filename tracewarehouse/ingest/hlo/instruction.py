@@ -19,10 +19,22 @@ KNOWN_TRIPS = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d{1,18})"\}')
 
 
 class Loop(NamedTuple):
-    """A loop of a program: the name of its `while`, and its number of iterations, 0 if the compiler does not tell."""
+    """A loop of a program.
+
+    Attributes:
+        name: the name of its `while`.
+        trips: its number of iterations, 0 if the compiler does not tell.
+        arrays: the arrays that it carries, as text, without scalars and vectors.
+    """
 
     name: str
     trips: int
+    arrays: frozenset[str] = frozenset()
+
+
+def carried_arrays(shape: Shape) -> frozenset[str]:
+    """Return the arrays in what a loop carries, as text, without scalars and vectors."""
+    return frozenset(leaf.text for leaf in shape.leaves if len(leaf.dimensions) > 1)
 
 
 _SLICES = re.compile(r"\{(\d{1,6}(?:,\d{1,6}){0,4095})\}x\{[\d,:]+\}")

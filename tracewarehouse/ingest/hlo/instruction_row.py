@@ -12,7 +12,7 @@ from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_mem
 from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop, signature
+from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop, carried_arrays, signature
 from tracewarehouse.ingest.hlo.opcodes import (
     OpClass,
     async_role,
@@ -35,7 +35,8 @@ class OpFacts(NamedTuple):
     continues. `carried` is what passes from the start of an asynchronous collective to its done: its kind and shape.
     `is_fused` says that a collective is part of what it computes.
     `rendezvous` names a collective that two starts share, of which one stands for both: not the `is_second_half`.
-    `trips` is the number of iterations of a loop, 0 if the compiler does not tell it, None if it is no loop.
+    `trips` is the number of iterations of a loop, 0 if the compiler does not tell it, None if it is no loop, and
+    `arrays` those that the loop carries.
     `is_outside` says that it is named after the embedding or the output head, which no layer has.
     The compiler does not know what an `is_custom_call` costs, so that a stated 0 is no cost there.
     `is_memset` fills memory with one value: it is of the class copy, but copies nothing.
@@ -52,6 +53,7 @@ class OpFacts(NamedTuple):
     is_second_half: bool = False
     is_fused: bool = False
     trips: int | None = None
+    arrays: frozenset[str] = frozenset()
     contracts: bool = False
     is_outside: bool = False
     is_custom_call: bool = False
@@ -221,6 +223,7 @@ class InstructionRow:
             collective.is_second_half if collective else False,
             self.is_fused and collective is not None,
             self._trips,
+            carried_arrays(self.hlo.shape) if self.hlo and self.hlo.opcode == "while" else frozenset(),
             self.contracts,
             self.contracts and op_names.layer_and_part(self.op_name)[1] in ("embed", "lm_head"),
             self.hlo is not None and self.hlo.opcode == "custom-call",

@@ -11,7 +11,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from tracewarehouse.ingest.errors import MalformedError, shown
-from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, Instruction, Loop
+from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, Instruction, Loop, carried_arrays
+from tracewarehouse.ingest.hlo.proto import shape_of
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, TUPLE_TYPE, Shape
 from tracewarehouse.ingest.hlo.text import frontend_attributes, parse_instruction
@@ -229,7 +230,8 @@ class Program:
             if trips is None:
                 self.unknown.append(proto.name.decode("utf-8", "replace"))
             count = 1 if trips is None else trips
-            return _Call(called, (count, count + 1), loop=Loop(proto.name.decode("utf-8", "replace"), trips or 0))
+            loop = Loop(proto.name.decode("utf-8", "replace"), trips or 0, carried_arrays(shape_of(proto.shape)))
+            return _Call(called, (count, count + 1), loop=loop)
         if proto.opcode == b"conditional" and called:
             self.unknown.append(proto.name.decode("utf-8", "replace"))
             return _Call(called, (1,) * len(called), is_branch=True)

@@ -196,7 +196,7 @@ class _Instructions(Mapping[str, Instruction]):
         return Instruction(
             name=name,
             opcode=opcode,
-            shape=_shape(proto.shape),
+            shape=shape_of(proto.shape),
             operand_names=tuple(decoded(operand.name) if operand else "" for operand in operands),
             operand_shapes=tuple(shapes),
             channel_id=proto.channel_id if proto.channel_id > 0 else None,
@@ -238,7 +238,7 @@ class _Instructions(Mapping[str, Instruction]):
     def _operand_shape(self, operand: int) -> Shape | None:
         """Return the shape of an instruction by its id; all users share one object, because a shape can be large."""
         if operand not in self._shapes and operand in self._by_id:
-            self._shapes[operand] = _shape(self._by_id[operand].shape)
+            self._shapes[operand] = shape_of(self._by_id[operand].shape)
         return self._shapes.get(operand)
 
     def _inner(self, computations: list[Any]) -> Iterator[Instruction]:
@@ -304,13 +304,18 @@ def _one_based(entries: Any, number: int) -> Any | None:
     return entries[number - 1] if 0 < number <= len(entries) else None
 
 
-def _shape(proto: Any, depth: int = 0) -> Shape:
+def shape_of(proto: Any, depth: int = 0) -> Shape:
+    """Return the shape that a ShapeProto states.
+
+    Raises:
+        MalformedError: its tuples nest too deeply.
+    """
     if depth > MAX_DEPTH:
         raise MalformedError(f"Hlo Proto: tuples nest deeper than {MAX_DEPTH}")
     if proto.element_type == TUPLE_TYPE:
-        return Shape("tuple", elements=tuple(_shape(element, depth + 1) for element in proto.tuple_shapes))
+        return Shape("tuple", elements=tuple(shape_of(element, depth + 1) for element in proto.tuple_shapes))
     if proto.element_type == BUFFER_TYPE and len(proto.tuple_shapes) == 1:
-        return _shape(proto.tuple_shapes[0], depth + 1)
+        return shape_of(proto.tuple_shapes[0], depth + 1)
     element = PRIMITIVE_TYPES.get(proto.element_type, f"type{proto.element_type}")
     dimensions = tuple(None if size == _UNBOUNDED else size for size in proto.dimensions)
     dynamic = tuple(proto.is_dynamic_dimension)

@@ -93,8 +93,10 @@ def find_layer_loops(
     bodies, copies = [b for b, _ in each], [copy for _, copy in each]
     looped = [b.iterations * (int(copy.max(initial=0)) + 1) for b, copy in zip(bodies, copies, strict=True)]
     peeled = [
-        ([], []) if n == model.layers or b.is_backward or sum(looped) == model.layers else _peeled(longest, b, rows)
-        for b, n in zip(bodies, looped, strict=True)
+        ([], [])
+        if n == model.layers or b.is_backward or sum(looped) == model.layers
+        else _peeled(longest, b, copy, rows)
+        for b, copy, n in zip(bodies, copies, looped, strict=True)
     ]
     counts = [len(before) + n + len(after) for n, (before, after) in zip(looped, peeled, strict=True)]
     are_one_stack = model.layers is not None and sum(counts) == model.layers
@@ -127,52 +129,58 @@ def _weights(body: _Body, rows: Sequence[InstructionRow]) -> Counter[str]:
     return Counter(leaf.text for leaf in arrays if leaf.dimensions[0] == body.iterations)
 
 
-def _peeled(e: Execution, body: _Body, rows: Sequence[InstructionRow]) -> tuple[list[list[int]], list[list[int]]]:
+def _peeled(
+    e: Execution, body: _Body, copy: Int64, rows: Sequence[InstructionRow]
+) -> tuple[list[list[int]], list[list[int]]]:
     """Return the instructions of each layer that stands before a loop and is like its body, and of each behind it.
 
-    Such a layer has the products of the body in the same order, next to the loop. Other ops count to it that lie
-    between them, or at its ends as in the body.
+    Such a layer has the products of a layer of the body in the same order, next to the loop: behind it those of the
+    first layers of an iteration, before it those of the last. Other ops count to it that lie between them, or at its
+    ends as in the body. `copy` says which layer of an iteration each instruction of the body is in, shape (n,).
     """
     if e.loops is None:
         return [], []
     ids, own = e.instruction_id.tolist(), body.instruction.tolist()
     kinds = {i: op_kind(rows[i]) for i in {*ids, *own}}
-    products = [k for k, i in enumerate(own) if kinds[i].contracts and not kinds[i].collective]
-    if len(products) < MIN_PRODUCTS:
+    layers = [[i for i, c in zip(own, copy.tolist(), strict=True) if c == k] for k in range(int(copy.max()) + 1)]
+    if any(sum(_is_product(kinds[i]) for i in layer) < MIN_PRODUCTS for layer in layers):
         return [], []
-    wanted = [kinds[own[k]].coarse for k in products]
     usual = {kinds[i].coarse for i in own}
     inside = np.flatnonzero(e.loops.loop == body.number)
     free = np.flatnonzero(e.loops.loop < 0)
     before = [ids[k] for k in free[free < inside[0]].tolist()[::-1]]
     after = [ids[k] for k in free[free > inside[-1]].tolist()]
-    return (
-        _copies_of(before, kinds, wanted[::-1], usual, products[0], is_back=True)[::-1],
-        _copies_of(after, kinds, wanted, usual, len(own) - 1 - products[-1]),
-    )
+    back = [layer[::-1] for layer in reversed(layers)]
+    return _copies_of(before, kinds, back, usual, is_back=True)[::-1], _copies_of(after, kinds, layers, usual)
+
+
+def _is_product(kind: Kind) -> bool:
+    return kind.contracts and not kind.collective
 
 
 def _copies_of(
-    ops: Sequence[int], kinds: Mapping[int, Kind], wanted: list[str], usual: set[str], trail: int, is_back: bool = False
+    ops: Sequence[int], kinds: Mapping[int, Kind], layers: list[list[int]], usual: set[str], is_back: bool = False
 ) -> list[list[int]]:
     """Return the instructions of the layers that follow each other from the first op on.
 
     Args:
         ops: instructions, from the loop away.
         kinds: their kinds.
-        wanted: families of the products of a layer, in the order of `ops`.
+        layers: the instructions of the layers that must follow each other, in the order of `ops`; after the last of
+            them the first follows.
         usual: families of all ops of a layer.
-        trail: how many ops of a layer may lie behind its last product.
         is_back: the ops run backwards, so that a layer ends before a collective, which is of what comes before it.
     """
     found: list[list[int]] = []
     low = 0
-    is_product = [kinds[i].contracts and not kinds[i].collective for i in ops]
+    is_product = [_is_product(kinds[i]) for i in ops]
     while True:
-        at = [k for k in range(low, len(ops)) if is_product[k]][: len(wanted)]
-        if not at or [kinds[ops[k]].coarse for k in at] != wanted:
+        layer = layers[len(found) % len(layers)]
+        products = [k for k, i in enumerate(layer) if _is_product(kinds[i])]
+        at = [k for k in range(low, len(ops)) if is_product[k]][: len(products)]
+        if not at or [kinds[ops[k]].coarse for k in at] != [kinds[layer[k]].coarse for k in products]:
             return found
-        end = at[-1] + 1
+        end, trail = at[-1] + 1, len(layer) - 1 - products[-1]
         while end < min(len(ops), at[-1] + 1 + trail) and kinds[ops[end]].coarse in usual and not is_product[end]:
             if is_back and kinds[ops[end]].collective:
                 break

@@ -6,14 +6,17 @@ once in each iteration. Any other op, as in a branch, belongs to the iteration o
 
 Of nested loops one is counted. It is the outermost with at least three products of its own, without those of the
 embedding and the output head: a loop over layers has them, a loop over the blocks of an attention, over the tokens of
-an answer or over the parts of a batch has not. Without such a loop it is the innermost. A loop that has no work of its
-own but a loop counts as one with that loop.
+an answer or over the parts of a batch has not. Two are enough where a loop in it has the third. Without such a loop it
+is the innermost. A loop that has no work of its own but a loop counts as one with that loop. It does not if it carries
+all that the other takes a part of in each iteration, such as weights: then it is over tokens or parts of a batch, and
+each of its iterations runs all layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,10 +25,13 @@ from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.keys import Integers, occurrence, packed
 from tracewarehouse.ingest.columns.nesting import Flags, Nesting
 from tracewarehouse.ingest.columns.records import Int32, Int64
+from tracewarehouse.ingest.hlo.instruction import Loop
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
 
-MIN_PRODUCTS = 3
-"""Fewest different products in a layer of a transformer, without collectives."""
+MIN_PRODUCTS, _LEAST_OWN = 3, 2
+"""Fewest different products in a layer of a transformer, without collectives, and how many must be in no loop in it."""
+Arrays = Sequence[frozenset[str]]
+"""The arrays that each loop carries, as text."""
 
 
 @dataclass(frozen=True)
@@ -57,36 +63,39 @@ class LoopFacts:
         trips: iterations of a loop; 0 if the compiler does not tell them, -1 if the instruction is no loop.
         is_product: it is a matrix product, but not one of the embedding or the output head.
         is_other: it is a collective or one of these.
+        arrays: what a loop carries; empty if none is known.
     """
 
     trips: Int64
     is_product: Flags
     is_other: Flags
+    arrays: Arrays = ()
 
 
 def loop_facts(facts: Sequence[OpFacts]) -> LoopFacts:
     """Return the facts of these instructions that loops are counted by."""
     trips = [-1 if f.trips is None else f.trips for f in facts]
     columns = ([f.contracts and not f.is_outside for f in facts], [f.is_collective or f.is_outside for f in facts])
-    return LoopFacts(np.array(trips, np.int64), *(np.array(column, bool) for column in columns))
+    is_product, is_other = (np.array(column, bool) for column in columns)
+    return LoopFacts(np.array(trips, np.int64), is_product, is_other, [f.arrays for f in facts])
 
 
-def loop_chains(rows: Sequence[InstructionRow]) -> tuple[Int32, Int64]:
+def loop_chains(rows: Sequence[InstructionRow]) -> tuple[Int32, list[Loop]]:
     """Return the loops of instructions whose programs tell them, for `places_in_programs`.
 
     Returns:
         The numbers of the loops of each instruction, outermost first, then -1, shape (instructions, depth), and the
-        iterations of each loop, 0 if not known, shape (loops,).
+        loops by number.
     """
     numbers: dict[tuple[int | None, str | None, str], int] = {}
-    trips: list[int] = []
+    loops: list[Loop] = []
     chains = np.full((len(rows), max((len(r.loops) for r in rows), default=0)), -1, np.int32)
     for i, row in enumerate(rows):
         for level, loop in enumerate(row.loops):
             number = chains[i, level] = numbers.setdefault((row.program_id, row.module, loop.name), len(numbers))
-            if number == len(trips):
-                trips.append(loop.trips)
-    return chains, np.array(trips, np.int64)
+            if number == len(loops):
+                loops.append(loop)
+    return chains, loops
 
 
 def places_in_containers(nesting: Nesting, instruction: Int32, facts: LoopFacts) -> LoopPlaces:
@@ -121,11 +130,11 @@ def places_in_containers(nesting: Nesting, instruction: Int32, facts: LoopFacts)
         loops.append(np.where(by >= 0, instruction[by], -1).astype(np.int32))
         iterations.append(np.where(by >= 0, held, -1).astype(np.int32))
         held, by = iteration[by], np.where(by >= 0, holder[by], -1)
-    return _counted(loops, iterations, instruction, facts) if loops else LoopPlaces.nowhere(len(instruction))
+    return _counted(loops, iterations, instruction, facts, facts.arrays) if loops else LoopPlaces.nowhere(len(held))
 
 
 def places_in_programs(
-    execution: Integers, start: Int64, instruction: Int32, chains: Int32, trips: Int64, facts: LoopFacts
+    execution: Integers, start: Int64, instruction: Int32, chains: Int32, loops: Sequence[Loop], facts: LoopFacts
 ) -> LoopPlaces:
     """Return the places of the ops of a device, whose programs tell the loops of their instructions.
 
@@ -134,10 +143,11 @@ def places_in_programs(
         start: its start, shape (n,).
         instruction: its instruction, shape (n,).
         chains: numbers of the loops of each instruction, outermost first, then -1, shape (instructions, depth).
-        trips: iterations of each loop, 0 if not known, shape (loops,).
+        loops: the loops by number.
         facts: the facts of all instructions.
     """
     n = len(instruction)
+    trips = np.array([loop.trips for loop in loops], np.int64)
     places = LoopPlaces.nowhere(n)
     at = np.flatnonzero((chains[instruction, 0] >= 0) & (execution >= 0)) if chains.shape[1] else np.zeros(0, np.int64)
     if not len(at):
@@ -162,8 +172,8 @@ def places_in_programs(
     # innermost first, as chains differ in length
     back = depth[:, None] - 1 - np.arange(own.shape[1])
     rows = np.arange(len(at))[:, None]
-    loops, iterations = (np.where(back >= 0, values[rows, back], -1).T for values in (own, found))
-    counted = _counted(list(loops), list(iterations), of, facts)
+    around, iterations = (list(np.where(back >= 0, values[rows, back], -1).T) for values in (own, found))
+    counted = _counted(around, iterations, of, facts, [loop.arrays for loop in loops])
     places.loop[at], places.iteration[at] = counted.loop, counted.iteration
     return places
 
@@ -211,11 +221,21 @@ def _usual_counts(of_run: Integers, count: Integers, is_counted: Flags, runs: in
     return usual
 
 
-def _counted(loops: Sequence[Int32], iterations: Sequence[Int32], instruction: Int32, facts: LoopFacts) -> LoopPlaces:
-    """Choose the loop that is counted for each op; `loops` and `iterations` are those around it, innermost first."""
+def _counted(
+    loops: Sequence[Int32], iterations: Sequence[Int32], instruction: Int32, facts: LoopFacts, arrays: Arrays
+) -> LoopPlaces:
+    """Choose the loop that is counted for each op.
+
+    Args:
+        loops: those around the op, innermost first.
+        iterations: the op's iteration of each.
+        instruction: the instruction of the op.
+        facts: the facts of all instructions.
+        arrays: what each loop carries.
+    """
     count = int(max(level.max(initial=-1) for level in loops)) + 1
     own = loops[0]
-    is_layers = _distinct(own, instruction, facts.is_product, count) >= MIN_PRODUCTS
+    is_layers = _are_layers(loops, instruction, facts.is_product, count)
     is_bare = _distinct(own, instruction, facts.is_product | facts.is_other, count) == 0
     trips = np.ones(count, np.int64)
     for loop, of_level in zip(loops, iterations, strict=True):
@@ -230,12 +250,39 @@ def _counted(loops: Sequence[Int32], iterations: Sequence[Int32], instruction: I
     is_known, is_one, within = iteration >= 0, found >= 0, trips[found]
     for level in range(1, len(loops)):
         around, outer = loops[level], iterations[level]
-        is_one &= (level <= chosen) | ((around >= 0) & is_bare[around])
+        is_whole = (around >= 0) & is_bare[around]
+        for inner, outside in np.unique(np.column_stack([loops[level - 1], around])[is_whole], axis=0).tolist():
+            if _carries_all(arrays, outside, inner, int(trips[inner])):
+                is_whole &= (loops[level - 1] != inner) | (around != outside)
+        is_one &= (level <= chosen) | is_whole
         at = np.flatnonzero(is_one & (level > chosen))
         is_known[at] &= outer[at] >= 0
         iteration[at] += within[at] * outer[at]
         within[at] *= trips[around[at]]
     return LoopPlaces(found.astype(np.int32), np.where(is_known, iteration, -1).astype(np.int32))
+
+
+def _are_layers(loops: Sequence[Int32], instruction: Int32, is_product: Flags, count: int) -> Flags:
+    """Return which loops run layers, by their own products and whether loops in them have more, shape (count,)."""
+    own = _distinct(loops[0], instruction, is_product, count)
+    has_more, holds_layers = np.zeros(count, bool), np.zeros(count, bool)
+    for around in loops[1:]:
+        has_more[around[(around >= 0) & is_product[instruction]]] = True
+    may_be = (own >= MIN_PRODUCTS) | ((own >= _LEAST_OWN) & has_more)
+    is_within = np.zeros(len(instruction), bool)
+    for inner, around in pairwise(loops):
+        is_within |= may_be[inner]
+        holds_layers[around[(around >= 0) & is_within]] = True
+    is_layers: Flags = may_be & ((own >= MIN_PRODUCTS) | ~holds_layers)
+    return is_layers
+
+
+def _carries_all(arrays: Arrays, outside: int, inner: int, trips: int) -> bool:
+    """Whether a loop carries most arrays from which a loop in it takes a part in each of its iterations."""
+    if max(outside, inner) >= len(arrays):
+        return False
+    taken = {array for array in arrays[inner] if f"[{trips}," in array}
+    return bool(taken) and 2 * len(taken & arrays[outside]) > len(taken)
 
 
 def _distinct(loop: Int32, instruction: Int32, is_wanted: Flags, loops: int) -> Int64:

@@ -31,6 +31,8 @@ _MOST_FAMILIES = 100
 """Families that are tried as anchors, most time first; this bounds the work."""
 _SHORTEST = 4
 """Fewest ops between two anchors."""
+_LEAST_FAMILIES = 2
+"""Fewest families of products that show where one of several layers ends: those of a single one repeat anyhow."""
 _HEAVY = 0.005
 """Share of the products' time that a family needs to serve as anchor."""
 _NEAR, _LEAST = 0.3, 0.5
@@ -82,24 +84,29 @@ def find_pieces(s: OpSequence) -> Pieces:
 def find_copies(s: OpSequence) -> Int64:
     """Return which copy of a layer each op of a loop's body is in, from 0, shape (n,); several if a loop is unrolled.
 
-    The body has as many copies as divide the number of ops of every family of products.
+    The body has as many copies as divide the number of ops of every family of products, so that each ends before the
+    next begins: a family may have several ops in a layer.
     """
     copy = np.zeros(len(s.time), np.int64)
     is_product = s.contracts & ~s.collective
     families, inverse, counts = np.unique(s.fine[is_product], return_inverse=True, return_counts=True)
-    copies = int(np.gcd.reduce(counts)) if len(counts) else 1
-    if copies < 2 or len(families) < MIN_PRODUCTS:
+    if len(families) < _LEAST_FAMILIES:
         return copy
     at = np.flatnonzero(is_product)
-    of_product = occurrence(s.fine[is_product]) * copies // counts[inverse]
-    first, last = np.full(copies, len(copy)), np.full(copies, -1)
-    np.minimum.at(first, of_product, at)
-    np.maximum.at(last, of_product, at)
-    if (last[:-1] >= first[1:]).any():
-        return copy
-    layer = _with_loose_ops(s, first, last)
-    starts = np.array([np.flatnonzero(layer == i)[0] for i in range(1, copies)])
-    copy[:] = np.searchsorted(starts, np.arange(len(copy)), side="right")
+    number = occurrence(s.fine[is_product])
+    divided = int(np.gcd.reduce(counts))
+    for copies in range(min(divided, len(at) // MIN_PRODUCTS), 1, -1):
+        if divided % copies:
+            continue
+        of_product = number * copies // counts[inverse]
+        first, last = np.full(copies, len(copy)), np.full(copies, -1)
+        np.minimum.at(first, of_product, at)
+        np.maximum.at(last, of_product, at)
+        if (last[:-1] < first[1:]).all():
+            layer = _with_loose_ops(s, first, last)
+            starts = np.array([np.flatnonzero(layer == i)[0] for i in range(1, copies)])
+            copy[:] = np.searchsorted(starts, np.arange(len(copy)), side="right")
+            break
     return copy
 
 

@@ -191,9 +191,9 @@ class NamedOpWriter:
         if not executed:
             return [LoopPlaces.nowhere(0) for _ in lengths]
         self._instructions.tell_loops()
-        chains, trips = loop_chains(self._instructions.rows)
+        chains, loops = loop_chains(self._instructions.rows)
         execution, start, instruction = (np.concatenate(columns) for columns in zip(*executed, strict=True))
-        places = places_in_programs(execution, start, instruction, chains, trips, self._tables.ops.loop_facts())
+        places = places_in_programs(execution, start, instruction, chains, loops, self._tables.ops.loop_facts())
         place_in_repetition(places, execution, start, instruction, self._instructions.rows)
         edges = [0, *accumulate(lengths)]
         return [places[low:high] for low, high in pairwise(edges)]
