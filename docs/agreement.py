@@ -79,10 +79,11 @@ A dash means that a tool has no number. A letter behind a number of another tool
 """
 
 _HTA = """
-## Kineto traces, beside HTA
+## Kineto traces, beside HTA and TraceLens
 
 Holistic Trace Analysis 0.5.0 (PyPI's HolisticTraceAnalysis) on two traces of A100 GPUs, over all steps but the last,
-which it leaves out. `tests/ingest/readers/kineto` holds ours to these numbers and to an independent decoder.
+which it leaves out; and AMD's TraceLens (AMD-AGI/TraceLens, `GPUEventAnalyser`) on the same traces, whole.
+`tests/ingest/readers/kineto` holds ours to these numbers and to an independent decoder.
 
 | trace | number | ours | HTA |
 |---|---|---|---|
@@ -93,6 +94,18 @@ which it leaves out. `tests/ingest/readers/kineto` holds ours to these numbers a
 
 The second trace has nanoseconds. HTA cuts them off, at the start of an event upwards and at its end downwards, so that
 each of its 2,516 kernels, copies and sets loses about a microsecond. The times of the first are whole microseconds.
+
+| trace | number | ours | TraceLens |
+|---|---|---|---|
+| kineto-a100-overlap-rank3of8 | time with any kernel, copy or set | 388,587 us | 388,587 us |
+| kineto-a100-overlap-rank3of8 | time with communication | 163,535 us | 163,535 us |
+| kineto-a100-overlap-rank3of8 | exposed communication | 87,921 us | 87,267 us |
+| kineto-a100-ddp-ncclmeta | time with any kernel, copy or set | 157,500 us | 157,500 us |
+| kineto-a100-ddp-ncclmeta | time with communication | 46,876 us | 46,876 us |
+| kineto-a100-ddp-ncclmeta | exposed communication | 39,559 us | 39,529 us |
+
+TraceLens takes sets of memory for compute, and so communication beside a set for hidden. With sets as compute, ours is
+exposed for 87,267 us and 39,529 us.
 """
 
 REASONS = {

@@ -88,8 +88,9 @@ _STEPS = """
 ## Steps
 
 Times in milliseconds, by the clock of the device or of the host. The range of a server's step includes the *engine
-term* ({engine}), and that of a step by the host's clock the *host term* ({host}); the predicted value has neither. A
-dash: the compiled program is not kept, so nothing is predicted here.
+term* ({engine}), and that of a step by the host's clock the *host term* ({host}); the predicted value has neither.
+*High by cause* says how far each takes the high end: the rules alone, the engine, and the host. A dash: the compiled
+program is not kept, so nothing is predicted here.
 
 {rows}
 """
@@ -160,6 +161,14 @@ def served(predicted: Step, row: Row) -> Step:
     return Step(low, mid, high)
 
 
+def high_by_cause(predicted: Step, row: Row) -> str:
+    """Return the high end by the rules, and how far the terms of a server and of the host that a step has take it."""
+    terms = {"rules": row | {"engine": "", "clock": "device"}}
+    terms |= {"engine": row | {"clock": "device"}} if row["engine"] else {}
+    terms |= {"host": row} if row["clock"] == "host" else {}
+    return ", ".join(f"{name} {_number(served(predicted, term).high)}" for name, term in terms.items())
+
+
 def page(programs: Path) -> str:
     """Return the page."""
     verdicts: list[tuple[str, bool]] = []
@@ -183,12 +192,12 @@ def page(programs: Path) -> str:
         clock = row["clock"] + (f", {row['engine']}" if row["engine"] else "")
         predicted = step(row, programs)
         if predicted is None:
-            steps.append((where, what, clock, _number(ms), "-", "-", "-", "-", row["sample"], row["source"]))
+            steps.append((where, what, clock, _number(ms), "-", "-", "-", "-", "-", row["sample"], row["source"]))
             continue
         low, mid, high = served(predicted, row)
         is_inside = low <= ms <= high
         verdicts.append((row["sample"], is_inside))
-        shown = (where, what, clock, _number(ms), _number(mid), _range(low, high))
+        shown = (where, what, clock, _number(ms), _number(mid), _range(low, high), high_by_cause(predicted, row))
         steps.append((*shown, *_verdict(mid / ms, is_inside), row["sample"], row["source"]))
     any_chip = rates("v6e")
     engine, host = any_chip["engine", "factor"], any_chip["host", "ms"]
@@ -203,7 +212,7 @@ def page(programs: Path) -> str:
         + _STEPS.format(
             engine=f"x {engine.low:g} to {engine.high:g}",
             host=f"+ {host.low:g} to {host.high:g} ms",
-            rows=table(("model and slice", "step", "clock", *head), steps),
+            rows=table(("model and slice", "step", "clock", *head[:3], "high by cause", *head[3:]), steps),
         )
     )
 

@@ -39,6 +39,8 @@ WORDS = HERE / "README.md"
 STEPS = {"decode": ("decode",), "both": PHASES}
 CPU_S = {"decode": 8, "both": 45}
 """Seconds of one core of this repository's machine for a configuration, by what is compiled of it."""
+AT_ONCE = 8
+"""Configurations whose rows are asked and kept together."""
 
 _FAR = re.compile(r"(\*\*How far it is:\*\* )[^.]*\.[^.]*\.[^.]*\.")
 """The three sentences of the page that say how much of the study is done."""
@@ -97,7 +99,7 @@ def asked(grid: Mapping[str, Any]) -> list[Asked]:
     out: list[Asked] = []
     for first in grid["first"]:
         out += found(*(first[field] for field in ("model", "slice", "meshes", "batches", "steps")))
-    for steps, name, model in itertools.product(STEPS, slices, grid["models"]):
+    for steps, model, name in itertools.product(STEPS, grid["models"], slices):
         out += found(model, name, [], grid["batches"], steps)
     once: dict[tuple[Key, str], Asked] = {}
     for each in out:
@@ -157,24 +159,21 @@ def compute(warehouse: Warehouse, study: Sequence[Asked], results: Results, pyth
         done = predicted(
             warehouse, [each.place for each in members.values()], WhatIf(), python=python, phases=STEPS[steps]
         )
-        for outcome in done:
-            each = members[id(outcome.place)]
-            [row] = rows(warehouse, [outcome])
-            before = results.rows.get(each.key, {}).get("run_id")
-            results.add(each, row)
-            if before in here and outcome.run_id not in (None, before):
-                warehouse.remove(before)  # the decode step alone
-            if outcome.run_id is not None:
-                here.add(outcome.run_id)
-            left.remove(each)
+        for outcomes in iter(lambda done=done: list(itertools.islice(done, AT_ONCE)), []):
+            for outcome, row in zip(outcomes, rows(warehouse, outcomes), strict=True):
+                each = members[id(outcome.place)]
+                before = results.rows.get(each.key, {}).get("run_id")
+                results.add(each, row)
+                if before in here and outcome.run_id not in (None, before):
+                    warehouse.remove(before)  # the decode step alone
+                if outcome.run_id is not None:
+                    here.add(outcome.run_id)
+                left.remove(each)
+                said = outcome.refused or f"TPOT {row['tpot_ms']:.3g} ms"
+                print(f"{_named(results.rows[each.key])}, {steps}: {said}")
             cost = sum(CPU_S[other.steps] for other in left) / 3600
-            said = outcome.refused or f"TPOT {row['tpot_ms']:.3g} ms"
-            count = sum(other.key in results.rows for other in {each.key: each for each in study}.values())
-            print(
-                f"{count} of {total} ({cost:.1f} CPU hours left): {each.model} {each.slice} {each.mesh} "
-                f"batch {each.place.batch}, {steps}: {said}",
-                flush=True,
-            )
+            count = sum(key in results.rows for key in {each.key for each in study})
+            print(f"{count} of {total}, {cost:.1f} CPU hours left", flush=True)
             if time.monotonic() > until:
                 return
 
@@ -201,6 +200,10 @@ def answered(words: str, table: Path, total: int) -> str:
         return _FAR.sub(lambda found: found[1] + far, _QUERY.sub(answer, words))
 
 
+def _named(row: Row) -> str:
+    return f"{row['model']} {row['slice']} {row['mesh']} batch {row['batch_size']}"
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -223,7 +226,8 @@ def main() -> None:
         here = {run.run_id for run in warehouse.lake.runs()}
         shown = [row["run_id"] for row in results.rows.values() if row["run_id"] in here]
         if shown:
-            print(write_text(study_report(warehouse, shown), PAGE))
+            refused = [(_named(row), row["refused"]) for row in results.rows.values() if row["refused"] is not None]
+            print(write_text(study_report(warehouse, shown, refused=refused), PAGE))
     total = len({each.key for each in study})
     WORDS.write_text(answered(WORDS.read_text(encoding="utf-8"), TABLE, total), encoding="utf-8")
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tracewarehouse.collect import ahead_of_time
 from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration, compile_ahead, compile_all
 from tracewarehouse.collect.checks.promises import expert_places
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
@@ -338,23 +339,37 @@ def _all(runs: list[Configuration], folder: Path, python: Path) -> list[Compiled
 
 
 @pytest.mark.slow
-def test_a_program_is_compiled_once(tmp_path: Path, python: str) -> None:
-    """The second time nothing is compiled: the kept programs are taken, whatever is in them; refusals too."""
+def test_a_program_is_compiled_once(tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time nothing is compiled: the kept programs are taken, whatever is in them; refusals too.
+
+    Nor is the model traced, unless our own source has changed.
+    """
+
+    def processes(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a process was started")
+
     spec, kept = run_spec(backend="jax", mesh="tp=4", batch=8, output_length=1), tmp_path / "kept"
     [first] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "first", python, kept)
-    [folder] = kept.iterdir()
+    [folder] = [file.parent for file in kept.glob("*/program.json")]
     assert (folder / "program.hlo.pb.gz").read_bytes() == first.steps[0].file.read_bytes()
     (folder / "program.hlo.pb.gz").write_bytes(b"kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead_of_time, "_source", lambda: "other")
+        [again] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "again", python, kept)
+    monkeypatch.setattr(ahead_of_time, "start_process", processes)
     [second] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "second", python, kept)
+    assert again.steps[0].file.read_bytes() == b"kept"
+    manifests = [run.steps[0].file.with_name("manifest.json").read_text() for run in (first, again, second)]
+    assert len(set(manifests)) == 1
     assert (second.steps[0].file.read_bytes(), second.steps[0].memory) == (b"kept", first.steps[0].memory)
-    assert (second.steps[0].file.parent / "manifest.json").exists()
     (folder / "refused.txt").write_text("too large")
     [third] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "third", python, kept)
     assert third.refused == "compiling for v6e:2x2 failed: too large"
+    monkeypatch.undo()
     larger = Configuration(spec.model_copy(update={"batch": 16}), "v6e:2x2")
     [other] = compile_all([larger], tmp_path / "fourth", python, kept)
     assert other.refused is None
-    assert len(list(kept.iterdir())) == 2
+    assert len(list(kept.glob("*/program.json"))) == 2
 
 
 def test_donated_arguments_and_source_files_of_a_dump() -> None:

@@ -8,10 +8,20 @@ from itertools import combinations
 from math import inf
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tracewarehouse.collect.checks.promises import busiest_load
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.models.architectures import model_architecture
-from tracewarehouse.collect.parallel.expert_places import Places, Routing, Rows, places, served_rows
+from tracewarehouse.collect.parallel.expert_places import (
+    Places,
+    Routing,
+    Rows,
+    expert_popularity,
+    places,
+    served_rows,
+)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +132,25 @@ def test_rows_as_served() -> None:
     )
     # On one device nothing is sent, and the products have exactly the routed pairs.
     assert served_rows(16, Routing(8, 2), 1) == Rows(16, 16, 32, 16, 32)
+
+
+@pytest.mark.parametrize(("experts", "chosen", "skew"), [(64, 6, 0.5), (64, 6, 1.0), (128, 8, 1.0), (128, 8, 2.0)])
+def test_the_busiest_device_has_what_draws_without_replacement_give_it(experts: int, chosen: int, skew: float) -> None:
+    """The largest of Gumbel noise and logarithms of the popularity are such a draw (Yellott 1977)."""
+    popularity = expert_popularity(experts, skew, 5)
+    noise = np.random.default_rng(0).gumbel(size=(40_000, experts))
+    drawn = np.argpartition(-(noise + np.log(popularity)), chosen, axis=1)[:, :chosen]
+    counts = np.bincount(drawn.ravel(), minlength=experts).reshape(8, -1).sum(1)
+    assert Routing(experts, chosen).busiest_load(popularity, 8) == pytest.approx(counts.max() / counts.mean(), rel=0.01)
+
+
+def test_loads_worked_by_hand() -> None:
+    equal, one = np.ones(8), np.array([1e9, 1, 1, 1, 1, 1, 1, 1])
+    assert Routing(8, 2).busiest_load(equal, 4) == pytest.approx(1)
+    assert Routing(8, 2).busiest_load(one, 1) == 1
+    assert Routing(8, 8).busiest_load(one, 4) == 1
+    # Every token goes to the first expert, and for its other one to each of seven in a seventh of the cases.
+    assert Routing(8, 2).busiest_load(one, 4) == pytest.approx((1 + 1 / 7) / 2 * 4, rel=1e-3)
+    assert Routing(8, 2, 2, 1).busiest_load(one, 4) is None
+    assert busiest_load(run_spec(model="qwen3_moe", mesh="ep=4")) is None
+    assert busiest_load(run_spec(model="qwen3_moe", mesh="ep=4", routing_skew=0)) == pytest.approx(1)

@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
+from tracewarehouse.collect.parallel.expert_places import Routing
 
 PROGRAM = """
 import json
@@ -211,6 +212,8 @@ def test_a_skew_makes_tokens_choose_by_popularity(jax_processes: TorchProcesses)
         drawn = [a + sum(b * a / (1 - b) for j, b in enumerate(p) if j != i) for i, a in enumerate(p)]
         assert sum(shares) == pytest.approx(2)
         assert shares == pytest.approx(drawn, abs=0.1)
+        load = Routing(8, 2).busiest_load(popularity, 4)
+        assert load == pytest.approx(max(a + b for a, b in zip(shares[::2], shares[1::2], strict=True)) * 2, rel=0.1)
         assert error < 1e-5  # the weights are still those of the router
     assert max(found[2][1]) > 2.2 * 2 / 8  # a skew of 1: the first of 8 has over twice the mean share
     assert is_same  # without a preference the router alone chooses

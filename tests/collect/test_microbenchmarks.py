@@ -130,18 +130,17 @@ def test_a_compiled_sample_measures_what_it_is_for() -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"])
 @pytest.mark.parametrize("name", SLICES)
-def test_all_collectives_compile_for_every_slice(name: str, kind: str) -> None:
-    """A test for each kind, because all of them together took longer than its limit on tpu7x:2x2x1."""
+def test_all_collectives_compile_for_every_slice(name: str) -> None:
+    """About a minute of CPU time for the 180 of tpu7x:2x2x1."""
     if "TRACEWAREHOUSE_TEST_LIBTPU" not in os.environ:
         pytest.skip("takes long; TRACEWAREHOUSE_TEST_LIBTPU names the interpreter to compile with")
     topology = Topology.parse(name)
     mesh = mesh_along_dimensions(topology)
-    programs = compiled(name, mesh, rf"\.collective\.{kind}-")
+    programs = compiled(name, mesh, r"\.collective\.")
 
     axes = mesh.count("=") if topology.devices > 1 else 0
-    assert len(programs) == 9 * (axes + (axes > 1))
+    assert len(programs) == 5 * 9 * (axes + (axes > 1))
 
 
 @pytest.mark.timeout(1800)
@@ -195,15 +194,16 @@ def test_on_virtual_devices_every_kind_of_program_gives_rows(tmp_path: Path) -> 
 
 
 def test_rates_of_a_chip_follow_without_a_prediction() -> None:
-    """The largest copy, the smallest fusions and the longest prompt of the second host's chip, with their spread."""
+    """The largest copy, the smallest fusions, the longest prompt, and a line through two contexts of pages."""
     programs = ["copy.hbm.4000", "copy.hbm.5000000", "fusion.vmem.8x1024", "fusion.vmem.32x1024"]
     programs += ["host.arguments.1", "attention.flash.1x10x100x100", "attention.flash.1x10x1000x100"]
+    programs += ["attention.paged.8x8x100x100", "attention.paged.8x8x500x100", "attention.paged.8x8x1000x100"]
     facts = [{"instruction_id": i, "module": f"jit_micro.{name}", "name": name} for i, name in enumerate(programs)]
     times = [[0, 1], [1, 20], [1, 25], [1, 40], [2, 9], [2, 0.01], [2, 0.02], [2, 9], [3, 9], [3, 0.5], [3, 9]]
-    times += [[4, 0.6], [5, 9], [6, 40]]
-    executions = [0, 1, 2, 3, 4, 4, 4, 4, 5, 5, 5, 6, 7, 8]
+    times += [[4, 0.6], [5, 9], [6, 40], [7, 13.6], [8, 90], [9, 128.8]]
+    executions = [0, 1, 2, 3, 4, 4, 4, 4, 5, 5, 5, 6, 7, 8, 9, 10, 11]
     ops = [
-        {"instruction_id": i, "device_id": 0, "execution": e, "start_us": 100 * n, "duration_us": time}
+        {"instruction_id": i, "device_id": 0, "execution": e, "start_us": 200 * n, "duration_us": time}
         for n, ((i, time), e) in enumerate(zip(times, executions, strict=True))
     ]
     device = {"device_id": 0, "kind": "TPU7x", "peak_hbm_gbps": 1000, "peak_flops_per_s": 1e14}
@@ -218,10 +218,13 @@ def test_rates_of_a_chip_follow_without_a_prediction() -> None:
     expected = [
         ("flash_attention", "share", 0.5, 0.5, 0.5, 1),
         ("hbm", "stream_share", 0.4, 0.25, 0.5, 3),
+        # 25.6 MB at 200 of the 400 GB/s of the copy take 128 us, 2.56 MB take 12.8; eight sequences take 0.8 us more
+        ("paged_attention", "sequence_ns", 100, 100, 100, 1),
+        ("paged_attention", "share", 0.5, 0.5, 0.5, 1),
         ("small_op", "hbm_us", 0.6, 0.6, 0.6, 1),
         ("small_op", "vmem_ns", 10, 10, 20, 2),
     ]
-    assert [(row[:2], row[-1]) for row in rows] == [(("machine", "tpu7x"), "half an hour")] * 4
+    assert [(row[:2], row[-1]) for row in rows] == [(("machine", "tpu7x"), "half an hour")] * 6
     assert [row[2:4] for row in rows] == [row[:2] for row in expected]
     assert [row[4:8] for row in rows] == [pytest.approx(row[2:]) for row in expected]
     for row in rows:  # the table of predictions has these rates

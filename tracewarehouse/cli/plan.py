@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _UNKNOWN = "-"
-EQUAL_LOADS = (
-    "experts are predicted with equal loads, whatever the routing skew: it is in the compiled program, and the "
-    "device with the preferred experts takes longer than is said here"
-)
 
 
 def plan(
@@ -166,12 +162,27 @@ def plan(
                 "comm%, MFU% and bound are of prefill/decode; MB/tok is what all chips send for a token; h/M and $/M "
                 "are chip-hours and dollars for a million output tokens, by decode alone"
             )
-            if any(place.spec and place.spec.routing_skew for place in study):
-                say_note(EQUAL_LOADS)
+            for said in _skewed(study):
+                say_note(said)
             say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
             say_note(_served())
     if all("refused" in row for row in answer):
         raise typer.Exit(1)
+
+
+def _skewed(study: Sequence[Place]) -> Iterator[str]:
+    """Say what a routing skew does to the loads of devices, which are predicted as equal."""
+    from tracewarehouse.collect.checks.promises import busiest_load
+
+    specs = [place.spec for place in study if place.spec and place.spec.routing_skew]
+    for ep, spec in {spec.axis("ep"): spec for spec in specs}.items():
+        load = busiest_load(spec)
+        unknown = "more than the mean (groups limit the choice, so how much is not known)"
+        times = unknown if load is None else f"{load:.2f} times the mean"
+        yield (
+            f"with a routing skew of {spec.routing_skew:g} the device with the preferred experts of ep={ep} is "
+            f"expected to compute {times} of the pairs of token and expert; the times are those of equal loads"
+        )
 
 
 def _served() -> str:

@@ -6,24 +6,29 @@ in another, whose interpreter has jax and libtpu. JAX compiles its own model for
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
+from tracewarehouse.collect.capture import MANIFEST
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
 from tracewarehouse.collect.memory import chip_memory, require_host_memory
+from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import Topology
+from tracewarehouse.ingest import capture
 from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.errors import shown
 
@@ -37,6 +42,8 @@ _ON_CPU = {"JAX_PLATFORMS": "cpu"}
 """JAX reads the variable when it is imported; a TPU of this host, if there is one, is not used."""
 _ERROR_CLASS = re.compile(r"^(?:error: |[\w.]+Error: )")
 """The text before the reason in the last line of a process."""
+PROGRAM, REFUSED, _TRACED = "program", "refused.txt", "traced"
+"""Names of a kept program, of the reason why there is none, and of the folder that has digests by run."""
 PHASES = ("prefill", "decode")
 """The steps of a run that generates tokens."""
 
@@ -113,7 +120,7 @@ def compile_all(
 
     `python` is an interpreter that has jax and libtpu; for backend jax also tracewarehouse.
     `folder` gets the programs. `kept` keeps those of backend jax by the digest of what the compiler is given, so that
-    nothing is compiled twice.
+    nothing is compiled twice, and the digests by the run and our own source, so that no model is traced twice either.
 
     A run is refused if the topology and the mesh differ in the number of devices, the model cannot be traced, or the
     compiler refuses the topology or the program; under torch_xla also if a published model does not fit the memory of
@@ -125,9 +132,11 @@ def compile_all(
     waiting: deque[_Task] = deque()
     for number, configuration in enumerate(configurations):
         waiting.append(_Task(configuration, folder / str(number)))
+    versions = None
     while waiting:
         if waiting[0].is_for_jax:
-            yield from _compile_jax(waiting, python, kept)
+            versions = versions or _require_compiler(python, ("jax", "jaxlib", "libtpu", "tracewarehouse"))
+            yield from _compile_jax(waiting, python, kept, versions)
             continue
         task = waiting.popleft()
         refused = task.misfit or _refusal(task, python)
@@ -154,6 +163,15 @@ class _Task:
     def phases(self) -> list[str]:
         """What is compiled of the steps of the run, in their order."""
         return [phase for phase, _ in self.spec.step_lengths if phase in self.configuration.phases]
+
+    def traced(self, kept: Path, versions: str) -> Path:
+        """Return the file that names the kept programs of the run; without it the model is traced."""
+        spec = self.spec
+        config = pretrained_model(spec.model).config if spec.is_published else None
+        flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+        whole = self.configuration.spec.model_dump(mode="json")
+        given = [spec.model_dump(mode="json"), whole, self.topology, self.phases, config, *flags, versions, _source()]
+        return kept / _TRACED / f"{hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()}.json"
 
     @property
     def is_for_jax(self) -> bool:
@@ -185,13 +203,20 @@ class _Task:
         return CompiledRun(self.configuration, tuple(steps))
 
 
-def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Iterator[CompiledRun]:
+def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None, versions: str) -> Iterator[CompiledRun]:
     """Compile the next runs of the backend in one process, until it ends; it may leave some to another one.
 
-    A run with which it ends unexpectedly is refused.
+    Those whose programs are kept come first, and need no process. A run with which it ends unexpectedly is refused.
     """
-    _require_compiler(python, ("jax", "libtpu", "tracewarehouse"))
-    tasks = list(itertools.takewhile(lambda task: task.is_for_jax, waiting))
+    while kept is not None and waiting and waiting[0].is_for_jax and waiting[0].traced(kept, versions).exists():
+        yield _kept_run(waiting.popleft(), kept, versions)
+    tasks = list(
+        itertools.takewhile(
+            lambda task: task.is_for_jax and not (kept and task.traced(kept, versions).exists()), waiting
+        )
+    )
+    if not tasks:
+        return
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
         for task in tasks:
             whole = task.configuration.spec.model_copy(update={"device": "tpu"})
@@ -201,6 +226,7 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
                 "topology": task.topology,
                 "phases": task.phases,
                 "folder": str(task.folder),
+                "traced": str(task.traced(kept.absolute(), versions)) if kept else None,
             }
             given.write(json.dumps(values).encode() + b"\n")
         given.seek(0)
@@ -222,6 +248,41 @@ def _compile_jax(waiting: deque[_Task], python: str, kept: Path | None) -> Itera
         told.seek(0)
         task = waiting.popleft()
         yield CompiledRun(task.configuration, refused=_failure(task.topology, _last_line(process, told.read())))
+
+
+def take_kept(kept: Path, folder: Path, name: str) -> None:
+    """Copy a kept program, with what is said of it, to files of a name in a folder.
+
+    Raises:
+        CollectError: the compiler refused it; its reason.
+    """
+    if (kept / REFUSED).exists():
+        raise CollectError((kept / REFUSED).read_text(encoding="utf-8"))
+    for file in kept.iterdir():
+        shutil.copyfile(file, folder / file.name.replace(PROGRAM, name, 1))
+
+
+def _kept_run(task: _Task, kept: Path, versions: str) -> CompiledRun:
+    """Return a run that was traced before, from its kept programs."""
+    said = json.loads(task.traced(kept, versions).read_text(encoding="utf-8"))
+    task.folder.mkdir(parents=True)
+    try:
+        for name, digest in said["programs"].items():
+            take_kept(kept / digest, task.folder, name)
+    except CollectError as refused:
+        return CompiledRun(task.configuration, refused=_failure(task.topology, str(refused)))
+    (task.folder / MANIFEST).write_text(said["manifest"], encoding="utf-8")
+    return task.compiled()
+
+
+@cache
+def _source() -> str:
+    """Return the digest of all of our own source that decides what a run's programs and manifest are."""
+    digest = hashlib.sha256()
+    for folder in (Path(__file__).parent, Path(capture.__file__).parent):
+        for file in sorted([*folder.rglob("*.py"), *folder.rglob("*.yaml")]):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _refusal(task: _Task, python: str) -> str | None:
@@ -254,15 +315,17 @@ def _chip(kind: str) -> str:
     return str(entry["kind"]) if entry else kind
 
 
-def _require_compiler(python: str, packages: tuple[str, ...]) -> None:
-    check = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {packages!r})))"
+def _require_compiler(python: str, packages: tuple[str, ...]) -> str:
+    """Return the versions of the packages, as text."""
+    check = f"import importlib.metadata as m; print([m.version(name) for name in {packages!r}])"
     try:
-        is_there = subprocess.run([python, "-c", check], check=False, capture_output=True).returncode == 0  # noqa: S603
+        found = subprocess.run([python, "-c", check], check=False, capture_output=True)  # noqa: S603
     except OSError as error:
         raise MissingDependencyError(f"{python}: cannot be started: {error.strerror}; {INSTALL}") from None
-    if not is_there:
+    if found.returncode:
         needed = f"{', '.join(packages[:-1])} and {packages[-1]}"
         raise MissingDependencyError(f"compiling for TPUs needs {needed}, and {python} lacks some of them: {INSTALL}")
+    return found.stdout.decode("utf-8", "replace")
 
 
 def _run(command: Sequence[str], failure: Callable[[str], str]) -> None:

@@ -36,7 +36,8 @@ def source_rows(warehouse: Warehouse, source: str) -> QueryResult:
     Args:
         warehouse: the warehouse.
         source: the name of a table, such as `ops`; of a view with its schema, such as `models.steps`; of a metric, such
-            as `tpot`, which stands for its newest stable version; or a query.
+            as `tpot`, which stands for its newest stable version; or a query. Rows of a metric say by `origin` whether
+            their run was recorded, compiled or predicted.
 
     Raises:
         MetricError: a single name belongs to no table and no metric.
@@ -50,7 +51,12 @@ def source_rows(warehouse: Warehouse, source: str) -> QueryResult:
         name = f"main.{name}"
     if "." in name:
         return warehouse.query(f"SELECT * FROM {name}")
-    return warehouse.metric(name)
+    view = warehouse.definitions.metric(name).view.name
+    if "run_id" not in (columns := warehouse.query(f"FROM metrics.{view} LIMIT 0").columns) or "origin" in columns:
+        return warehouse.metric(name)
+    return warehouse.query(
+        f"SELECT m.*, r.origin FROM metrics.{view} AS m LEFT JOIN main.runs AS r USING (run_id) ORDER BY ALL"
+    )
 
 
 def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path) -> Path:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tracewarehouse.collect.models.architectures import model_architecture
-from tracewarehouse.collect.parallel.expert_places import Places, Routing, Rows, places, served_rows
+from tracewarehouse.collect.parallel.expert_places import (
+    Places,
+    Routing,
+    Rows,
+    expert_popularity,
+    places,
+    served_rows,
+)
 from tracewarehouse.collect.parallel.partition import MODES
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import PromisedCollective
@@ -105,6 +112,18 @@ def expert_places(spec: RunSpec) -> dict[str, Places] | dict[str, Rows]:
         return {phase: served_rows(count, routing, devices) for phase, count in tokens.items()}
     chosen, experts, factor = routing.chosen, routing.experts, float(spec.capacity_factor)
     return {phase: places(count, chosen, experts, devices, factor) for phase, count in tokens.items()}
+
+
+def busiest_load(spec: RunSpec) -> float | None:
+    """Return what the busiest device of ep computes as a multiple of the mean, expected of a run's routing skew.
+
+    None without a skew, and where it is not known (`Routing.busiest_load`).
+    """
+    architecture = model_architecture(spec.model)
+    if spec.routing_skew is None or architecture.num_experts is None:
+        return None
+    popularity = expert_popularity(architecture.num_experts, spec.routing_skew, spec.seed)
+    return Routing.of(architecture.config, architecture.num_experts).busiest_load(popularity, spec.axis("ep"))
 
 
 def routed_pairs(spec: RunSpec) -> int:

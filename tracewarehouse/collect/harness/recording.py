@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tracewarehouse.collect.capture import CARD, MANIFEST, staged_capture, write_manifest
-from tracewarehouse.collect.checks.promises import expert_places, promised_collectives, routed_pairs
+from tracewarehouse.collect.checks.promises import busiest_load, expert_places, promised_collectives, routed_pairs
 from tracewarehouse.collect.checks.reference import Expected, compare, require_finite
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.backend import Backend, DeviceModel, Recording, Stack
@@ -114,6 +114,8 @@ def _generation_facts(spec: RunSpec, recording: Recording) -> dict[str, Any]:
     }
     if places := expert_places(spec):
         facts["expert_places"] = {phase: asdict(counts) for phase, counts in places.items()}
+    if spec.routing_skew is not None:
+        facts |= {"routing_skew": spec.routing_skew, "expected_busiest_load": busiest_load(spec)}
     return facts
 
 

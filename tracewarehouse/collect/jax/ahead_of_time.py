@@ -13,14 +13,14 @@ import json
 import os
 import re
 import resource
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.capture import staged_capture
+from tracewarehouse.collect.ahead_of_time import PROGRAM, REFUSED, take_kept
+from tracewarehouse.collect.capture import MANIFEST, staged_capture
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
@@ -33,8 +33,6 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import Topology, chips, without_folders, write_program
 from tracewarehouse.ingest.capture.manifest import ModelFacts
 
-_PROGRAM, _REFUSED = "program", "refused.txt"
-"""Names of the files of a kept program, and of the compiler's reason why there is none."""
 _LINES = re.compile(r'("[^"\s]*\.py"):\d+:\d+( to \d*:\d+)?')
 """Places in source files, which any edit above them moves."""
 MOST_MEMORY = 2_500_000_000
@@ -54,10 +52,13 @@ class ShapesOnly(JaxMesh):
 
 def compile_steps(
     spec: RunSpec, whole: RunSpec, topology: str, phases: Sequence[str], folder: Path, kept: Path | None = None
-) -> None:
+) -> dict[str, str]:
     """Compile the steps of these phases of a run on device tpu, or all microbenchmarks.
 
     The manifest has the promises of the `whole` run, of which `spec` may be the first layers.
+
+    Returns:
+        The digests of the kept programs by name.
 
     Raises:
         CollectError: libtpu does not know the topology, or refuses a step; its reason.
@@ -73,14 +74,17 @@ def compile_steps(
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     folder.mkdir(parents=True, exist_ok=True)
     facts, programs = _programs(spec, devices, phases)
+    digests = {}
     for name, program in programs:
         if kept is None:
             _compile(program, devices[0].device_kind, folder, name)
         else:
-            _take(_kept(program, devices[0].device_kind, kept / _digest(program, topology)), folder, name)
+            digests[name] = _digest(program, topology)
+            take_kept(_kept(program, devices[0].device_kind, kept / digests[name]), folder, name)
     if facts is not None and whole.layers != spec.layers:
         facts = traced_subject(whole).facts
     write_promises(whole, facts, folder)
+    return digests
 
 
 def _programs(
@@ -103,20 +107,13 @@ def _kept(program: Any, kind: str, folder: Path) -> Path:
     try:
         with staged_capture(folder.parent, folder.name) as staging:
             try:
-                _compile(program, kind, staging, _PROGRAM)
+                _compile(program, kind, staging, PROGRAM)
             except CollectError as refused:
-                (staging / _REFUSED).write_text(str(refused), encoding="utf-8")
+                (staging / REFUSED).write_text(str(refused), encoding="utf-8")
     except CollectError:
         if not folder.exists():  # otherwise another process has kept the same program meanwhile
             raise
     return folder
-
-
-def _take(kept: Path, folder: Path, name: str) -> None:
-    if (kept / _REFUSED).exists():
-        raise CollectError((kept / _REFUSED).read_text(encoding="utf-8"))
-    for file in kept.iterdir():
-        shutil.copyfile(file, folder / file.name.replace(_PROGRAM, name, 1))
 
 
 def _digest(program: Any, topology: str) -> str:
@@ -147,13 +144,24 @@ def compile_all(kept: Path | None) -> None:
         refused = None
         try:
             spec, whole = (RunSpec.model_validate(task[name]) for name in ("spec", "whole"))
-            compile_steps(spec, whole, task["topology"], task["phases"], Path(task["folder"]), kept)
+            folder = Path(task["folder"])
+            digests = compile_steps(spec, whole, task["topology"], task["phases"], folder, kept)
+            if task["traced"]:
+                _note(Path(task["traced"]), digests, (folder / MANIFEST).read_text(encoding="utf-8"))
         except CollectError as error:
             refused = str(error)
         print(json.dumps(refused), flush=True)
         jax.clear_caches()
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_MEMORY:
             return
+
+
+def _note(file: Path, digests: dict[str, str], manifest: str) -> None:
+    """Write what a run came to, so that nobody needs to trace it again: whole or not at all."""
+    file.parent.mkdir(exist_ok=True)
+    part = file.with_name(f"{file.name}.{os.getpid()}")
+    part.write_text(json.dumps({"programs": digests, "manifest": manifest}), encoding="utf-8")
+    part.replace(file)
 
 
 def main(arguments: list[str]) -> int:

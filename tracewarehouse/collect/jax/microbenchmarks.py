@@ -253,9 +253,13 @@ def _attentions(tokens: int, dtype: Any, has_kernels: bool) -> Iterator[Microben
         return heads(HEADS, 1), heads(KV_HEADS, tokens), heads(KV_HEADS, tokens)
 
     def named(
-        form: str, given: Callable[[], tuple[Any, ...]], body: Callable[..., Any], sequences: int = SEQUENCES
+        form: str,
+        given: Callable[[], tuple[Any, ...]],
+        body: Callable[..., Any],
+        sequences: int = SEQUENCES,
+        count: int = HEADS,
     ) -> Microbenchmark:
-        shape = f"{sequences}x{HEADS}x{tokens}x{HEAD_WIDTH}"
+        shape = f"{sequences}x{count}x{tokens}x{HEAD_WIDTH}"
         return Microbenchmark("attention", form, shape, given, body)
 
     if not has_kernels:
@@ -267,7 +271,7 @@ def _attentions(tokens: int, dtype: Any, has_kernels: bool) -> Iterator[Microben
         lambda q, k, v: flash(q, k, v, scale),
         sequences=1,
     )
-    yield named("paged", cached, lambda q, k, v: paged(q, k, v, tokens - 1, scale))
+    yield named("paged", cached, lambda q, k, v: paged(q, k, v, tokens - 1, scale), count=KV_HEADS)
     for form, queries, sequences in (("ragged-prompt", tokens, 1), ("ragged-token", 1, SEQUENCES)):
         yield named(form, _ragged_arguments(tokens, queries, sequences, dtype), _ragged(scale), sequences)
 

@@ -42,8 +42,14 @@ sized AS (
           * CAST(REGEXP_EXTRACT(what, '^[0-9]+x[0-9]+x([0-9]+)x[0-9]+$', 1) AS BIGINT)
           * CAST(REGEXP_EXTRACT(what, '^[0-9]+x[0-9]+x[0-9]+x([0-9]+)$', 1) AS BIGINT)
     END AS flops,
-    -- bytes that a copy, or a fusion of one operand in float32, reads and writes
+    -- bytes that a copy, or a fusion of one operand in float32, reads and writes; the keys and values in bf16
     CASE
+      WHEN class = 'paged'
+        THEN
+          4 * CAST(REGEXP_EXTRACT(what, '^([0-9]+)x[0-9]+x[0-9]+x[0-9]+$', 1) AS BIGINT)
+          * CAST(REGEXP_EXTRACT(what, '^[0-9]+x([0-9]+)x[0-9]+x[0-9]+$', 1) AS BIGINT)
+          * CAST(REGEXP_EXTRACT(what, '^[0-9]+x[0-9]+x([0-9]+)x[0-9]+$', 1) AS BIGINT)
+          * CAST(REGEXP_EXTRACT(what, '^[0-9]+x[0-9]+x[0-9]+x([0-9]+)$', 1) AS BIGINT)
       WHEN kind = 'copy' THEN 2 * CAST(what AS BIGINT)
       WHEN kind = 'fusion'
         THEN
@@ -61,17 +67,21 @@ SELECT
   s.class,
   s.axis,
   -- Bytes of a collective's message or of a copy, rows x inner length x columns of a product, shape of a fusion,
-  -- sequences x heads x tokens x width of attention, or arguments of a program.
+  -- sequences x heads x tokens x width of attention (over pages, heads of keys), or arguments of a program.
   s.what,
   d.kind AS chip, -- Kind of the device.
   s.median_ps / 1e6 AS value_us, -- Median time.
   s.low_ps / 1e6 AS low_us, -- 10th percentile.
   s.high_ps / 1e6 AS high_us, -- 90th percentile.
   s.samples AS n, -- Number of times, over all devices or groups.
-  CAST(s.flops AS DOUBLE) / NULLIF(s.median_ps, 0) AS tflops_per_s, -- Of a product, and of flash attention: its rate at the median.
-  s.bytes * 1000 / NULLIF(s.median_ps, 0) AS gbps, -- Of a copy or fusion: bytes read and written, at the median.
-  -- Of copies and fusions in HBM: the share of the peak that gbps is; NULL where the peak is not known.
-  CASE WHEN s.class = 'hbm' THEN s.bytes * 1000 / NULLIF(s.median_ps, 0) / NULLIF(d.peak_hbm_gbps, 0) END AS hbm_share,
+  -- Of a product, and of flash attention: its rate at the median.
+  CAST(s.flops AS DOUBLE) / NULLIF(s.median_ps, 0) AS tflops_per_s,
+  -- Of a copy or fusion bytes read and written, of pages keys and values; at the median.
+  s.bytes * 1000 / NULLIF(s.median_ps, 0) AS gbps,
+  -- Of copies, fusions and pages in HBM: the share of the peak that gbps is; NULL where the peak is not known.
+  CASE
+    WHEN s.class IN ('hbm', 'paged') THEN s.bytes * 1000 / NULLIF(s.median_ps, 0) / NULLIF(d.peak_hbm_gbps, 0)
+  END AS hbm_share,
   -- Of products in bf16 and of flash attention: the share of the peak that tflops_per_s is; NULL where it is not known.
   CASE
     WHEN s.class IN ('bfloat16', 'flash')

@@ -23,7 +23,7 @@ SELECT
   class,
   axis,
   -- Bytes of a collective's message or of a copy, rows x inner length x columns of a product, shape of a fusion,
-  -- sequences x heads x tokens x width of attention, or arguments of a program.
+  -- sequences x heads x tokens x width of attention (over pages, heads of keys), or arguments of a program.
   what,
   chip, -- Kind of the device.
   value_us, -- Median time.
@@ -31,8 +31,8 @@ SELECT
   high_us, -- 90th percentile.
   n, -- Number of times, over all devices or groups.
   tflops_per_s, -- Of a product, and of flash attention: its rate at the median.
-  gbps, -- Of a copy or fusion: bytes read and written, at the median.
-  hbm_share, -- Of copies and fusions in HBM: the share of the peak that gbps is; NULL where the peak is not known.
+  gbps, -- Of a copy or fusion bytes read and written, of pages keys and values; at the median.
+  hbm_share, -- Of copies, fusions and pages in HBM: the share of the peak that gbps is; NULL where the peak is not known.
   -- Of products in bf16 and of flash attention: the share of the peak that tflops_per_s is; NULL where it is not known.
   peak_share
 FROM models.microbenchmark_rates

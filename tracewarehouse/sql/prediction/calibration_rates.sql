@@ -4,8 +4,10 @@ description: >
   Rates of a chip that a run of the experiment calibrate shows without a prediction beside it, as rows of the table of
   calibrations. Range and number of measurements are those of the microbenchmark.
 notes: >
-  The largest copy shows what transfers reach, the smallest fusions what an op takes that moves hardly anything, and the
-  longest prompt what flash attention reaches. Rates of products and links need a prediction of the same program.
+  The largest copy shows the rate of transfers, the smallest fusions show the time of an op that moves hardly anything,
+  and the longest prompt shows the rate of flash attention. The time of attention over pages has two terms: reading keys
+  and values at a share of the rate of transfers, and a constant for each sequence. Both come from a line through the
+  shortest and the longest contexts. Rates of products and links need a prediction of the same program.
 ---*/
 WITH ranked AS (
   SELECT
@@ -21,6 +23,21 @@ WITH ranked AS (
     END AS generation
   FROM models.microbenchmark_rates
   WHERE chip LIKE 'TPU%'
+),
+
+paged AS (
+  SELECT
+    l.run_id, l.generation, l.n, l.value_us / l.high_us AS at_high, l.value_us / NULLIF(l.low_us, 0) AS at_low,
+    c.hbm_share * l.gbps / l.hbm_share AS stream_gbps,
+    s.value_us AS short_us, s.gbps * s.value_us AS short_kb,
+    CAST(REGEXP_EXTRACT(s.what, '^([0-9]+)x', 1) AS BIGINT) AS sequences,
+    (l.gbps * l.value_us - s.gbps * s.value_us) / (l.value_us - s.value_us) AS gbps
+  FROM ranked AS l
+  INNER JOIN ranked AS s USING (run_id)
+  INNER JOIN ranked AS c USING (run_id)
+  WHERE
+    l.class = 'paged' AND l.from_longest = 1 AND s.class = 'paged' AND s.from_shortest = 1
+    AND l.value_us > s.value_us AND c.kind = 'copy' AND c.from_longest = 1
 ),
 
 rates AS (
@@ -46,6 +63,18 @@ rates AS (
     peak_share * value_us / high_us AS low, peak_share * value_us / NULLIF(low_us, 0) AS high
   FROM ranked
   WHERE class = 'flash' AND from_longest = 1 AND value_us > 0
+  UNION ALL
+  SELECT
+    run_id, generation, 'paged_attention' AS class, 'share' AS what, n, gbps / stream_gbps AS rate,
+    gbps / stream_gbps * at_high AS low, gbps / stream_gbps * at_low AS high
+  FROM paged
+  UNION ALL
+  SELECT
+    run_id, generation, 'paged_attention' AS class, 'sequence_ns' AS what, n,
+    (short_us - short_kb / gbps) * 1e3 / sequences AS rate,
+    (short_us - short_kb / gbps) * 1e3 / sequences * at_high AS low,
+    (short_us - short_kb / gbps) * 1e3 / sequences * at_low AS high
+  FROM paged
 )
 
 SELECT
