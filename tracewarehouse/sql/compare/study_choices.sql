@@ -8,8 +8,8 @@ description: >
   and for cost. A configuration that does not fit in memory does not compete. A workload with one configuration has no
   row.
 notes: >
-  Cost has a row only where it is known of all configurations. Where prompts are known of some only, decode steps alone
-  have two rows more, for tokens per chip and for cost.
+  Cost has a row only where it is known of all configurations. Where prompts are known of some only, or of none, decode
+  steps alone have rows of their own for tokens per chip and for cost.
 ---*/
 WITH points AS (
   SELECT *
@@ -17,9 +17,12 @@ WITH points AS (
   WHERE COALESCE(is_fitting, TRUE)
 ),
 
--- workloads whose prompts are known of some configurations only
+-- workloads of which not every configuration has a prefill
 partial AS (
-  SELECT workload
+  SELECT
+    workload,
+    COUNT(tokens_per_s_per_chip) > 0 AS has_prompts,
+    COUNT(usd_per_chip_hour) = COUNT(*) AS is_priced
   FROM points
   GROUP BY workload
   HAVING COUNT(tokens_per_s_per_chip) < COUNT(*)
@@ -27,16 +30,13 @@ partial AS (
 
 decoding AS (
   SELECT
-    workload, run_id, configuration,
-    CASE
-      WHEN COUNT(usd_per_chip_hour) OVER (PARTITION BY workload) = COUNT(*) OVER (PARTITION BY workload)
-        THEN usd_per_chip_hour
-    END AS usd_per_chip_hour,
-    batch_size * tokens_per_s_per_user / chips AS decode_rate,
-    batch_size * user_low / chips AS decode_low,
-    batch_size * user_high / chips AS decode_high
-  FROM points
-  WHERE workload IN (SELECT p.workload FROM partial AS p)
+    workload, d.has_prompts, p.run_id, p.configuration,
+    CASE WHEN d.is_priced THEN p.usd_per_chip_hour * 1e6 / 3.6e3 END AS usd,
+    p.batch_size * p.tokens_per_s_per_user / p.chips AS rate,
+    p.batch_size * p.user_low / p.chips AS low,
+    p.batch_size * p.user_high / p.chips AS high
+  FROM points AS p
+  INNER JOIN partial AS d USING (workload)
 ),
 
 rated AS (
@@ -69,6 +69,26 @@ rated AS (
   UNION ALL
   SELECT
     workload, run_id, configuration,
+    CASE WHEN has_prompts THEN 5 ELSE 3 END AS "position",
+    'most tokens per chip in decode' AS purpose,
+    'tokens/s per chip' AS unit,
+    rate AS value, low, high,
+    -rate AS badness
+  FROM decoding
+  UNION ALL
+  SELECT
+    workload, run_id, configuration,
+    6 AS "position",
+    'least cost in decode' AS purpose,
+    'USD per million output tokens' AS unit,
+    usd / rate AS value,
+    usd / high AS low,
+    usd / low AS high,
+    usd / rate AS badness
+  FROM decoding
+  UNION ALL
+  SELECT
+    workload, run_id, configuration,
     4 AS "position",
     'least cost' AS purpose,
     'USD per million output tokens, prompts included' AS unit,
@@ -77,26 +97,6 @@ rated AS (
     usd_per_million_tokens * tokens_per_s_per_chip / chip_low AS high,
     usd_per_million_tokens AS badness
   FROM points
-  UNION ALL
-  SELECT
-    workload, run_id, configuration,
-    5 AS "position",
-    'most tokens per chip, by decode alone' AS purpose,
-    'tokens/s per chip' AS unit,
-    decode_rate AS value, decode_low AS low, decode_high AS high,
-    -decode_rate AS badness
-  FROM decoding
-  UNION ALL
-  SELECT
-    workload, run_id, configuration,
-    6 AS "position",
-    'least cost, by decode alone' AS purpose,
-    'USD per million output tokens' AS unit,
-    usd_per_chip_hour * 1e6 / (3.6e3 * decode_rate) AS value,
-    usd_per_chip_hour * 1e6 / (3.6e3 * decode_high) AS low,
-    usd_per_chip_hour * 1e6 / (3.6e3 * decode_low) AS high,
-    usd_per_chip_hour * 1e6 / (3.6e3 * decode_rate) AS badness
-  FROM decoding
 ),
 
 -- workloads whose price is not known for every configuration
@@ -118,7 +118,8 @@ ranked AS (
 SELECT
   b.workload, -- Model, layers and lengths, as in macros.study_points.
   b."position", -- Order of the purposes.
-  b.purpose, -- one user, the first token, most tokens per chip, or least cost; the last two also by decode alone.
+  -- one user, the first token, most tokens per chip or least cost, these two also in decode.
+  b.purpose,
   b.run_id, -- The best run.
   b.configuration, -- Its configuration.
   b.value, -- What it reaches.
