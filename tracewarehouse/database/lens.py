@@ -92,6 +92,11 @@ def create_lens(
     add_all_views(connection, definitions)
 
 
+def lens_text(tables: Mapping[str, str | None], definitions: Definitions) -> str:
+    """The statements of `create_lens` without the comments, for a DuckDB that knows nothing of a warehouse."""
+    return ";\n\n".join([*_tables(tables), *_all_views(definitions, with_comments=False), ""])
+
+
 def begin_lens(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the empty schemas of a lens; `add_tables` and `add_views` fill them."""
     _plan_fast(connection)
@@ -232,12 +237,13 @@ def _bound(statements: Sequence[str]) -> Path | None:
     return file
 
 
-def _all_views(definitions: Definitions) -> Iterator[str]:
+def _all_views(definitions: Definitions, *, with_comments: bool = True) -> Iterator[str]:
     yield _BEGIN
     yield from _views(definitions, definitions.ordered)
     yield from _own_views(definitions, OWN_VIEWS)
     yield from _macros(definitions.macros)
-    yield from _comments_on_views(definitions)
+    if with_comments:
+        yield from _comments_on_views(definitions)
 
 
 def comment_on_tables(
