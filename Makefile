@@ -10,6 +10,7 @@ DEMO := demo
 CAPTURES := data/captures
 PEERS := $(VENV)/peers
 LOWEST := $(VENV)/lowest
+WHEELS := $(VENV)/wheels
 SPARK_TESTS := spark
 TW := $(BIN)/tw -w $(DEMO)/warehouse
 
@@ -115,9 +116,14 @@ types: $(INSTALLED) $(if $(filter test,$(MAKECMDGOALS)),$(COLLECTOR))
 pytest: $(INSTALLED) $(COLLECTOR)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not spark"
 
-# pyspark comes as a large source archive, so only these tests wait for it. One process: Spark itself uses the cores.
-spark: $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark]' \
+# pyspark comes as a large source archive, so only these tests wait for it; continuous integration builds its wheel beside
+# the collector's installation. One process: Spark itself uses the cores.
+$(WHEELS): $(INSTALLED)
+	-@$(BIN)/python -m pip wheel --quiet --no-deps -c constraints.txt -w $@ pyspark
+	@mkdir -p $@
+
+spark: $(INSTALLED) $(WHEELS)
+	@$(BIN)/python -m pip install --quiet --find-links $(WHEELS) -c constraints.txt -e '.[spark]' \
 	  || echo "pyspark cannot be installed here: its tests will skip"
 	$(BIN)/pytest -m "$(SPARK_TESTS)" tests/spark
 
@@ -137,6 +143,7 @@ $(PEERS)/.installed:
 	$(PYTHON) -m venv $(PEERS)
 	-$(PEERS)/bin/python -m pip install --quiet -c constraints.txt xprof
 	-$(PEERS)/bin/python -m pip install --quiet 'jax[cpu]'
+	-$(PEERS)/bin/python -m pip install --quiet HolisticTraceAnalysis
 	@touch $@
 
 bench: $(INSTALLED) $(PEERS)/.installed

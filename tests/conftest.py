@@ -75,13 +75,24 @@ def evaluated_once() -> Iterator[None]:
         yield
 
 
+_answers: dict[str, QueryResult] = {}
+"""What was asked before, by question, definitions and runs; copies of a warehouse have the same runs."""
+
+
+def _runs_of(warehouse: Warehouse) -> object:
+    """What changes whenever a run does; of a folder the manifests, which name the digests of all files."""
+    if "://" in str(warehouse.path):
+        return warehouse.path, warehouse.lake.state()
+    manifests = sorted((Path(warehouse.path) / "manifests").glob("*.json"))
+    return [hashlib.sha256(p.read_bytes()).hexdigest() for p in manifests]
+
+
 @contextmanager
 def _remembering() -> Iterator[None]:
     """Answer a question from memory that was asked of the same runs before."""
     from tracewarehouse.warehouse import Warehouse
 
     ask = Warehouse._ask
-    known: dict[str, QueryResult] = {}
 
     def remembered(
         self: Warehouse, session: Session, sql: str | ParsedSql, parameters: Mapping[str, Any], **how: bool
@@ -91,10 +102,10 @@ def _remembering() -> Iterator[None]:
         definitions = self.sql and self.definitions.all_fingerprint
         runs = session.only if session.only is None else sorted(session.only)
         asked = (sql if isinstance(sql, str) else sql.sql, sorted(parameters.items()), how, self._limits)
-        key = repr((self.path, definitions, self.lake.state(), runs, asked))
-        if key not in known:
-            known[key] = ask(self, session, sql, parameters, **how)
-        return known[key]
+        key = repr((_runs_of(self), definitions, runs, asked))
+        if key not in _answers:
+            _answers[key] = ask(self, session, sql, parameters, **how)
+        return _answers[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Warehouse, "_ask", remembered)
@@ -103,7 +114,7 @@ def _remembering() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def asked_once() -> Iterator[None]:
-    """Ask each question of the same runs once in a module.
+    """Ask each question of the same runs once, whichever module asks.
 
     For tests that ask much of the same, and damage no file that holds rows: DuckDB takes most of a second to plan the
     SQL of a run's main numbers, and again for each test.

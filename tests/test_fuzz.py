@@ -32,9 +32,9 @@ INPUTS = {
     "kineto": 300,
     "card": 100,
     "manifest": 1000,
-    "ingest": 8,
-    "ingest-divided": 4,
-    "ingest-chrome": 30,
+    "ingest": 4,
+    "ingest-divided": 2,
+    "ingest-chrome": 12,
 }
 
 # The random generator is hypothesis' own source of choices, so that a failure shrinks.
@@ -49,6 +49,13 @@ def test_a_fixed_part_of_the_long_run(name: str) -> None:
     same = sum(n for (_, category), n in report.counts.items() if category == "same rows")
     assert same > 0.2 * report.inputs
     assert report.largest[0] > 0
+
+
+@pytest.mark.parametrize(("name", "inputs"), [("batches", 300), ("costs", 300), ("experiment", 12)])
+def test_a_fixed_part_of_descriptions(name: str, inputs: int) -> None:
+    report = run(TARGETS[name](None), seed=1, numbers=range(inputs))
+    assert not report.failures
+    assert 0 < report.accepted < report.inputs == inputs
 
 
 def test_the_shares_of_all_targets_are_a_whole() -> None:

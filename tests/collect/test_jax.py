@@ -107,20 +107,13 @@ def test_equal_workloads_under_torch_xla_and_jax(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"model": "deepseek_v2", "mesh": "ep=4", "capacity_factor": 1.25},
-        {"model": "deepseek_v2", "mesh": "pp=2,ep=2", "layers": 3, "capacity_factor": "inf", "seed": 3},
-    ],
-    ids=str,
-)
 def test_both_backends_give_the_same_tokens_from_a_seed(
-    record: Callable[[RunSpec], Path], torch_processes: TorchProcesses, tmp_path: Path, fields: dict[str, Any]
+    record: Callable[[RunSpec], Path], torch_processes: TorchProcesses, tmp_path: Path
 ) -> None:
-    size = {"batch": 4, "input_length": 16, "output_length": 4}
-    here = load_manifest(record(run_spec(**fields, **size)) / "manifest.json")
-    there = torch_processes.record(run_spec(**fields, **size, backend="torch_xla"), tmp_path)
+    fields = {"model": "deepseek_v2", "mesh": "pp=2,ep=2", "layers": 3, "capacity_factor": 1.25, "seed": 3}
+    fields |= {"batch": 4, "input_length": 16, "output_length": 4}
+    here = load_manifest(record(run_spec(**fields)) / "manifest.json")
+    there = torch_processes.record(run_spec(**fields, backend="torch_xla"), tmp_path)
     theirs = load_manifest(there / "manifest.json")
 
     assert (here.backend, theirs.backend) == ("jax", "torch_xla")
@@ -135,20 +128,13 @@ def test_both_backends_give_the_same_tokens_from_a_seed(
     [
         {"model": "deepseek_v3", "mesh": "dp=2,ep=2,tp=2", "capacity_factor": "inf"},
         {"model": "qwen3_moe", "mesh": "pp=2,ep=2"},
-        {"model": "qwen3_moe", "mesh": "pp=2,ep=2", "capacity_factor": 1.25},
-        {"model": "deepseek_v2", "mesh": "ep=2"},
         {"model": "deepseek_v2", "mesh": "ep=4", "dtype": "bfloat16"},
         {"model": "deepseek_v3", "mesh": "ep=8", "batch": 8},
-        {"model": "deepseek_v3", "mesh": "dp=2,ep=2,tp=2"},
         {"model": "deepseek_v3", "mesh": "ep=2,tp=2", "sequence_parallelism": "megatron"},
         {"model": "deepseek_v2", "mesh": "tp=4"},
         {"model": "qwen3", "mesh": "dp=2,tp=2", "sequence_parallelism": "ring"},
         {"model": "llama", "mesh": "tp=4", "sequence_parallelism": "ulysses"},
-        {"model": "qwen2", "mesh": "tp=2", "dtype": "bfloat16"},
-        {"model": "qwen3", "mesh": "tp=8"},
         {"model": "qwen2", "mesh": "tp=8", "sequence_parallelism": "megatron"},
-        {"model": "qwen2", "mesh": "tp=8", "sequence_parallelism": "ulysses"},
-        {"model": "qwen3", "mesh": "tp=8", "sequence_parallelism": "ring"},
     ],
     ids=lambda fields: run_spec(backend="jax", **fields).name,
 )

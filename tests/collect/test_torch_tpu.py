@@ -154,9 +154,8 @@ def assert_traced_as_promised(spec: RunSpec, device: str, answer: Any) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("mesh", ["tp=4", "dp=2,tp=8"])
-def test_the_traced_program_keeps_the_promises(torch_processes: TorchProcesses, mesh: str) -> None:
-    spec = run_spec(model="qwen3", mesh=mesh, backend="jax", layers=3, **SMALL)
+def test_the_traced_program_keeps_the_promises(torch_processes: TorchProcesses) -> None:
+    spec = run_spec(model="qwen3", mesh="dp=2,tp=8", backend="jax", layers=3, **SMALL)
     assert_traced_as_promised(spec, "cpu", torch_processes.answer(TRACED, spec.model_dump_json(), "cpu"))
 
 

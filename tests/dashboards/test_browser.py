@@ -18,6 +18,7 @@ from tracewarehouse.warehouse import Warehouse
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("asked_once"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; apt-get install chromium"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import runpy
@@ -26,9 +27,10 @@ from nsys_builder import Export
 from served_capture import write_served_capture
 from xplane_builder import Space, Unsigned
 
+from tests.ingest.readers.kineto.test_job import group, write_rank
 from tracewarehouse.cli import run
 from tracewarehouse.exports.ccl_bench import plug_in
-from tracewarehouse.exports.ccl_bench.row import TABLES, Row, row_name, write_row
+from tracewarehouse.exports.ccl_bench.row import RUN_TABLES, Row, row_name, write_row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
 from tracewarehouse.exports.ccl_bench.website import TRACE_ROOT, merge, write_website
 from tracewarehouse.ingest.capture.card import load_card
@@ -62,7 +64,7 @@ def warehouse(copy_of_captures: Callable[..., Path], tmp_path_factory: pytest.Te
 
 def exported(warehouse: Warehouse, name: str, folder: Path, **options: Any) -> Row:
     run = warehouse.run(name)
-    return write_row(warehouse, run, folder / row_name(run), **options)
+    return write_row(warehouse, run, folder / row_name(warehouse, run), **options)
 
 
 @pytest.fixture(scope="module")
@@ -118,18 +120,19 @@ def test_the_folder_holds_what_the_tools_look_for(warehouse: Warehouse, tmp_path
     card = yaml.safe_load((row.folder / f"{row.name}.yaml").read_text())
     assert card == row.card
     assert card["trace_url"] == "https://example.org/x"
-    assert card["metric_source"]["traces"] == ["json_tpu", "xplane"]
+    assert card["metric_source"]["traces"] == ["json_tpu", "tracewarehouse", "xplane"]
     arch = card["workload"]["model"]["model_arch"]
     assert arch["num_params_active"] == arch["num_active_params"] == 459392
     assert (arch["hidden_size"], arch["vocab_size"], arch["num_kv_heads"]) == (128, 512, 8)
     script = (row.folder / "run.sh").read_text()
     assert "tw collect --mesh tp=4 --model llama" in script
     assert "--backend torch_xla" in script
-    assert {p.stem for p in (row.folder / "tables").iterdir()} == {*TABLES}
-    for table in TABLES:
+    assert {p.stem for p in (row.folder / "tables").iterdir()} == {*RUN_TABLES, "definitions"}
+    for table in RUN_TABLES:
         file = row.folder / "tables" / f"{table}.parquet"
         runs = duckdb.sql(f"SELECT DISTINCT run_id FROM read_parquet('{file}', hive_partitioning = false)").fetchall()
-        assert runs == [(warehouse.run("llama-tp4-b4-i16-o17").run_id,)] * (table != "quality_flags")  # it has no flag
+        of_run = warehouse.run("llama-tp4-b4-i16-o17")
+        assert runs == [(of_run.run_id,)] * (of_run.rows.get(table, 0) > 0)
     values = row.folder / "metric_values.parquet"
     assert values.stat().st_size < 100_000
     names = {n for (n,) in duckdb.sql(f"SELECT DISTINCT metric FROM '{values}'").fetchall()}
@@ -144,6 +147,7 @@ def test_every_published_value_leads_to_its_definition_and_evidence(
     lines = (row.folder / "README.md").read_text().split("## From a published value", 1)[1].split("\n\n")[1]
     table = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines.splitlines()[2:]]
     assert {name: float(value) for name, value, *_ in table} == row.values
+    assert all(cells[2] == METRIC_INFO.get(cells[0], {}).get("unit", cells[2]) != "" for cells in table)
     values = row.folder / "metric_values.parquet"
     columns = "published_as, metric, value, unit, polarity, version, description, sql"
     found = {
@@ -151,18 +155,41 @@ def test_every_published_value_leads_to_its_definition_and_evidence(
         for name, *rest in duckdb.sql(f"SELECT {columns} FROM '{values}' WHERE published_as <> ''").fetchall()
     }
     assert set(found) == set(row.values)
-    for name, value, definition, evidence in table:
+    for name, value, unit, definition, evidence in table:
         metric, exact, *facts = found[name]
         assert float(f"{exact:.6g}") == float(value)
-        assert definition in (metric, "ccl_row")
+        assert definition in (f"metrics.{metric}", "macros.ccl_row")
         assert all(facts), (name, facts)
-        files = [file.strip(" `") for file in evidence.split(",")]
-        assert files and all((row.folder / file).is_file() for file in files)
+        assert facts[0] == unit
+        assert all((row.folder / "tables" / f"{read}.parquet").is_file() for read in evidence.split(", "))
         assert run(["metrics", "show", name]) == 0
         assert name in METRIC_INFO or "CCL-Bench" in capsys.readouterr().out
     every = "SELECT count(*), count(unit), count(polarity), count(description), count(status) FROM '{}'"
     [counts] = duckdb.sql(every.format(values)).fetchall()
     assert len({*counts}) == 1
+
+
+def test_duckdb_alone_computes_the_values_again(row_of: Callable[[str], Row], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the tables and the definitions of the folder; and it says why a metric has none."""
+    row = row_of("llama-tp4-b4-i16-o17")
+    monkeypatch.chdir(row.folder / "tables")
+    with duckdb.connect() as alone:
+        alone.execute(Path("definitions.sql").read_text())
+        wanted = "metric LIKE 'ccl%' OR metric IN ('tpot', 'sync_wait')"
+        values = f"SELECT metric, list(value ORDER BY value) FROM '{row.folder}/metric_values.parquet'"
+        listed = alone.sql(f"{values} WHERE {wanted} GROUP BY metric").fetchall()
+        assert len(listed) > 5
+        for metric, expected in listed:
+            [[column]] = alone.sql(f"SELECT DISTINCT value FROM metrics.catalog WHERE metric = '{metric}'").fetchall()
+            found = alone.sql(f"SELECT {column} FROM metrics.{metric} WHERE {column} IS NOT NULL ORDER BY 1").fetchall()
+            assert [value for (value,) in found] == expected, metric
+        assert alone.sql("SELECT count(*) FROM metrics.all_values WHERE metric = 'tpot'").fetchall() == [(2,)]
+        [own] = alone.sql(f"SELECT {', '.join(METRIC_INFO)} FROM macros.ccl_row((SELECT run_id FROM runs))").fetchall()
+        assert [float(f"{value:.6g}") for value in own] == [row.values[name] for name in METRIC_INFO]
+        absent = (row.folder / "README.md").read_text().split("## Without a value")[1].split("##")[0]
+        missing = alone.sql("SELECT metric, reason FROM metrics.missing").fetchall()
+        assert len(missing) > 5
+        assert all(f"`{metric}`" in absent and reason in absent for metric, reason in missing)
 
 
 def test_the_plug_in_gives_what_is_published(row_of: Callable[[str], Row]) -> None:
@@ -188,7 +215,7 @@ def test_the_sample_row_is_whole() -> None:
     assert {str(path.relative_to(folder)) for path in files} == {n for n in digests if not n.endswith(".trace.json")}
     for path in files:
         assert sha256(path.read_bytes()).hexdigest() == digests[str(path.relative_to(folder))]
-    assert {path.stem for path in (folder / "tables").iterdir()} == {*TABLES}
+    assert {path.stem for path in (folder / "tables").iterdir()} == {*RUN_TABLES, "definitions"}
     decodes = f"FROM '{folder}/tables/phases.parquet' WHERE kind = 'step' AND name = 'decode' AND device_id IS NOT NULL"
     steps = f"SELECT device_id, count(*) {decodes} GROUP BY ALL ORDER BY ALL"
     assert duckdb.sql(steps).fetchall() == [(device, 128) for device in range(4)]
@@ -260,11 +287,43 @@ def test_the_card_of_a_gpu_run_names_no_xla(tmp_path: Path, gpu: str, kernel: st
     export = Export().gpu(0, gpu)
     ingest_one(export.kernel(0, 9, kernel, export.call(0, 1)).write(tmp_path / "run.sqlite"), tmp_path / "warehouse")
     warehouse = open_warehouse(tmp_path / "warehouse")
-    card = write_row(warehouse, warehouse.run("run"), tmp_path / "run-tpu").card
+    row = write_row(warehouse, warehouse.run("run"), tmp_path / "rows" / "run")
+    card = row.card
+    assert card["metric_source"]["traces"] == ["nsys", "tracewarehouse"]
+    assert "its trace is not here" in row.warnings[-1]
+    assert "duckdb -csv" in (row.folder / "run.sh").read_text()
     assert card["workload"]["hardware"]["xpu_spec"]["type"] == "GPU"
     executor = card["Model-executor"]
     assert executor["communication_library"]["name"] == library
     assert executor["framework"]["compiler_tool_selection"] == ""
+
+
+def test_a_gpu_row_has_the_traces_that_were_recorded(tmp_path: Path) -> None:
+    """CCL-Bench's tools read these, and none of them takes the name for a TPU's. Imported again, it is the same run."""
+    job = tmp_path / "job"
+    job.mkdir()
+    for rank in range(2):
+        write_rank(job, rank, [("allreduce", 10 + rank, 40, group(0, 1))])
+    plain = {path.name: path.read_bytes() for path in job.iterdir()}
+    for name, content in plain.items():
+        (job / f"{name}.gz").write_bytes(gzip.compress(content))
+        (job / name).unlink()
+    base = ["-w", str(tmp_path / "warehouse")]
+    assert run([*base, "ingest", str(job)]) == 0
+    export = [*base, "export", "ccl-bench", "job", "--out", str(tmp_path / "rows")]
+    assert run([*export, "--capture", str(job)]) == 0
+    folder = tmp_path / "rows" / "job"
+    assert {path.name: path.read_bytes() for path in folder.glob("*.json")} == plain
+    assert yaml.safe_load((folder / "job.yaml").read_text())["metric_source"]["traces"] == ["json", "tracewarehouse"]
+    assert not (tmp_path / "rows" / "job-tpu").exists()
+    script = (folder / "run.sh").read_text()
+    assert all(f"{sha256(content).hexdigest()}  job/{name}\n" in script for name, content in plain.items())
+    assert run(["-w", str(tmp_path / "again"), "import", "ccl-bench", str(folder)]) == 0
+    stored = [[row[1:] for row in open_warehouse(tmp_path / name).values().rows()] for name in ("warehouse", "again")]
+    assert stored[0] == stored[1] != []
+    assert run([*export, "--name", "job-tpu"]) == 1
+    (job / "rank0_trace.json.gz").write_bytes(gzip.compress(b"{}"))
+    assert run([*export, "--capture", str(job)]) == 1
 
 
 def test_warnings_name_what_keeps_a_row_from_being_used(row_of: Callable[[str], Row]) -> None:
@@ -277,10 +336,10 @@ def test_warnings_name_what_keeps_a_row_from_being_used(row_of: Callable[[str], 
 
 def test_names_and_files_that_its_tools_do_not_take_are_refused(warehouse: Warehouse, tmp_path: Path) -> None:
     run = warehouse.run("served")
-    with pytest.raises(TracewarehouseError, match="look for 'tpu' in it"):
-        write_row(warehouse, run, tmp_path / "served")
-    with pytest.raises(TracewarehouseError, match="look for 'tpu' in it"):
-        write_row(warehouse, run, tmp_path / "tpu one")
+    for name in ("served", "tpu one"):
+        with pytest.raises(TracewarehouseError, match="if 'tpu' is in it, and this one is of a TPU"):
+            write_row(warehouse, run, tmp_path / name)
+        assert not (tmp_path / name).exists()
     (tmp_path / "a-tpu").mkdir()
     (tmp_path / "a-tpu" / "other.json").write_text("{}")
     with pytest.raises(TracewarehouseError, match=r"other\.json would be another"):
@@ -355,7 +414,7 @@ def test_the_script_of_several_hosts_prints_the_values(tmp_path: Path) -> None:
     with open_warehouse(tmp_path / "warehouse", create=True) as opened:
         opened.ingest(tmp_path / "plugins")
         [run] = opened.lake.runs()
-        row = write_row(opened, run, tmp_path / row_name(run))
+        row = write_row(opened, run, tmp_path / row_name(opened, run))
     duckdb_cli = Path(sys.executable).with_name("duckdb")
     if not duckdb_cli.exists():
         pytest.skip("no duckdb command beside python")

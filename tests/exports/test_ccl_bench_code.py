@@ -68,7 +68,7 @@ def row_of(capture: Path, tmp_path: Path) -> Row:
     with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
         warehouse.ingest(capture)
         run = warehouse.lake.runs()[0]
-        return write_row(warehouse, run, tmp_path / "rows" / row_name(run))
+        return write_row(warehouse, run, tmp_path / "rows" / row_name(warehouse, run))
 
 
 def theirs(ccl_bench: Path, folder: Path) -> dict[str, float]:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from served_capture import write_served_capture
 
+from tests.ingest.readers.kineto.test_job import group, write_rank
 from tracewarehouse import cli
 from tracewarehouse.exports.ccl_bench.row import Row, write_row
 from tracewarehouse.exports.ccl_bench.values import PublishedValue, published_values
@@ -77,13 +78,28 @@ def test_a_gzipped_trace_is_read_too(folder: Path, tmp_path: Path) -> None:
         assert warehouse.query("SELECT event_count > 400 FROM main.runs").scalar()
 
 
+def test_the_traces_of_ranks_are_one_run(tmp_path: Path) -> None:
+    """As torchtitan's rows have them: a file per rank, one card, and what only CCL-Bench's tools read."""
+    made = tmp_path / "llama-fsdp2-perlmutter"
+    made.mkdir()
+    (made / f"{made.name}.yaml").write_text(yaml.safe_dump(CARD | {"metric_source": {"traces": ["json"]}}))
+    for rank in range(2):
+        write_rank(made, rank, [("allreduce", 10 + rank, 40, group(0, 1))])
+    (made / "timing_stats_0.json").write_text('{"steps": [1.5]}')
+    with imported(made, tmp_path / "warehouse") as warehouse:
+        assert warehouse.query("SELECT name, device_count, batch_size FROM main.runs").rows() == [(made.name, 2, 128)]
+        shared = "SELECT count(DISTINCT instance), count(DISTINCT device_id) FROM main.collectives"
+        assert warehouse.query(shared).rows() == [(1, 2)]
+
+
 def test_what_is_no_folder_of_it_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(NoCaptureError, match="not a folder of CCL-Bench"):
         ccl_bench_capture(tmp_path / "nowhere")
     with pytest.raises(NoCaptureError, match=r"no workload card in this folder; looked for a \.yaml"):
         ccl_bench_capture(tmp_path)
     (folder / "second.trace.json").write_text("{}")
-    with pytest.raises(CaptureError, match=r"expected one trace, found host\.trace\.json, second\.trace\.json"):
+    of_two_runs = r"or of each of its ranks, and found those of 2: host\.trace\.json; second\.trace\.json; remove"
+    with pytest.raises(CaptureError, match=of_two_runs):
         ccl_bench_capture(folder)
     for trace in folder.glob("*.json"):
         trace.unlink()
@@ -115,7 +131,20 @@ def test_a_row_without_a_trace_is_a_run_with_its_published_values(
         facts = "SELECT name, model_family, batch_size, device_count, event_count FROM main.runs"
         assert warehouse.query(facts).rows() == [(folder.name, "qwen3-4b", 128, 0, 0)]
         assert len(warehouse.values()) == 0
+    (there / f"{folder.name}.yaml").write_text("workload:\n  data:\n    i\n    batch_size: 4\n")
+    row["metadata"] = {"batch_size": 64, "tp": 2, "model_family": "qwen3-4b", "bandwidth_scaleup": "TBD", "moe": False}
+    (website / "benchmark_data.json").write_text(json.dumps({"rows": [row]}))
+    with imported(there, tmp_path / "of-the-website") as warehouse:
+        assert warehouse.query("SELECT name, model_family, batch_size, tp FROM main.runs").rows() == [
+            (folder.name, "qwen3-4b", 64, 2)
+        ]
+        [[card]] = warehouse.query("SELECT card FROM main.runs").rows()
+        assert "the card cannot be read, and these are the facts that the website shows" in card
     capsys.readouterr()
+    row["metadata"] = {"batch_size": "many"}
+    (website / "benchmark_data.json").write_text(json.dumps({"rows": [row]}))
+    assert cli.run(["-w", str(tmp_path / "of-the-website"), "import", "ccl-bench", str(there)]) == 1
+    assert "cannot be read as a workload card: line" in capsys.readouterr().err
     assert cli.run(["-w", str(tmp_path / "w"), "import", "ccl-bench", str(collection / "unpublished-tpu")]) == 1
     error = capsys.readouterr().err
     assert "no row of" in error

@@ -24,6 +24,7 @@ from tracewarehouse.warehouse import open_warehouse
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("asked_once"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; apt-get install chromium"),
 ]
 

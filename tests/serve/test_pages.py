@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import quote, unquote
 
 import pyarrow.ipc
@@ -25,6 +26,8 @@ from tracewarehouse.ingest.errors import StuckQueryError
 from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
 from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+pytestmark = pytest.mark.usefixtures("asked_once")
 
 LLAMA, SP = "llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"
 
@@ -264,7 +267,7 @@ def test_a_comparison_of_one_run_asks_for_another(
 def test_metrics_and_one_of_them(client: TestClient, folder: Path, ids: dict[str, str]) -> None:
     page = client.get("/metrics").text
     with open_warehouse(folder) as opened:
-        metrics = opened.definitions.aliases()
+        metrics = opened.definitions.aliases
         values = opened.query(
             "SELECT run_id, avg(value) FROM metric_values WHERE metric = 'exposed_communication' "
             "AND (dimensions ->> '$.phase') = 'decode' GROUP BY run_id"
@@ -404,6 +407,13 @@ def test_a_long_query_is_cut_off_and_its_place_is_free_again(folder: Path) -> No
             cut = client.get("/sql", params={"sql": long})
             assert (cut.status_code, "time limit of 0.5 s" in cut.text) == (400, True)
         assert client.get("/sql.json", params={"sql": "SELECT 1 AS a"}).json() == [{"a": 1}]
+
+
+def test_a_server_without_memory_says_so(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (MemoryError(), RuntimeError("can't start new thread")):
+        monkeypatch.setattr(Warehouses, "one", Mock(side_effect=error))
+        answer = client.get("/sql.json", params={"sql": "SELECT 1 AS a"})
+        assert (answer.status_code, "memory of the server is in use" in answer.text) == (503, True)
 
 
 def test_a_warehouse_whose_query_does_not_stop_is_replaced(folder: Path) -> None:

@@ -9,6 +9,8 @@ their cases worked out by hand, and these golden values so that nothing changes 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,31 +23,32 @@ from tracewarehouse.warehouse import Warehouse
 DATA = Path(__file__).parents[2] / "data" / "captures"
 GOLDEN = Path(__file__).parent / "golden"
 CAPTURES = sorted(p.parent.name for p in DATA.glob("*/manifest.json"))
-SHARED = [
-    "tpu-v6e-4chip-host-offload",
-    "tpu-2chip-vllm-tp2-prefill",
-    "cpu_deepseekv3_dp2ep2tp2",
-    "cpu_llama_pp2tp2",
-    "cpu_llama_sp_tp4",
-]
-"""Captures beside the repository."""
+SHARED = ["tpu-v6e-4chip-host-offload", "tpu-2chip-vllm-tp2-prefill"]
+"""Captures of real chips, beside the repository."""
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
 
 
-pytestmark = pytest.mark.usefixtures("asked_once")
+Values = Callable[[Warehouse, str], dict[str, float]]
 
 
-def _values(warehouse: Warehouse, capture: str) -> dict[str, float]:
-    """Values by metric, version and dimensions."""
-    run_id = warehouse.run(capture).run_id
-    of_one_run = sorted({m.name for m in warehouse.definitions.metrics if not m.view.compares_runs})
-    rows = warehouse.values(run_id, metrics=of_one_run).rows()
-    return {f"{metric} {version} {dimensions}": value for _, _, metric, version, dimensions, value, *_ in rows}
+@pytest.fixture(scope="module")
+def values() -> Values:
+    """Values of a run by metric, version and dimensions, those that no run stores as well; each is evaluated once."""
+
+    @cache
+    def evaluated(warehouse: Warehouse, capture: str) -> dict[str, float]:
+        run_id = warehouse.run(capture).run_id
+        rows = evaluate(warehouse.connection(), run_id, warehouse.definitions, unstored=True).values().to_pylist()
+        return {f"{r['metric']} {r['version']} {r['dimensions']}": r["value"] for r in rows if r["value"] is not None}
+
+    return evaluated
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
-def test_values_are_the_golden_ones(all_captures: Warehouse, capture: str, request: pytest.FixtureRequest) -> None:
-    found = _values(all_captures, capture)
+def test_values_are_the_golden_ones(
+    all_captures: Warehouse, values: Values, capture: str, request: pytest.FixtureRequest
+) -> None:
+    found = values(all_captures, capture)
     path = GOLDEN / f"{capture}.tsv"
     if request.config.getoption("--update-golden"):
         GOLDEN.mkdir(exist_ok=True)
@@ -61,9 +64,9 @@ def test_values_are_the_golden_ones(all_captures: Warehouse, capture: str, reque
 
 
 @pytest.fixture(scope="module")
-def shown(all_captures: Warehouse) -> dict[str, dict[tuple[str, int, str], float]]:
+def shown(all_captures: Warehouse) -> dict[str, dict[str, float]]:
     """What the views give, by run: each is asked once, for all runs."""
-    values: dict[str, dict[tuple[str, int, str], float]] = {r.run_id: {} for r in all_captures.lake.runs()}
+    found: dict[str, dict[str, float]] = {r.run_id: {} for r in all_captures.lake.runs()}
     connection = all_captures.connection()
     for metric in all_captures.definitions.metrics:
         header = metric.header
@@ -72,33 +75,32 @@ def shown(all_captures: Warehouse) -> dict[str, dict[tuple[str, int, str], float
         for run_id, *row in [] if metric.view.compares_runs else connection.execute(view).fetchall():
             dimensions = json.dumps(dict(zip(header.grain[1:], row[:-1], strict=True)))
             if row[-1] is not None:
-                values[run_id][metric.name, metric.version, dimensions] = row[-1]
-    return values
+                found[run_id][f"{metric.name} {metric.version} {dimensions}"] = row[-1]
+    return found
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
-def test_the_stored_values_are_those_of_the_views(
-    all_captures: Warehouse, shown: dict[str, dict[tuple[str, int, str], float]], capture: str
+def test_what_evaluates_a_run_alone_gives_what_its_view_gives_of_all_runs(
+    all_captures: Warehouse, values: Values, shown: dict[str, dict[str, float]], capture: str
 ) -> None:
-    """Also those that are stored with no run: what evaluates a run alone gives what its view gives of all runs."""
-    run_id = all_captures.run(capture).run_id
-    evaluated = evaluate(all_captures.connection(), run_id, all_captures.definitions, unstored=True)
-    stored = {(r["metric"], r["version"], r["dimensions"]): r["value"] for r in evaluated.values().to_pylist()}
-    assert stored
-    assert stored == shown[run_id]
+    evaluated = values(all_captures, capture)
+    assert evaluated
+    assert evaluated == shown[all_captures.run(capture).run_id]
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
-def test_plain_python_computes_the_same(all_captures: Warehouse, capture: str) -> None:
-    _assert_computed_the_same(all_captures, capture)
+def test_plain_python_computes_the_same(all_captures: Warehouse, values: Values, capture: str) -> None:
+    _assert_computed_the_same(all_captures, values, capture)
 
 
 @pytest.mark.parametrize("capture", SHARED)
-def test_plain_python_computes_the_same_of_other_captures(shared_captures: Warehouse, capture: str) -> None:
-    _assert_computed_the_same(shared_captures, capture)
+def test_plain_python_computes_the_same_of_other_captures(
+    shared_captures: Warehouse, values: Values, capture: str
+) -> None:
+    _assert_computed_the_same(shared_captures, values, capture)
 
 
-def _assert_computed_the_same(warehouse: Warehouse, capture: str) -> None:
+def _assert_computed_the_same(warehouse: Warehouse, values: Values, capture: str) -> None:
     run_id = warehouse.run(capture).run_id
     tables = {}
     for name in _READ:
@@ -107,7 +109,7 @@ def _assert_computed_the_same(warehouse: Warehouse, capture: str) -> None:
         rows = warehouse.query(f"SELECT {names} FROM main.{name} WHERE run_id = $run_id", run_id=run_id).rows()
         tables[name] = [dict(zip(columns, row, strict=True)) for row in rows]
     run = Run(tables)
-    stored = _values(warehouse, capture)
+    stored = values(warehouse, capture)
     for name, compute in (METRICS | {f.__name__: f for f in (hockney,)}).items():
         version = warehouse.definitions.metric(name).version
         prefix = f"{name} {version} "

@@ -614,6 +614,7 @@ class TestOthers:
         assert tw("-w", folder, "gc").out == f"{left}\n"
         assert not left.exists()
 
+    @pytest.mark.usefixtures("asked_once_here")
     def test_report(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
         done = tw("-w", folder, "report", "tiny-tp2", "--chart", "steps", "-o", tmp_path / "r.html")
         assert (done.code, done.out) == (0, f"{tmp_path}/r.html\n")
@@ -632,6 +633,7 @@ class TestOthers:
         assert drawn.out.split() == [f"{tmp_path}/charts/{name}.svg" for name in ("timeline", "steps")]
         assert sorted(p.name for p in (tmp_path / "charts").iterdir()) == ["steps.svg", "timeline.svg"]
 
+    @pytest.mark.usefixtures("asked_once_here")
     def test_a_report_is_what_the_ending_of_its_file_says(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
         asked = ("-w", folder, "report", "tiny-tp2", "--chart", "steps")
         assert tw(*asked, "-o", tmp_path / "r.md").code == 0
@@ -653,6 +655,7 @@ class TestOthers:
         monkeypatch.chdir(tmp_path / "here")
         return tmp_path / "here"
 
+    @pytest.mark.usefixtures("asked_once_here")
     def test_a_chart_by_its_name(self, tw: Tw, folder: Path, here: Path) -> None:
         help_ = " ".join(tw("chart", "--help").out.split())
         example = re.search(r"Example: tw (chart \S+) \S+ -o (\S+)", help_)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
 from msgspec.structs import replace
 from pyiceberg.catalog.sql import SqlCatalog
 from run_copies import publish_copy
@@ -291,3 +295,25 @@ def test_a_question_about_one_run_opens_its_files_only(condition: str, folder: P
         assert opened.query(shared).scalar() == run.rows["ops"]
     with Warehouse(folder) as opened:
         assert [row[1:] for row in metric] == [row[1:] for row in opened.metric("step_time", run=run.run_id).rows()]
+
+
+def test_dbt_builds_a_model_of_a_metric(folder: Path, tmp_path: Path) -> None:
+    """With the profile of docs/reading.md; dbt has an environment of its own, as it pins many packages."""
+    dbt = os.environ.get("DBT") or shutil.which("dbt")
+    if dbt is None:
+        pytest.skip("no dbt here: `pip install 'dbt-core<1.11' dbt-duckdb` elsewhere, and let DBT name its command")
+    [profile] = re.findall(r"```yaml\n(mine:.*?)```", (ROOT / "docs" / "reading.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "profiles.yml").write_text(profile)
+    (tmp_path / "dbt_project.yml").write_text("{name: mine, version: '1.0', profile: mine, model-paths: [models]}")
+    (tmp_path / "models").mkdir()
+    model = "SELECT name, phase, idle_ratio FROM traces.metrics.device_idle JOIN traces.main.runs USING (run_id)"
+    (tmp_path / "models" / "idle.sql").write_text("{{ config(materialized='table') }} " + model)
+    (tmp_path / "warehouse").symlink_to(folder)
+    with Warehouse(folder) as opened:
+        opened.build()
+        expected = opened.query(model.replace("traces.", "")).rows()
+    command = [dbt, "--no-send-anonymous-usage-stats", "run", "--profiles-dir", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    with duckdb.connect(tmp_path / "mine.duckdb", read_only=True) as built:
+        assert sorted(built.sql("FROM idle").fetchall()) == sorted(expected) != []

@@ -343,7 +343,7 @@ def test_views_are_there_for_whoever_asks_though_made_when_first_read(tmp_path: 
         with pytest.raises(tw.QueryError, match="Did you mean"):
             warehouse.query("SELECT * FROM metrics.tpots")
         listed = "SELECT count(*) FROM information_schema.tables WHERE table_schema IN ('models', 'metrics')"
-        assert warehouse.query(listed).scalar() > 2 * len(warehouse.definitions.aliases())
+        assert warehouse.query(listed).scalar() > 2 * len(warehouse.definitions.aliases)
     with tw.open(tmp_path / "w") as warehouse:
         names = {r[2] for r in warehouse.query("SHOW ALL TABLES").rows()}
         assert {v.name for v in warehouse.definitions.ordered} <= names

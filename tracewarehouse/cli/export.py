@@ -90,6 +90,12 @@ def ccl_bench(
     trace_url: Annotated[str, typer.Option(help="Public address of the folder, with the trace and the tables.")] = "",
     name: Annotated[str | None, typer.Option(help="Name of the row; for one run.")] = None,
     archive: Annotated[bool, typer.Option("--archive", help="Also pack each folder as .tar.gz.")] = False,
+    capture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="The recorded files of GPU runs, or a folder with them; they go into the rows."
+        ),
+    ] = None,
 ) -> None:
     """Write runs as rows of CCL-Bench: card, trace, tables and values, and the files for its repository."""
     from tracewarehouse.exports.ccl_bench.row import row_name, write_row
@@ -100,12 +106,12 @@ def ccl_bench(
         raise typer.BadParameter("--name is for one run")
     rows = []
     with context.obj.open() as warehouse:
-        named = [(entry, name or row_name(entry)) for entry in (warehouse.run(r) for r in run)]
+        named = [(entry, name or row_name(warehouse, entry)) for entry in (warehouse.run(r) for r in run)]
         if into is not None:
             for _, each in named:
                 require_checkout(into, each)  # before anything is written
         for entry, each in named:
-            row = write_row(warehouse, entry, out / each, trace_url=trace_url, archive=archive)
+            row = write_row(warehouse, entry, out / each, trace_url=trace_url, archive=archive, capture=capture)
             rows.append(row)
             typer.echo(row.folder)
             for warning in row.warnings:

@@ -12,7 +12,7 @@ import typer
 from tracewarehouse.cli.options import Engine, EngineOption, MasterOption
 from tracewarehouse.cli.output import copying, counting, status
 from tracewarehouse.ingest.capture.run_options import RunOptions, parse_device, parse_mesh
-from tracewarehouse.ingest.errors import TracewarehouseError, printable
+from tracewarehouse.ingest.errors import NoCaptureError, TracewarehouseError, printable
 
 if TYPE_CHECKING:
     from tracewarehouse.executors.executor import Executor
@@ -263,14 +263,16 @@ def ccl_bench(
     import tempfile
 
     from tracewarehouse.exports.ccl_bench.cards import card_capture
-    from tracewarehouse.ingest.capture.sources import ccl_bench_capture, ccl_bench_traces
+    from tracewarehouse.ingest.capture.sources import ccl_bench_capture
 
     failures = 0
     with context.obj.open(create=True) as warehouse, tempfile.TemporaryDirectory() as staging:
         for path in folder:
             try:
-                has_trace = bool(ccl_bench_traces(path))
-                capture = ccl_bench_capture(path) if has_trace else card_capture(path, Path(staging))
+                try:
+                    capture = ccl_bench_capture(path)
+                except NoCaptureError:
+                    capture = card_capture(path, Path(staging))
                 say(warehouse.ingest_capture(capture, RunOptions(mesh)))
             except TracewarehouseError as error:
                 failures += 1

@@ -105,7 +105,7 @@ def _metric(definitions: Definitions, name: str, version: int | None) -> Metric 
     """The metric of a name, ours or CCL-Bench's; print a published value that is no metric, and return None."""
     from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, definition_of
 
-    if name in definitions.aliases() or (view := definition_of(definitions, name)) is None:
+    if name in definitions.aliases or (view := definition_of(definitions, name)) is None:
         return definitions.metric(name, version)
     if (info := METRIC_INFO.get(name)) is None:
         say_note(f"{name} is the name under which CCL-Bench publishes this metric")
@@ -164,7 +164,7 @@ def values(
 
 def _answering(definitions: Definitions) -> list[Metric]:
     """The metrics that are neither deprecated nor another tool's."""
-    return [m for m in definitions.aliases().values() if m.header.status not in ("deprecated", "compatibility")]
+    return [m for m in definitions.aliases.values() if m.header.status not in ("deprecated", "compatibility")]
 
 
 def _without(result: QueryResult, metrics: Collection[str]) -> tuple[QueryResult, list[str]]:

@@ -39,6 +39,8 @@ STORAGE_VERSION = "v1.2.0"
 
 _SCHEMAS = ("models", "preconditions", "metrics", "macros")
 _BEGIN = "; ".join(f"CREATE SCHEMA {s}" for s in _SCHEMAS)
+_SLOW_OPTIMIZER = "projection_pullup"
+"""The step of DuckDB 2.0 that takes most of the time to plan a deep nest of views; it changes no row."""
 _MOST_FILES = 8
 """The most files of bound views to keep, of 1 MB each: one for each set of definitions that is in use."""
 
@@ -84,14 +86,27 @@ def create_lens(
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
     """
+    _plan_fast(connection)
     for statement in _tables(tables):  # apart from the views, so that no view is blamed for a bad file
         connection.execute(statement)
     add_all_views(connection, definitions)
 
 
+def lens_text(tables: Mapping[str, str | None], definitions: Definitions) -> str:
+    """The statements of `create_lens` without the comments, for a DuckDB that knows nothing of a warehouse."""
+    return ";\n\n".join([*_tables(tables), *_all_views(definitions, with_comments=False), ""])
+
+
 def begin_lens(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the empty schemas of a lens; `add_tables` and `add_views` fill them."""
+    _plan_fast(connection)
     connection.execute(_BEGIN)
+
+
+def _plan_fast(connection: duckdb.DuckDBPyConnection) -> None:
+    known = connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()
+    if (_SLOW_OPTIMIZER,) in known:  # older versions of DuckDB refuse a name that they do not know
+        connection.execute(f"SET disabled_optimizers = {literal(_SLOW_OPTIMIZER)}")
 
 
 def add_tables(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str | None]) -> None:
@@ -222,12 +237,13 @@ def _bound(statements: Sequence[str]) -> Path | None:
     return file
 
 
-def _all_views(definitions: Definitions) -> Iterator[str]:
+def _all_views(definitions: Definitions, *, with_comments: bool = True) -> Iterator[str]:
     yield _BEGIN
     yield from _views(definitions, definitions.ordered)
     yield from _own_views(definitions, OWN_VIEWS)
     yield from _macros(definitions.macros)
-    yield from _comments_on_views(definitions)
+    if with_comments:
+        yield from _comments_on_views(definitions)
 
 
 def comment_on_tables(
@@ -286,7 +302,7 @@ def _select(table: Table, source: str | None) -> str:
 
 
 def _views(definitions: Definitions, views: Iterable[View]) -> Iterator[str]:
-    aliases = {metric.view.qualified: name for name, metric in definitions.aliases().items()}
+    aliases = {metric.view.qualified: name for name, metric in definitions.aliases.items()}
     for view in views:
         yield f"CREATE VIEW {view.qualified} AS {view.sql}"
         if name := aliases.get(view.qualified):
@@ -311,7 +327,7 @@ def _macros(macros: Iterable[View]) -> Iterator[str]:
 def _comments_on_views(definitions: Definitions) -> Iterator[str]:
     for view in definitions.ordered:
         yield from _comment("VIEW", view.qualified, view.header.about, view.header.columns)
-    for name, metric in definitions.aliases().items():
+    for name, metric in definitions.aliases.items():
         about = f"Stands for metrics.{metric.view.name}. {metric.header.about}"
         yield from _comment("VIEW", f"metrics.{name}", about, metric.header.columns)
     for view in definitions.macros:

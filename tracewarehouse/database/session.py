@@ -298,7 +298,7 @@ def lens_names(definitions: Definitions, read: TablesRead) -> tuple[set[str], bo
         not in the lens, or could not be analysed.
     """
     known = {n: n for n in (*_TABLES, *OWN_VIEWS, *(v.qualified for v in definitions.ordered))}
-    known |= {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
+    known |= {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases.items()}
     known |= {m.qualified: m.qualified for m in definitions.macros}
     named = [f"{schema or 'main'}.{name}" for schema, name in read.tables]
     named += [f"{schema}.{name}" for schema, name in read.functions if schema or name not in ROW_FUNCTIONS]
@@ -310,7 +310,7 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
     """The qualified names of these parts of a lens and of everything that they read."""
     wanted = set(names)
     if any(n.startswith("macros.") for n in wanted):
-        stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
+        stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases.items()}
         for macro in reversed(definitions.macros):  # each comes after those that it reads
             if macro.qualified in wanted:
                 wanted |= {stands_for.get(n, n) for n in macro.depends_on}

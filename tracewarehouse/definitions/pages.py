@@ -26,7 +26,7 @@ def index_page(definitions: Definitions, written_by: str) -> str:
         written_by: the program that writes the page, named in its first line.
     """
     listed: dict[str, list[tuple[str, ...]]] = {"living": [], "compatibility": [], "deprecated": []}
-    for name, metric in definitions.aliases().items():
+    for name, metric in definitions.aliases.items():
         versions = [f"{m.version}{_remark(m)}" for m in definitions.metrics if m.name == name]
         about = metric.header
         first = _line(about.description).partition(". ")[0].partition("; ")[0].rstrip(".")
@@ -61,7 +61,7 @@ def _unstored(title: str, about: str, rows: list[tuple[str, ...]]) -> list[str]:
 
 def metric_pages(definitions: Definitions, query: Query, written_by: str) -> dict[str, str]:
     """The text of each metric's page, by metric; see `metric_page`."""
-    return {name: metric_page(definitions, query, name, written_by) for name in definitions.aliases()}
+    return {name: metric_page(definitions, query, name, written_by) for name in definitions.aliases}
 
 
 def metric_page(definitions: Definitions, query: Query, name: str, written_by: str) -> str:

@@ -66,7 +66,7 @@ def catalogue(definitions: Definitions, word: str) -> Answer:
     """
     metrics = {
         m.name: ["metric", f"metrics.{m.name}", m.header.unit, _first(m.header.description)]
-        for m in definitions.aliases().values()
+        for m in definitions.aliases.values()
         if m.header.status not in ("deprecated", "compatibility")
     }
     views = [v for v in (*definitions.ordered, *definitions.macros) if v.schema in ("models", "macros")]
@@ -108,7 +108,7 @@ def described(warehouse: Warehouse, definitions: Definitions, name: str) -> Answ
     metric = metric_named(definitions, schema, last)
     view = metric.view if metric else _view(definitions, schema, last)
     if view is None:
-        known = [*TABLES, *definitions.aliases(), *(v.name for v in (*definitions.ordered, *definitions.macros))]
+        known = [*TABLES, *definitions.aliases, *(v.name for v in (*definitions.ordered, *definitions.macros))]
         close = get_close_matches(last, known, n=3)
         hint = f"did you mean {' or '.join(dict.fromkeys(close))}?" if close else "describe without a name lists all"
         raise WarehouseError(f"there is no table, model, metric or macro {name!r}; {hint}")
@@ -134,7 +134,7 @@ def metric_named(definitions: Definitions, schema: str, name: str) -> Metric | N
     """The version that a name of schema metrics stands for, such as tpot or tpot_v1."""
     if schema not in ("", "metrics"):
         return None
-    aliases = {m.name: m for m in definitions.aliases().values()}
+    aliases = {m.name: m for m in definitions.aliases.values()}
     exact = {m.view.name: m for m in definitions.metrics}
     return aliases.get(name) or exact.get(name)
 

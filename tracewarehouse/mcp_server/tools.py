@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tracewarehouse.comparison.compare import SPLITS, VERDICTS, Split, comparing
+from tracewarehouse.dashboards import words
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.ingest.lake.manifest import RunVersion
@@ -85,7 +86,7 @@ class MetricValues(Tool):
         whole = table("values", result, ("run_id", "metric", "version", "dimensions", "value", "unit"))
         answer = Answer(tables=[])
         if self.version is None:
-            newest = {(m.name, m.version) for m in definitions.aliases().values()}
+            newest = {(m.name, m.version) for m in definitions.aliases.values()}
             whole.rows = [r for r in whole.rows if (r[1], r[2]) in newest]
         if not self.metrics:
             parts = {m.name for m in definitions.metrics if m.header.is_per_part}
@@ -294,6 +295,7 @@ class Summary(Tool):
                 Table(name="facts", columns=["fact", "value"], rows=[[k, v] for k, v in summary.facts.items()]),
                 Table(name="main numbers", columns=["metric", "name", "part", "value", "unit", "detail"], rows=numbers),
                 Table(name="step", columns=["phase", "part", "share", "mean_ms", "steps"], rows=steps),
+                Table(name="in short", columns=["of", "answer"], rows=[list(a) for a in words.answers(summary)]),
                 _flag_table([(run, f.flag, f.host, str(f)) for f in summary.flags]),
                 Table(
                     name="missing metrics",

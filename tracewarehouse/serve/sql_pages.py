@@ -152,7 +152,7 @@ def catalogue_page(request: Request, warehouse: Warehouse) -> Response:
 
 def metrics_page(request: Request, warehouse: Warehouse) -> Response:
     """All metrics, with their meanings."""
-    latest = warehouse.definitions.aliases()
+    latest = warehouse.definitions.aliases
     names = sorted(latest, key=lambda n: (latest[n].header.status in UNSTORED, n))  # unstored metrics come last
     return page(request, "metrics", metrics=[(n, latest[n].version, latest[n].header) for n in names])
 

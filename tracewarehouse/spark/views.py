@@ -123,7 +123,7 @@ class SparkViews:
 
     def _selects(self, wanted: Collection[str]) -> Iterator[tuple[str, str]]:
         """The name and SELECT of each wanted view, after what it reads."""
-        aliases = {m.view.qualified: name for name, m in self._definitions.aliases().items()}
+        aliases = {m.view.qualified: name for name, m in self._definitions.aliases.items()}
         for view in self._definitions.ordered:
             if view.qualified in wanted:
                 yield view.qualified, view.sql

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracewarehouse.exports.files import copy_plain, recorded_files
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.durable_files import file_digest
-from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -31,24 +30,11 @@ def log_folder(warehouse: Warehouse, run: str, capture: Path, folder: Path) -> P
         WarehouseError: there is no such run.
         TracewarehouseError: a file that the run was made from is not there.
     """
-    entry = warehouse.run(run)
-    hosts = warehouse.query(
-        f"SELECT host, digest, file_name FROM main.hosts WHERE run_id = {literal(entry.run_id)} ORDER BY host_index"  # noqa: S608
-    ).rows()
-    candidates = [capture] if capture.is_file() else sorted(capture.rglob("*.xplane.pb"))
-    try:
-        by_digest = {file_digest(path): path for path in candidates}
-    except OSError as error:
-        raise TracewarehouseError(f"{capture}: cannot be read: {error.strerror or error}") from None
-    target = folder / "plugins" / "profile" / _file_name(entry.name)
+    target = folder / "plugins" / "profile" / _file_name(warehouse.run(run).name)
     target.mkdir(parents=True)
-    for host, digest, file_name in hosts:
-        if digest not in by_digest:
-            raise TracewarehouseError(
-                f"{capture}: no .xplane.pb file of those {len(candidates)} is the capture of run {entry.name} on host "
-                f"{host}, which was {file_name}; name the file or folder that the run was ingested from with --capture"
-            )
-        (target / f"{_file_name(host)}.xplane.pb").symlink_to(by_digest[digest].resolve())
+    for host, path in recorded_files(warehouse, run, capture):
+        to = target / f"{_file_name(host)}.xplane.pb"
+        copy_plain(path, to) if path.suffix == ".gz" else to.symlink_to(path.resolve())
     return folder
 
 

@@ -54,16 +54,17 @@ def test_every_column_of_every_table_is_read(warehouse: Warehouse) -> None:
 
 
 def test_every_metric_gives_the_same_rows_everywhere(warehouse: Warehouse, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Python API and the DuckDB command line, also with the warehouse attached under another name, and `tw query`.
+    """The Python API and the DuckDB command line.
 
-    `tw query` prints what the Python API gives, so that some metrics show it.
+    For some metrics also with the warehouse attached under another name, and `tw query`, which prints what the Python
+    API gives.
     """
     metrics = warehouse.query("SELECT metric || '_v' || version FROM metrics.catalog ORDER BY ALL").rows()
     assert len(metrics) > 50
     sql = {view: f"SELECT * FROM metrics.{view} ORDER BY ALL" for (view,) in metrics}
     direct = printed_by_view(sql, "-readonly", database(warehouse))
     attached = printed_by_view(
-        {v: q.replace("metrics.", "elsewhere.metrics.") for v, q in sql.items()},
+        {v: sql[v].replace("metrics.", "elsewhere.metrics.") for v in list(sql)[::6]},
         ":memory:", "-cmd", f"ATTACH '{database(warehouse)}' AS elsewhere (READ_ONLY)",
     )  # fmt: skip
     filled = 0
@@ -73,8 +74,8 @@ def test_every_metric_gives_the_same_rows_everywhere(warehouse: Warehouse, capsy
         if number % 6 == 0:
             assert run(["-w", str(warehouse.path), "query", query, "--format", "csv"]) == 0
             assert_same(list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:], expected, view, null="")
+            assert_same(attached[view], expected, view)
         assert_same(direct[view], expected, view)
-        assert_same(attached[view], expected, view)
     assert filled > 30
 
 

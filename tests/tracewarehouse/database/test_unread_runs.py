@@ -133,7 +133,7 @@ def test_a_command_that_reads_all_runs_names_it_once(
     names_it_once(folder / "warehouse", manifest.stem, capfd, *command.split())
 
 
-@CHANGES
+@pytest.mark.parametrize("change", [cut, age])
 def test_the_command_line_names_it_once(folder: Path, change: Change, capfd: pytest.CaptureFixture[str]) -> None:
     manifest = manifest_of(folder / "warehouse", "b")
     change(manifest)

@@ -167,7 +167,7 @@ def test_a_name_is_defined_once(tmp_path: Path) -> None:
 
 def test_a_name_of_the_package_means_one_thing() -> None:
     found = load_definitions()
-    names = [*TABLES, *found.aliases(), *(v.name for v in found.ordered if v.schema in ("models", "preconditions"))]
+    names = [*TABLES, *found.aliases, *(v.name for v in found.ordered if v.schema in ("models", "preconditions"))]
     assert not [n for n, times in Counter(names).items() if times > 1]
 
 
@@ -175,7 +175,7 @@ def test_the_name_stands_for_the_newest_stable_version(tmp_path: Path) -> None:
     second = METRIC.replace("version: 1", "version: 2")
     third = METRIC.replace("version: 1", "version: 3").replace("status: stable", "status: experimental")
     found = _load(tmp_path, models__base=MODEL, metrics__m_v1=METRIC, metrics__m_v2=second, metrics__m_v3=third)
-    assert found.aliases()["m"].version == 2
+    assert found.aliases["m"].version == 2
     with pytest.raises(MetricError, match="no version 4; it has 1, 2, 3"):
         found.metric("m", 4)
     with pytest.raises(MetricError, match=r"there is no metric 'n'; .tw metrics list. shows all"):

@@ -145,7 +145,7 @@ def test_an_alias_stands_for_a_version_and_what_that_reads_comes_with_it(
 ) -> None:
     definitions = load_definitions()
     names, is_all = lens_names(definitions, tables_read(connection, "FROM metrics.ttft"))
-    assert names == {definitions.aliases()["ttft"].view.qualified} and not is_all
+    assert names == {definitions.aliases["ttft"].view.qualified} and not is_all
     assert names < behind(definitions, names)
 
 

@@ -14,10 +14,14 @@ from tracewarehouse.queries.read_only import literal
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
-TRACES = ["json_tpu", "xplane"]
-"""Kinds of trace of our rows: the first selects CCL-Bench's metrics, the second ours, and no other row has it."""
-_NOT_OF_XLA = ("kineto", "nsys")
-"""Formats of profiles that do not tell what compiled the programs."""
+OURS = "tracewarehouse"
+"""The kind of trace that selects our metrics; no other row has it."""
+OF_TPU = "json_tpu"
+KINDS = {"kineto": "json", "nsys": "nsys"}
+"""The kind of trace that selects CCL-Bench's metrics, by the format of the capture; elsewhere `OF_TPU`.
+
+These are GPU traces that its tools read as they were recorded. They do not tell what compiled the programs.
+"""
 _PRECISION = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "bf16": "bf16", "f32": "fp32", "f16": "fp16"}
 _ARCHITECTURE = (
     "num_params", "num_params_active", "num_params_embedding", "num_layers", "num_heads", "head_dim",
@@ -27,6 +31,38 @@ _INFERRED = {axis: f"Model-executor.model_plan_parallelization.{field}" for fiel
     "layers": "workload.model.model_arch.num_layers"
 }
 """The field of a card for what ingest infers, by its name in models.caveats."""
+
+_ON_WEBSITE = {
+    **{name: name for name in ("description", "hf_url", "trace_url")},
+    **{
+        name: f"workload.model.{name}"
+        for name in ("model_family", "phase", "precision", "moe", "granularity", "epochs", "iteration")
+    },
+    **{name: f"workload.data.{name}" for name in ("batch_size", "seq_len", "input_len", "output_len", "dataset")},
+    "hardware_type": "workload.hardware.xpu_spec.type",
+    "hardware_model": "workload.hardware.xpu_spec.model",
+    "total_count": "workload.hardware.xpu_spec.total_count",
+    "count_per_node": "workload.hardware.xpu_spec.count_per_node",
+    "network_topology": "workload.hardware.network_topo.topology",
+    "bandwidth_scaleout": "workload.hardware.network_topo.bandwidth_gbps.0",
+    "bandwidth_scaleup": "workload.hardware.network_topo.bandwidth_gbps.1",
+    "driver_version": "workload.hardware.driver_version",
+    "framework": "Model-executor.framework.name",
+    "compiler": "Model-executor.framework.compiler_tool_selection",
+    **{
+        name: f"Model-executor.model_plan_parallelization.{name}"
+        for name in ("tp", "pp", "pp_mb", "dp_replicate", "dp_shard", "ep", "cp")
+    },
+    "comm_library": "Model-executor.communication_library.name",
+    "comm_library_ver": "Model-executor.communication_library.version",
+    "comm_env": "Model-executor.communication_library.env",
+    "protocol_selection": "Model-executor.protocol_selection",
+    "trace_types": "metric_source.traces",
+    "metric_traces": "metric_source.metrics_specific_trace",
+}
+"""Where the card has each field that CCL-Bench's website shows."""
+_UNKNOWN: dict[str, Any] = {"comm_env": {}, "protocol_selection": [], "metric_traces": []}
+"""How the website shows a field without a value, where not as the empty text."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +109,9 @@ def filled_card(
     if trace_url:
         content["trace_url"] = trace_url
     filled = [f for f, v in _leaves(content).items() if v not in ("", []) and own.get(f, "") in ("", [])]
-    content["metric_source"]["traces"] = [
-        *TRACES, *(t for t in content["metric_source"]["traces"] or [] if t not in (*TRACES, "json", "nsys"))
-    ]  # fmt: skip
+    kinds = [KINDS.get(run["format"], OF_TPU), OURS]
+    others = [kind for kind in content["metric_source"]["traces"] or [] if kind not in (OF_TPU, OURS, *KINDS.values())]
+    content["metric_source"]["traces"] = [*kinds, *others]
     _add_other_spellings(content, json.loads(run["manifest"]) if run["manifest"] else {})
     missing = [f for f, v in _leaves(content).items() if v in ("", [])]
     return FilledCard(content, tuple(filled), tuple(missing), inferred)
@@ -83,43 +119,35 @@ def filled_card(
 
 def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
     """The fields of the card of a row that CCL-Bench's website shows; an unknown value is the empty text."""
-    workload, executor = card["workload"], card["Model-executor"]
-    model, data, hardware = workload["model"], workload["data"], workload["hardware"]
-    chip, network = hardware["xpu_spec"], hardware["network_topo"]
-    plan, library = executor["model_plan_parallelization"], executor["communication_library"]
-    bandwidth = [*(network["bandwidth_gbps"] or []), "", ""]
-    fields = {
-        "workload_name": name,
-        "description": card["description"].strip(),
-        "hf_url": card["hf_url"],
-        "trace_url": card["trace_url"],
-        **{k: model[k] for k in ("model_family", "phase", "precision", "moe", "granularity", "epochs", "iteration")},
-        **{k: data[k] for k in ("batch_size", "seq_len", "input_len", "output_len", "dataset")},
-        "hardware_type": chip["type"],
-        "hardware_model": chip["model"],
-        "total_count": chip["total_count"],
-        "count_per_node": chip["count_per_node"],
-        "network_topology": network["topology"],
-        "bandwidth_scaleout": bandwidth[0],
-        "bandwidth_scaleup": bandwidth[1],
-        "driver_version": hardware["driver_version"],
-        "framework": executor["framework"]["name"],
-        "compiler": executor["framework"]["compiler_tool_selection"],
-        **{k: plan[k] for k in ("tp", "pp", "pp_mb", "dp_replicate", "dp_shard", "ep", "cp")},
-        "comm_library": library["name"],
-        "comm_library_ver": library["version"],
-        "comm_env": library["env"] or {},
-        "protocol_selection": executor["protocol_selection"] or [],
-        "trace_types": card["metric_source"]["traces"],
-        "metric_traces": card["metric_source"]["metrics_specific_trace"] or [],
-    }
-    empty = ("moe", "comm_env", "protocol_selection", "metric_traces")
-    return {name: value if value or name in empty else "" for name, value in fields.items()}
+    fields: dict[str, Any] = {"workload_name": name}
+    for field, path in _ON_WEBSITE.items():
+        value = _reached(card, path.split("."))
+        value = value.strip() if field == "description" else value
+        fields[field] = value if value or value is False else _UNKNOWN.get(field, "")
+    return fields
+
+
+def card_of(shown: Mapping[str, Any]) -> WorkloadCard:
+    """The inverse of `metadata`: the card of a row, as far as CCL-Bench's website shows it."""
+    content = WorkloadCard().model_dump(mode="json", by_alias=True)
+    content["workload"]["hardware"]["network_topo"]["bandwidth_gbps"] = ["", ""]
+    for field, path in _ON_WEBSITE.items():
+        *to, last = path.split(".")
+        place = _reached(content, to)
+        place[int(last) if last.isdigit() else last] = shown.get(field, "")
+    return WorkloadCard.model_validate(content)
+
+
+def _reached(content: Any, path: Sequence[str]) -> Any:
+    """What stands at a path of names and places of a list; the empty text where a list ends before it."""
+    for name in path:
+        content = [*(content or []), "", ""][int(name)] if name.isdigit() else content[name]
+    return content
 
 
 def _communication_library(warehouse: Warehouse, run: dict[str, Any], hardware: str) -> str | None:
     """The library that executes the run's collectives; None for unknown. RCCL's kernels have the names of NCCL's."""
-    if run["format"] not in _NOT_OF_XLA:
+    if run["format"] not in KINDS:
         return "xla"
     sql = "SELECT count(*) FROM main.instructions WHERE name LIKE 'nccl%' AND "
     if not warehouse.query(f"{sql}run_id = {literal(run['run_id'])}").scalar():
@@ -159,7 +187,7 @@ def _facts(
         if numbers["chip_ici_gbps"]
         else None,
         "Model-executor.framework.name": framework,
-        "Model-executor.framework.compiler_tool_selection": None if run["format"] in _NOT_OF_XLA else "xla",
+        "Model-executor.framework.compiler_tool_selection": None if run["format"] in KINDS else "xla",
         **{f"Model-executor.model_plan_parallelization.{field}": size for field, size in axes.items()},
         "Model-executor.communication_library.name": library,
         "Model-executor.protocol_selection": ["xla_collectives", "ici"] if run["backend"] == "tpu" else None,

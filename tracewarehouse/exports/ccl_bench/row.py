@@ -7,16 +7,20 @@ import re
 import shlex
 import shutil
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from tracewarehouse.database.checked_files import CheckedFiles
-from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card
+from tracewarehouse.database.lens import lens_text
+from tracewarehouse.exports.ccl_bench.card import KINDS, FilledCard, filled_card
 from tracewarehouse.exports.ccl_bench.values import (
+    COMPATIBLE,
     PublishedDefinition,
     published_definitions,
     row_numbers,
@@ -24,22 +28,29 @@ from tracewarehouse.exports.ccl_bench.values import (
     write_values,
 )
 from tracewarehouse.exports.chrome import chrome_text, host_names
-from tracewarehouse.exports.files import naming_the_unwritable
+from tracewarehouse.exports.files import copy_plain, naming_the_unwritable, recorded_files
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
+from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.warehouse import Warehouse
 
-TABLES = ("ops", "instructions", "collectives", "phases", "runs", "devices", "mesh_axes", "quality_flags")
-"""Tables that lie beside the trace."""
+RUN_TABLES = tuple(table for table in TABLES if table != "metric_values")
+"""The tables that lie beside the trace; the values of metrics have a file of their own."""
+DEFINITIONS = "definitions.sql"
+"""The file beside the tables with all definitions, which makes DuckDB answer from them alone."""
 VALUES = "metric_values.parquet"
 MOST_VALUES_BYTES = 100_000
 """Size in bytes up to which the file of values belongs in git."""
 LEAST_DECODE_STEPS = 128
 """Decode steps that CCL-Bench's rules for traces ask for."""
+_TRACES = (
+    "`*.trace.json` | Chrome trace of all hosts, whole: asynchronous ops are async events",
+    "`*.json` or `*.sqlite` | the traces as they were recorded, one per rank or host",
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEADERBOARD = {"qwen34b", "llama3.18b", "deepseekmoe16b"}
 _LEADERBOARD_INPUT = 1024
@@ -73,15 +84,29 @@ class Row:
     warnings: tuple[str, ...]
 
 
-def row_name(run: RunVersion) -> str:
-    """The name of a run's row: the run's own, in letters that paths may have, and with "tpu" in it."""
+def row_name(warehouse: Warehouse, run: RunVersion) -> str:
+    """The name of a run's row: the run's own, in letters that paths may have.
+
+    It has "tpu" in it if CCL-Bench's tools are to read the trace as that of a TPU.
+    """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.name).strip("-.") or run.run_id
     name += "-predicted" * ("predicted" in run.flags and "predicted" not in name)
-    return name if "tpu" in name.lower() else f"{name}-tpu"
+    return name if _is_of_gpu(warehouse, run) or "tpu" in name.lower() else f"{name}-tpu"
+
+
+def _is_of_gpu(warehouse: Warehouse, run: RunVersion) -> bool:
+    """Whether CCL-Bench's tools read the trace as it was recorded."""
+    return warehouse.query(f"SELECT format FROM main.runs WHERE run_id = {literal(run.run_id)}").scalar() in KINDS
 
 
 def write_row(
-    warehouse: Warehouse, run: RunVersion, folder: Path, *, trace_url: str = "", archive: bool = False
+    warehouse: Warehouse,
+    run: RunVersion,
+    folder: Path,
+    *,
+    trace_url: str = "",
+    archive: bool = False,
+    capture: Path | None = None,
 ) -> Row:
     """Write the row of a run as a folder of this name; files of an earlier export are replaced.
 
@@ -91,44 +116,54 @@ def write_row(
         folder: the folder; its name is that of the row.
         trace_url: the public address of the folder.
         archive: also write `<folder>.tar.gz` of all its files.
+        capture: the files of a GPU run, or a folder with them: CCL-Bench's tools read GPU traces as they were recorded.
 
     Raises:
         TracewarehouseError: CCL-Bench's tools do not accept the name, other JSON or YAML files lie in the folder, or it
             cannot be written.
         WarehouseError: the run cannot be read.
     """
-    name = folder.name
-    if not _NAME.fullmatch(name) or "tpu" not in name.lower():
+    name, is_of_gpu = folder.name, _is_of_gpu(warehouse, run)
+    if not _NAME.fullmatch(name) or ("tpu" in name.lower()) == is_of_gpu:
         raise TracewarehouseError(
-            f"{name}: not a name for a row: CCL-Bench's tools look for 'tpu' in it, and for letters, digits, '.', '_' "
-            "and '-'; name another with --name"
+            f"{name}: not a name for this row: CCL-Bench's tools take a trace for that of a TPU if 'tpu' is in it, and "
+            f"this one is of a {'GPU' if is_of_gpu else 'TPU'}; it has letters, digits, '.', '_' and '-'; name another "
+            "with --name"
         )
     numbers = row_numbers(warehouse, run.run_id)
     sql = f"SELECT * FROM models.caveats WHERE run_id = {literal(run.run_id)} ORDER BY kind, name"
     caveats = warehouse.query(sql).dicts()
     card = filled_card(warehouse, run.run_id, numbers, trace_url, caveats)
     hosts = host_names(warehouse, run.run_id)
-    trace = re.sub(r"[^\w.-]", "_", hosts[0]) + ".trace.json"
+    recorded: list[Path] = []
+    if not is_of_gpu:
+        traces = [re.sub(r"[^\w.-]", "_", hosts[0]) + ".trace.json"]
+    else:
+        recorded = [path for _, path in recorded_files(warehouse, run.run_id, capture)] if capture else []
+        traces = [path.name.removesuffix(".gz") for path in recorded]
     with naming_the_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        own = {trace, f"{name}.yaml"}
+        own = {*traces, f"{name}.yaml"}
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".yaml") and p.name not in own)
         if others:
             raise TracewarehouseError(
-                f"{folder}: CCL-Bench's tools take one .json and one .yaml, and {', '.join(others)} would be another; "
+                f"{folder}: CCL-Bench's tools read every .json and .yaml, and {', '.join(others)} would be another; "
                 "remove it, or export to another folder"
             )
         (folder / f"{name}.yaml").write_text(_comment(caveats) + _yaml(card.content), encoding="utf-8")
-        with (folder / trace).open("wb") as file:
-            file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
+        for source, trace in zip(recorded, traces, strict=False):
+            copy_plain(source, folder / trace)
+        if not is_of_gpu:
+            with (folder / traces[0]).open("wb") as file:
+                file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
         write_values(warehouse, run.run_id, numbers, folder / VALUES)
         _write_tables(warehouse, run, folder / "tables")
-        (folder / "run.sh").write_text(_script(warehouse, run, folder / trace, trace_url), encoding="utf-8")
+        (folder / "run.sh").write_text(_script(warehouse, run, folder, traces, trace_url), encoding="utf-8")
         (folder / "run.sh").chmod(0o755)
         values = row_values(warehouse, run.run_id, numbers)
         warnings = _warnings(warehouse, run, folder, card, values, numbers["decode_steps"])
-        evidence = published_definitions(warehouse, values, TABLES)
-        (folder / "README.md").write_text(_readme(folder, run, card, warnings, caveats, evidence), encoding="utf-8")
+        readme = _readme(warehouse, folder, run, card, warnings, caveats, published_definitions(warehouse, values))
+        (folder / "README.md").write_text(readme, encoding="utf-8")
         if archive:
             _archive(folder)
     return Row(name, folder, card.content, values, warnings)
@@ -152,12 +187,12 @@ def _caveat(row: Mapping[str, Any]) -> str:
 
 
 def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
-    """Write one Parquet file per table, with the rows of the run alone; each row names its run."""
+    """Write one Parquet file per table, with the rows of the run alone, and the definitions over them."""
     import pyarrow.parquet as pq
 
     CheckedFiles(warehouse.lake).check([run])
     folder.mkdir(exist_ok=True)
-    for table in TABLES:
+    for table in RUN_TABLES:
         files = [warehouse.lake.warehouse / f for f in run.files.get(table, ())]
         target = folder / f"{table}.parquet"
         if not files or warehouse.lake.filesystem is not None:  # nothing, or not on this machine
@@ -170,57 +205,57 @@ def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
                 for file in files:
                     for batch in pq.ParquetFile(file).iter_batches():
                         writer.write_batch(batch)
+    sources = {table: f"read_parquet('{table}.parquet', hive_partitioning = false)" for table in RUN_TABLES}
+    sources["metric_values"] = f"(SELECT *, NULL AS fingerprint FROM '../{VALUES}' WHERE published_as IS NULL)"
+    (folder / DEFINITIONS).write_text(lens_text(sources, warehouse.definitions), encoding="utf-8")
 
 
-def _script(warehouse: Warehouse, run: RunVersion, trace: Path, trace_url: str) -> str:
+def _script(warehouse: Warehouse, run: RunVersion, folder: Path, traces: Sequence[str], trace_url: str) -> str:
     """A shell script that repeats the run; if no manifest says how, it reads the trace again or prints the values."""
-    name = trace.parent.name
     [[manifest]] = warehouse.query(f"SELECT manifest FROM main.runs WHERE run_id = {literal(run.run_id)}").rows()
     spec = (json.loads(manifest) if manifest else {}).get("spec") or {}
-    lines = ["#!/bin/sh", f"# Records {name} again and prints its metrics.", "set -eu"]
+    lines = ["#!/bin/sh", f"# Records {folder.name} again and prints its metrics.", "set -eu"]
     if spec:
         axes = ",".join(f"{axis}={size}" for axis, size in ((spec.get("mesh") or {}).get("axes") or {}).items())
         if "predicted" in run.flags:
-            return _planned(warehouse, run, name, spec, axes)
+            return _planned(warehouse, run, folder.name, spec, axes)
         options = [("mesh", axes)] if axes else []
         options += [(flag, spec[key]) for key, flag in _FLAGS.items() if spec.get(key) is not None]
         command = " ".join(f"--{flag} {shlex.quote(str(value))}" for flag, value in options)
-        lines += [f"tw collect {command} -o captures", "tw ingest captures"]
-    else:
-        lines[1] = f"# Prints the metrics of {name}; the capture does not say how it was recorded."
-        if run.rows.get("hosts", 1) > 1:  # ingest finds no devices in one trace of several hosts
-            lines += [
-                'cd "$(dirname "$0")"',
-                f"""duckdb -csv -c "SELECT metric, dimensions, value, unit FROM '{VALUES}'\"""",
-            ]
-            return "\n".join([*lines, ""])
-        lines += _reading(trace, trace_url)
-        return "\n".join([*lines, 'tw -w "$work/warehouse" metrics values', ""])
-    return "\n".join([*lines, "tw metrics values", ""])
+        return "\n".join([*lines, f"tw collect {command} -o captures", "tw ingest captures", "tw metrics values", ""])
+    lines[1] = f"# Prints the metrics of {folder.name}; the capture does not say how it was recorded."
+    is_whole = len(traces) == run.rows.get("hosts", 1)  # ingest finds no devices in one trace of several hosts
+    if traces and is_whole:
+        return "\n".join([*lines, *_reading(folder, traces, trace_url), 'tw -w "$work/warehouse" metrics values', ""])
+    asked = f"""duckdb -csv -c "SELECT metric, dimensions, value, unit FROM '{VALUES}'\""""
+    return "\n".join([*lines, 'cd "$(dirname "$0")"', asked, ""])
 
 
-def _reading(trace: Path, url: str) -> list[str]:
-    """Lines of a script that read the trace of a row, and fetch it where it does not lie beside the script."""
-    name, file = trace.parent.name, trace.name
-    packed, address = f"{name}/{file}", url or "the row's trace_url"
+def _reading(folder: Path, traces: Sequence[str], url: str) -> list[str]:
+    """Lines of a script that read the traces of a row, and fetch them where they do not lie beside the script."""
+    name, address = folder.name, url or "the row's trace_url"
+    files = " ".join(map(shlex.quote, traces))
+    packed = " ".join(shlex.quote(f"{name}/{trace}") for trace in traces)
     return [
         'here=$(cd "$(dirname "$0")" && pwd)',
         "work=$(mktemp -d)",
         f'mkdir "$work/{name}"',
-        f'cp "$here/{name}.yaml" "$work/{name}"',
-        f'if [ -f "$here/{file}" ]; then',
-        f'  cp "$here/{file}" "$work/{name}"',
+        f'cd "$here" && cp {name}.yaml "$work/{name}"',
+        f"if [ -f {shlex.quote(traces[0])} ]; then",
+        f'  cp {files} "$work/{name}"',
         "else",
         *(
-            [f'  curl -fsSL {shlex.quote(url)} | tar xzf - -C "$work" {shlex.quote(packed)}']
+            [f'  curl -fsSL {shlex.quote(url)} | tar xzf - -C "$work" {packed}']
             if url.endswith((".tar.gz", ".tgz"))
             else [
-                f"  echo {shlex.quote(f'put {file} of {address} beside this script, and run it again')} >&2",
+                f"  echo {shlex.quote(f'put {files} of {address} beside this script, and run it again')} >&2",
                 "  exit 1",
             ]
         ),
         "fi",
-        f'echo "{file_digest(trace)}  $work/{packed}" | sha256sum -c - >&2',
+        'cd "$work" && sha256sum -c - >&2 <<"END"',
+        *(f"{file_digest(folder / trace)}  {name}/{trace}" for trace in traces),
+        "END",
         f'tw -w "$work/warehouse" import ccl-bench "$work/{name}" >&2',
     ]
 
@@ -249,7 +284,8 @@ def _warnings(
     warnings = []
     if "predicted" in run.flags:
         warnings.append("its times are predicted, not measured; do not publish it beside rows of measured ones")
-    if backend != "tpu":
+    is_of_gpu = _is_of_gpu(warehouse, run)
+    if backend != "tpu" and not is_of_gpu:
         warnings.append(f"it was recorded on {backend} devices, and CCL-Bench's tools take it for a TPU's by its name")
     if model["phase"] == "inference" and decodes < LEAST_DECODE_STEPS:
         warnings.append(f"it has {decodes} decode steps, and CCL-Bench asks for {LEAST_DECODE_STEPS}")
@@ -261,7 +297,11 @@ def _warnings(
             f"the leaderboard has no workload of model {model['model_family'] or 'not known'} with input "
             f"{data['input_len'] or 'not known'}; the row appears only in the table"
         )
-    if values.get("mfu") is None:
+    if is_of_gpu and len([*folder.glob("*.json"), *folder.glob("*.sqlite")]) < run.rows.get("hosts", 1):
+        warnings.append(
+            "its trace is not here, and the warehouse does not hold it; name the recorded files by --capture"
+        )
+    if values.get("mfu") is None and not is_of_gpu:
         warnings.append("no mfu: CCL-Bench knows only the peak of tpu_v6e, and needs operations in the trace")
     size = (folder / VALUES).stat().st_size
     if size > MOST_VALUES_BYTES:
@@ -270,6 +310,7 @@ def _warnings(
 
 
 def _readme(
+    warehouse: Warehouse,
     folder: Path,
     run: RunVersion,
     card: FilledCard,
@@ -282,21 +323,25 @@ def _readme(
     url = card.content["trace_url"] or "not published yet"
     care = "\n".join(f"- {_caveat(row)}" for row in caveats) or "Nothing: no flag, and nothing was inferred."
     ways = "\n".join(
-        f"| {p.name} | {p.value} | `{p.definition}` | {', '.join(f'`tables/{t}.parquet`' for t in p.tables)} |"
-        for p in published
+        f"| {p.name} | {p.value} | {p.unit} | `{p.definition}` | {', '.join(p.tables)} |" for p in published
     )
+    absent = "\n".join(f"- {', '.join(names)}: {why}" for why, names in _missing(warehouse, run, published))
     return f"""# {folder.name}
 
-{card.content["description"]}. Run {run.run_id}, exported by tracewarehouse.
+{card.content["description"]}.
+
+Run {run.run_id}, exported by tracewarehouse {version("tracewarehouse")} (Apache-2.0).
+Its command `tw` repeats the run; DuckDB alone answers the questions below.
 
 Trace and tables, which are not in git: {url}
 
 | file | what it is |
 |---|---|
 | `{folder.name}.yaml` | workload card |
-| `*.trace.json` | Chrome trace of all hosts, whole: asynchronous ops are async events |
-| `{VALUES}` | every metric with version, dimensions, unit, polarity and description |
-| `tables/*.parquet` | ops, instructions, collectives, phases, devices, axes, flags and the run; times in ps |
+| {_TRACES[_is_of_gpu(warehouse, run)]} |
+| `{VALUES}` | every value of a metric, with version, dimensions, unit, polarity and description |
+| `tables/*.parquet` | all tables of the run, from which every value follows; times in ps |
+| `tables/{DEFINITIONS}` | every model and metric, as views over these tables |
 | `run.sh` | repeats the run |
 
 ## Read with care
@@ -305,13 +350,22 @@ Trace and tables, which are not in git: {url}
 
 ## From a published value to its evidence
 
-| published | value | definition | evidence |
-|---|---|---|---|
+| published | value | unit | definition | tables that it reads |
+|---|---|---|---|---|
 {ways}
 
-The definition is a view or macro of tracewarehouse. `tw metrics show NAME` prints it, and so does the column `sql`:
+Published values have six digits. What each means, and its SQL:
 
-    duckdb -c "SELECT metric, dimensions, value, unit, sql FROM '{VALUES}' WHERE published_as = 'NAME'"
+    duckdb -c "SELECT metric, dimensions, value, unit, description, sql FROM '{VALUES}' WHERE published_as = 'NAME'"
+
+Compute one again from the tables, with its definition; `macros.ccl_row` has a column for each of its values:
+
+    cd tables && duckdb -init {DEFINITIONS} -c "FROM metrics.ccl_dominant_kernel_concentration"
+    cd tables && duckdb -init {DEFINITIONS} -c "FROM macros.ccl_row('{run.run_id}')"
+
+## Without a value
+
+{absent}
 
 ## The card
 
@@ -334,6 +388,18 @@ SHA-256:
 {digests}
 ```
 """
+
+
+def _missing(
+    warehouse: Warehouse, run: RunVersion, published: Sequence[PublishedDefinition]
+) -> Iterator[tuple[str, list[str]]]:
+    """Reasons why metrics have no value, each with their names."""
+    known = {p.definition.rpartition(".")[2].removeprefix("ccl_") for p in published}
+    if lacking := [f"`{name}`" for name in COMPATIBLE if name not in known]:
+        yield "CCL-Bench's definition gives nothing on this trace.", lacking
+    sql = f"SELECT reason, metric FROM metrics.missing WHERE run_id = {literal(run.run_id)} ORDER BY ALL"
+    for reason, rows in groupby(warehouse.query(sql).rows(), lambda row: str(row[0])):
+        yield reason, [f"`{metric}`" for _, metric in rows]
 
 
 def _archive(folder: Path) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracewarehouse.exports.ccl_bench.card import KINDS, OF_TPU, OURS, filled_card, metadata
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
+from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ COMPATIBLE = (
     "avg_step_time", "ttft", "tpot", "mfu", "dominant_kernel_concentration", "average_memory_bandwidth",
     "memory_transfer_overhead", "communication_fraction", "total_communication_time", "compute_comm_overlap",
     "bandwidth_utilization", "collective_vol", "mean_sm_coverage", "moe_fraction", "load_imbalance_ratio",
+    "coll_call_num", "straggler",
 )  # fmt: skip
 """Names of CCL-Bench's metrics, each a `ccl_` metric of ours."""
 _COLLECTIVES = {
@@ -62,7 +65,7 @@ def _information(label: str, unit: str, is_better: bool, high: float, mid: float
         "higher_is_better": is_better,
         "unit": unit,
         "category": "communication",
-        "trace_types": ["xplane"],  # it keeps them out of others' rows
+        "trace_types": [OURS],  # it keeps them out of others' rows
         "thresholds": {"high": high, "mid": mid},
         "required_update": False,
     }
@@ -125,31 +128,32 @@ class PublishedDefinition:
 
     Attributes:
         name: the published name.
-        value: the published value.
-        definition: the metric or macro that gives it.
-        tables: the tables of the row that the definition reads.
+        value: the published value, and its unit.
+        definition: the view or macro that gives it, with its schema.
+        tables: the tables that the definition reads.
     """
 
     name: str
     value: float
+    unit: str
     definition: str
     tables: tuple[str, ...]
 
 
-def published_definitions(
-    warehouse: Warehouse, values: Mapping[str, float], tables: Sequence[str]
-) -> list[PublishedDefinition]:
-    """Say of each published value which definition it has, and which of the tables it reads."""
+def published_definitions(warehouse: Warehouse, values: Mapping[str, float]) -> list[PublishedDefinition]:
+    """Say of each published value which definition it has, and which tables it reads."""
     found, definitions = [], warehouse.definitions
-    aliases = definitions.aliases()
+    aliases = definitions.aliases
     for name, value in sorted(values.items()):
         view = definition_of(definitions, name)
         assert view is not None  # noqa: S101  it was just computed
         named = (n.removeprefix("metrics.") for n in view.depends_on if n.startswith("metrics."))
         views = [view, *(definitions.metric(n).view for n in named if n in aliases)]
         read = {table for v in views for each in (v, *definitions.upstream(v)) for table in each.depends_on}
-        own = tuple(table for table in tables if f"main.{table}" in read)
-        found.append(PublishedDefinition(name, value, view.name.removesuffix("_v1"), own))
+        metric = view.name.removesuffix("_v1")
+        unit = METRIC_INFO[name]["unit"] if name in METRIC_INFO else definitions.metric(metric, 1).header.unit
+        tables = tuple(table for table in TABLES if f"main.{table}" in read)
+        found.append(PublishedDefinition(name, value, unit, f"{view.schema}.{metric}", tables))
     return found
 
 
@@ -204,7 +208,7 @@ def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
                 "description": header.about,
                 "higher_is_better": _IS_BETTER.get(header.polarity),
                 "unit": header.unit,
-                "trace_types": ["json_tpu"],
+                "trace_types": [OF_TPU, *KINDS.values()],
             }
     return info
 
@@ -305,8 +309,6 @@ def trace_row(trace: object) -> str:
 
 def _same_workload(warehouse: Warehouse, run: RunVersion, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The names of the published rows that ran what a run ran; none if a part of that is not known."""
-    from tracewarehouse.exports.ccl_bench.card import filled_card, metadata
-
     card = filled_card(warehouse, run.run_id, row_numbers(warehouse, run.run_id), "").content
     own = _workload(metadata(run.name, card))
     return [] if own is None else [name for name, row in rows.items() if _workload(row.get("metadata") or {}) == own]

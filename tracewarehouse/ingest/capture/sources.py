@@ -378,15 +378,22 @@ def ccl_bench_capture(folder: Path) -> Capture:
     """Return the capture in a folder of CCL-Bench, with the folder's name.
 
     Args:
-        folder: a folder with one .yaml, the card, and one .trace.json or .json, gzipped or not.
+        folder: a folder with one .yaml, the card, and the trace of a run, or a trace of each of its ranks.
 
     Raises:
         NoCaptureError: the folder does not exist, or has no card or no trace.
-        CaptureError: it has several cards or several traces.
+        CaptureError: it has several cards, or traces of several runs.
     """
-    card, traces = ccl_bench_card(folder), ccl_bench_traces(folder)
-    trace = _only(folder, "trace", traces, "a .trace.json; CCL-Bench keeps traces outside its repository, at trace_url")
-    return Capture(folder.resolve().name, (trace,), card=card)
+    card = ccl_bench_card(folder)
+    with warnings.catch_warnings(action="ignore", category=SkippedEntryWarning):
+        captures = _find(folder)
+    if len(captures) > 1:
+        found = "; ".join(", ".join(shown(file.name) for file in capture.files) for capture in captures)
+        raise CaptureError(
+            f"{shown(str(folder))}: expected the trace of one run, or of each of its ranks, and found those of "
+            f"{len(captures)}: {found}; remove all but one"
+        )
+    return replace(captures[0], name=folder.resolve().name, card=card)
 
 
 def ccl_bench_card(folder: Path) -> Path:
@@ -396,28 +403,14 @@ def ccl_bench_card(folder: Path) -> Path:
         NoCaptureError: the folder does not exist, or has no card.
         CaptureError: it has several.
     """
-    cards = [p for p in _files(folder) if p.suffix in (".yaml", ".yml")]
-    return _only(folder, "workload card", cards, "a .yaml")
-
-
-def ccl_bench_traces(folder: Path) -> list[Path]:
-    """Return the traces in a folder of CCL-Bench."""
-    files = _files(folder)
-    traces = [p for p in files if p.name.endswith((".trace.json", ".trace.json.gz"))]
-    return traces or [p for p in files if p.name.endswith((".json", ".json.gz"))]
-
-
-def _files(folder: Path) -> list[Path]:
+    at = shown(str(folder))
     try:
-        return sorted(p for p in folder.iterdir() if p.is_file())
+        cards = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.is_file())
     except OSError as error:
-        raise NoCaptureError(f"{shown(str(folder))}: not a folder of CCL-Bench: {error.strerror or error}") from None
-
-
-def _only(folder: Path, what: str, paths: list[Path], wanted: str) -> Path:
-    if not paths:
-        raise NoCaptureError(f"{shown(str(folder))}: no {what} in this folder; looked for {wanted}")
-    if len(paths) > 1:
-        names = ", ".join(shown(p.name) for p in paths)
-        raise CaptureError(f"{shown(str(folder))}: expected one {what}, found {names}; remove all but one")
-    return paths[0]
+        raise NoCaptureError(f"{at}: not a folder of CCL-Bench: {error.strerror or error}") from None
+    if not cards:
+        raise NoCaptureError(f"{at}: no workload card in this folder; looked for a .yaml")
+    if len(cards) > 1:
+        names = ", ".join(shown(p.name) for p in cards)
+        raise CaptureError(f"{at}: expected one workload card, found {names}; remove all but one")
+    return cards[0]
