@@ -51,6 +51,13 @@ def test_a_fixed_part_of_the_long_run(name: str) -> None:
     assert report.largest[0] > 0
 
 
+@pytest.mark.parametrize(("name", "inputs"), [("batches", 300), ("costs", 300), ("experiment", 12)])
+def test_a_fixed_part_of_descriptions(name: str, inputs: int) -> None:
+    report = run(TARGETS[name](None), seed=1, numbers=range(inputs))
+    assert not report.failures
+    assert 0 < report.accepted < report.inputs == inputs
+
+
 def test_the_shares_of_all_targets_are_a_whole() -> None:
     assert set(SHARES) == set(TARGETS)
     assert sum(SHARES.values()) == pytest.approx(1)

@@ -18,7 +18,7 @@ from tracewarehouse.dashboards.report import Report, comparison_report, run_repo
 from tracewarehouse.dashboards.vega import vega_script
 from tracewarehouse.dashboards.writing import folded, report_text, with_code, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
-from tracewarehouse.queries.run_summary import RunFlag
+from tracewarehouse.queries.run_summary import Evenness, Missing, Number, RunFlag
 from tracewarehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("asked_once")
@@ -146,7 +146,8 @@ def test_comparison_adds_up_in_words_and_values(recorded: Warehouse) -> None:
         before, after, change = (sum(r[k] for r in own) for k in ("baseline_us", "value_us", "difference_us"))
         assert before + change == pytest.approx(after)
         assert any(w.startswith(f"A {phase} step is ") for w in changed.words)
-    assert re.fullmatch(r"Of \d+ metric values: .*\.", changed.words[-1])
+    assert re.fullmatch(r"Of \d+ values of metrics: .*\.", changed.words[-1])
+    assert [bar.heading.partition(". ")[0] for bar in changed.bars] == [s.title for s in sides for _ in s.bars]
     [tpot] = [v for v in changed.values if v.metric == "tpot"]
     assert tpot.columns == ("of", "baseline", "run", "change", "verdict")
     verdicts = re.findall(r"\| (worse|better|unknown|different) \|$", report_text(report, "md"), re.MULTILINE)
@@ -203,11 +204,14 @@ def test_words_of_choices() -> None:
     }  # fmt: skip
     assert words.choices([best]) == [
         "For one user: tp=8, 674 tokens/s per user, 491 to 849; next tp=4, 352.",
+        "For the first token and for most tokens per chip fewer than two configurations are known.",
     ]
     first = best | {"purpose": "the first token", "unit": "ms", "value": 3.0, "low": None, "next_value": 2000.0}
-    assert words.choices([first | {"is_within_range": True}]) == [
+    assert words.choices([first | {"is_within_range": True}])[:1] == [
         "For the first token: tp=8, 3 ms; next tp=4, 2 s. Their ranges overlap, so either may be better.",
     ]
+    in_decode = first | {"purpose": "most tokens per chip in decode"}
+    assert words.choices([best, first, in_decode])[3:] == []
     many = [first | {"workload": f"m{i}"} for i in range(8)]
     too_few = "for one user and for most tokens per chip fewer than two configurations are known."
     assert words.choices(many)[0] == f"m0: for the first token tp=8 (3 ms); {too_few}"
@@ -219,34 +223,68 @@ def test_words_of_choices() -> None:
     assert words.choices([]) == []
 
 
-def test_words_of_balance_and_of_the_odd_layer() -> None:
-    assert words.balance([("decode", 1.0), ("prefill", 1.73), ("mixed", None)]) == (
-        "the busiest device computes longer than the mean device by 0 % in decode, 73 % in prefill"
+def test_answers_on_devices_and_layers(warehouse: Warehouse) -> None:
+    known = replace(warehouse.summary("tiny-tp2"), missing=[])
+    evenness = [
+        Evenness("decode", 4, 1.0, 3, 0, 0.005),
+        Evenness("prefill", 4, 1.73, 8, 7, -0.5),
+        Evenness("mixed", 4, None, 2, 0, 0.5),
+    ]
+    said = dict(words.answers(replace(known, evenness=evenness)))
+    assert said["Balance of devices"] == (
+        "even in decode, the busiest computes 0 % longer than the mean; "
+        "uneven in prefill, the busiest computes 73 % longer than the mean"
     )
-    assert words.balance([(None, 1.0106)]) == "the busiest device computes longer than the mean device by 1.1 %"
-    assert words.balance([]) == words.balance([("decode", None)]) == ""
-    alike = [("decode", layer, 0.005 * (layer - 1)) for layer in range(3)]
-    odd = [("prefill", layer, -0.5 if layer == 7 else 0.01) for layer in range(8)]
-    assert words.odd_layers(alike + odd) == (
-        "none, all 3 within 0.5 % of the median in decode; 7, 50 % shorter than the median of 8 in prefill"
+    assert said["Odd layer"] == (
+        "none, all 3 within 0.5 % of the median in decode; layer 7, 50 % shorter than the median of 8 in prefill; "
+        "too few to tell, 2 layers in mixed"
     )
-    assert words.odd_layers(alike[:2]) == words.odd_layers([]) == ""
+    one = [Evenness(None, 1, 1.0, None, None, None)]
+    lacking = [
+        Missing("load_imbalance", 1, "several_devices", "only one device is in the capture."),
+        Missing("layer_time", 1, "layers", "no op has a layer; name them."),
+    ]
+    said = dict(words.answers(replace(known, evenness=one, missing=lacking)))
+    assert said["Balance of devices"] == "only one device is in the capture"
+    assert said["Odd layer"] == "no op has a layer; name them"
+    assert said["Missing"] == "2 metrics; 1 (layer_time), as no op has a layer; name them"
 
 
-def test_what_is_inferred_and_missing_is_told_first(warehouse: Warehouse) -> None:
+def test_answers_are_numbers_of_the_run_or_say_why_not(warehouse: Warehouse) -> None:
     [tiny] = run_report(warehouse, ["tiny-tp2"], ["steps"]).sections
     summary = warehouse.summary("tiny-tp2")
-    told = dict(tiny.facts)
-    assert told["Missing"].startswith(f"{len(summary.missing)} metrics; ")
-    assert "is not predicted" not in told["Missing"]
-    assert told["Missing"].split(": ", 1)[1].lower() in {reason.lower() for _, reason in tiny.unknown}
-    [(imbalance,)] = warehouse.query(
-        "SELECT max(compute_imbalance) FROM metrics.load_imbalance WHERE phase = 'decode'"
-    ).rows()
-    assert f"by {words.quantity(imbalance - 1, 'ratio', 2)} in decode" in told["Balance"]
+    said = dict(tiny.answers)
+    assert said["Missing"].startswith(f"{len(summary.missing)} metrics; ")
+    assert "is not predicted" not in said["Missing"]
+    loads = warehouse.query("SELECT phase, compute_imbalance FROM metrics.load_imbalance WHERE phase <> 'outside'")
+    for phase, imbalance in loads.rows():
+        assert (
+            f"in {phase}, the busiest computes {words.quantity(imbalance - 1, 'ratio', 2)} longer"
+            in (said["Balance of devices"])
+        )
+    for share in (s for s in summary.steps if s.part == "exposed communication"):
+        assert f"{words.quantity(share.mean_ms, 'ms')}, " in said["Exposed communication"]
     flags = [RunFlag("inferred_axes", None, "", ""), RunFlag("inferred_steps", None, "", "")]
-    assert words.inferred(replace(summary, flags=flags)) == "mesh, steps or their phases"
-    assert words.inferred(replace(summary, flags=[])) == words.lacks(replace(summary, missing=[])) == ""
+    assert dict(words.answers(replace(summary, flags=flags)))["Inferred"] == "mesh, steps or their phases"
+    none = dict(words.answers(replace(summary, flags=[], missing=[])))
+    assert (none["Inferred"], none["Missing"]) == ("nothing: marks, names or the manifest tell it", "nothing")
+
+
+def test_links_that_have_no_number_say_why(warehouse: Warehouse) -> None:
+    """Of a run whose collectives all run outside of its steps."""
+    summary = warehouse.summary("tiny-tp2")
+    inside = [s for s in summary.steps if s.part != "exposed communication"]
+    outside = Number("exposed_communication", "Exposed communication", "outside", 365.0, "ms", None)
+    reason = "no collective runs in a step whose time is known; profile whole steps."
+    lacking = [Missing("faster_links", 1, "collectives_in_steps", reason)]
+    said = dict(words.answers(replace(summary, steps=inside, numbers=[outside], savings=[], missing=lacking)))
+    assert said["Exposed communication"] == "none in a step; 365 ms outside of the steps"
+    assert said["Links twice as fast"] == reason.rstrip(".")
+
+
+def test_values_of_metrics_in_words() -> None:
+    assert words.measured("hbm_bandwidth", '{"phase": "prefill", "device_id": 0}') == "HBM bandwidth, prefill, device 0"
+    assert words.measured("comm_to_compute", '{"phase": null}') == "Communication to compute"
 
 
 def test_words_of_what_does_not_fit() -> None:

@@ -268,7 +268,7 @@ def test_differences_of_steps(study: Warehouse) -> None:
     first, *others = [r for r in figure.rows if r["phase"] == "prefill"]
     assert (first["name"], first["what"], round(first["difference_us"], 6)) == ("idle", "longer", 30)
     assert {r["difference_us"] for r in others} == {0}
-    assert figure.description.startswith("A prefill step is 30 µs longer, 180 µs against 150 µs: idle +30 µs.")
+    assert figure.description.startswith("A prefill step is 30 µs longer, 180 µs against 150 µs: idle time +30 µs.")
 
 
 @pytest.mark.parametrize(

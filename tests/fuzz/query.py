@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import random
 import re
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz.judging import Target, scratch_file
+from xplane_builder import Space
 
+from tracewarehouse import cli
+from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import QueryError, shown
+from tracewarehouse.queries import read_only
 from tracewarehouse.queries.read_only import restrict, run_query
+from tracewarehouse.warehouse import open_warehouse
 
+_TABLE_MACROS = read_only._table_macros
 SECRET = "hidden7f3a"
 """Stands in the files outside, and in the name of one."""
 _OPEN, _ACCESS, _CHANGED = 0x20, 0x1, 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
@@ -103,7 +112,7 @@ class Sandbox:
     def __init__(self, folder: Path, *, is_restricted: bool = True, every: int = 1) -> None:
         self.lake, self.outside, self.spill = folder / "wh" / "lake", folder / "outside", folder / "spill"
         for path in (self.lake, self.outside, self.spill):
-            path.mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"a": [1, 2], "b": ["x", "y"]}), self.lake / "t.parquet")
         pq.write_table(pa.table({"a": [SECRET]}), self.outside / f"{SECRET}.parquet")
         (self.outside / "t.csv").write_text(f"a,b\n{SECRET},1\n")
@@ -127,15 +136,14 @@ class Sandbox:
         self._before = self._state()
         self._count = 0
 
+    def macros(self, connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
+        """The table macros, which do not change; to look them up takes longer than a query."""
+        return frozenset({"own_rows"}) if connection is self.connection else _TABLE_MACROS(connection)
+
     def effects(self, sql: str, parameters: dict[str, Any] | None = None) -> tuple[list[str], str]:
         """What a query did, and what it answered: 'answered', or why it was refused."""
         self._watch.seen()
-        answer = ""
-        try:
-            result = run_query(self.connection, sql, parameters, read_only=self._is_restricted)
-            text, answer = repr((result.columns, result.rows()[:1000])), "answered"
-        except QueryError as error:
-            text = answer = str(error)
+        text, answer = self._asked(sql, parameters)
         found = self._watch.seen()
         # a query may repeat what it was asked
         if SECRET in text.replace(sql, "") and SECRET not in sql and SECRET not in str(parameters):
@@ -144,6 +152,14 @@ class Sandbox:
         if self._count % self._every == 0:
             found += self.changes()
         return found, answer
+
+    def _asked(self, sql: str, parameters: dict[str, Any] | None) -> tuple[str, str]:
+        """What is printed, and what was answered."""
+        try:
+            result = run_query(self.connection, sql, parameters, read_only=self._is_restricted)
+        except QueryError as error:
+            return str(error), str(error)
+        return repr((result.columns, result.rows()[:1000])), "answered"
 
     def changes(self) -> list[str]:
         """What the queries since the last call changed in the database's state."""
@@ -259,8 +275,12 @@ class QueryTarget(Target):
     def sandbox(self) -> Sandbox:
         """Made when first needed, in the process that needs it: connections do not survive a fork."""
         if self._sandbox is None:
-            self._sandbox = Sandbox(scratch_file(self, "s"), every=10)
+            self._sandbox = self.made(scratch_file(self, "s"))
         return self._sandbox
+
+    def made(self, folder: Path) -> Sandbox:
+        """A sandbox in a folder."""
+        return Sandbox(folder, every=100)
 
     def make(self, r: random.Random) -> tuple[str, bytes]:
         kind = r.choice(KINDS)
@@ -270,7 +290,8 @@ class QueryTarget(Target):
         box = self.sandbox
         sql = data.decode("utf-8", "surrogatepass") if b"\xed" in data else data.decode("utf-8", "replace")
         sql = sql.replace("{o}", str(box.outside)).replace("{l}", str(box.lake)).replace("{L}", str(box.lake).upper())
-        found, answer = box.effects(sql)
+        with mock.patch.object(read_only, "_table_macros", box.macros):
+            found, answer = box.effects(sql)
         if not found and answer != "answered":
             raise QueryError(shown(answer))
         return found
@@ -283,6 +304,61 @@ class QueryTarget(Target):
 
     def may_refuse(self, data: bytes, want: Any, refusal: str) -> str:
         return "it may be"
+
+
+class CommandSandbox(Sandbox):
+    """The same with a warehouse of a run, which `tw query` is asked; every command begins anew, so no state is left.
+
+    Args:
+        folder: an empty folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._warehouse = folder / "wh"
+        with open_warehouse(self._warehouse, create=True) as warehouse:
+            space = Space()
+            space.host().line("python").event("f", 1, 2)
+            warehouse.ingest_capture(find_captures(space.write(folder / "a.xplane.pb"))[0], evaluate=False)
+        super().__init__(folder)
+        for path in self._warehouse.rglob("*"):
+            if path.is_dir():
+                self._watch.add(path, _CHANGED)
+        self._file = folder.with_name("query.sql")
+
+    def _asked(self, sql: str, parameters: dict[str, Any] | None) -> tuple[str, str]:
+        sql = re.sub(r"(?<![/\w.'])t(?![\w.'])", "runs", sql)
+        said, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        words = ["-w", str(self._warehouse), "query", "--format", ("csv", "json", "table")[len(sql) % 3]]
+        way, given = len(sql) % 4, io.StringIO(sql)
+        if way == 1:
+            words.append("-")
+        elif way == 2:
+            self._file.write_text(sql, encoding="utf-8", errors="surrogatepass")
+            words += ["-f", str(self._file)]
+        else:
+            words += ["--", sql]
+        with (
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(errors),
+            mock.patch.object(sys, "stdin", given),
+        ):
+            code = cli.run(words)
+        printed, told = (stream.buffer.getvalue().decode() for stream in (said, errors))  # type: ignore[attr-defined]
+        if code not in (0, 1, 2) or "Traceback" in told or (code and printed):
+            raise AssertionError(f"the command ended with {code}: {printed[-200:]} {told[-200:]}")
+        return printed + told, "answered" if code == 0 else told
+
+    def _state(self) -> list[Any]:
+        return [sorted((str(p), p.stat().st_size) for p in self._warehouse.rglob("*"))]
+
+
+class CommandTarget(QueryTarget):
+    """The same statements, given to `tw query` in one process."""
+
+    name = "query-command"
+
+    def made(self, folder: Path) -> Sandbox:
+        return CommandSandbox(folder)
 
 
 def statement(r: random.Random, kind: str) -> str:

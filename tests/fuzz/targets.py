@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fuzz.card import CardTarget
 from fuzz.chrome import ChromeTarget
+from fuzz.descriptions import BatchesTarget, CostsTarget, ExperimentTarget
 from fuzz.hlo_proto import HloProtoTarget
 from fuzz.hlo_text import HloTextTarget
 from fuzz.ingest import ChromeIngestTarget, DividedIngestTarget, IngestTarget
@@ -14,7 +15,7 @@ from fuzz.judging import Target
 from fuzz.kineto import KinetoTarget
 from fuzz.manifest import ManifestTarget
 from fuzz.nsys import NsysTarget
-from fuzz.query import QueryTarget
+from fuzz.query import CommandTarget, QueryTarget
 from fuzz.xplane import PlacesTarget, XPlaneTarget
 
 _ALL = (
@@ -27,7 +28,11 @@ _ALL = (
     KinetoTarget,
     CardTarget,
     ManifestTarget,
+    BatchesTarget,
+    CostsTarget,
+    ExperimentTarget,
     QueryTarget,
+    CommandTarget,
     IngestTarget,
     DividedIngestTarget,
     ChromeIngestTarget,
@@ -39,14 +44,18 @@ TARGETS: dict[str, type[Target] | Callable[[Path | None], Target]] = {target.nam
 SHARES = {
     "xplane": 0.1,
     "xplane-places": 0.0485,
-    "hlo-text": 0.42,
+    "hlo-text": 0.3145,
     "hlo-proto": 0.2,
     "nsys": 0.01,
     "chrome": 0.08,
     "kineto": 0.01,
     "card": 0.01,
     "manifest": 0.1,
+    "batches": 0.05,
+    "costs": 0.05,
+    "experiment": 0.005,
     "query": 0.02,
+    "query-command": 0.0005,
     "ingest": 0.0005,
     "ingest-divided": 0.0005,
     "ingest-chrome": 0.0005,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import quote, unquote
 
 import pyarrow.ipc
@@ -406,6 +407,13 @@ def test_a_long_query_is_cut_off_and_its_place_is_free_again(folder: Path) -> No
             cut = client.get("/sql", params={"sql": long})
             assert (cut.status_code, "time limit of 0.5 s" in cut.text) == (400, True)
         assert client.get("/sql.json", params={"sql": "SELECT 1 AS a"}).json() == [{"a": 1}]
+
+
+def test_a_server_without_memory_says_so(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (MemoryError(), RuntimeError("can't start new thread")):
+        monkeypatch.setattr(Warehouses, "one", Mock(side_effect=error))
+        answer = client.get("/sql.json", params={"sql": "SELECT 1 AS a"})
+        assert (answer.status_code, "memory of the server is in use" in answer.text) == (503, True)
 
 
 def test_a_warehouse_whose_query_does_not_stop_is_replaced(folder: Path) -> None:

@@ -586,3 +586,39 @@ def test_configurations_are_told_apart_by_what_differs(connection: duckdb.DuckDB
     )
     told = dict(connection.execute(f"SELECT name, configuration FROM macros.study_points({ids})").fetchall())
     assert told == {"a": "tp=8, batch 8", "b": "tp=8, batch 1", "c": "c", "d": "d", "e": "e"}
+
+
+def test_a_workload_without_prefill_has_a_best_throughput_of_decode(connection: duckdb.DuckDBPyConnection) -> None:
+    """Batch 8 on one chip: 8 tokens a step of 1 or 2 ms. Another workload of the study knows its whole throughput."""
+    runs = {
+        "a": {"facts": {"mesh": "tp=8"}, "tpot": 1, "ttft": None, "rate": None},
+        "b": {"facts": {"mesh": "dp=8"}, "tpot": 2, "ttft": None, "rate": None},
+        "c": {"facts": {"mesh": "tp=8", "input_length": 32}, "tpot": 1, "ttft": 1, "rate": 100},
+        "d": {"facts": {"mesh": "dp=8", "input_length": 32}, "tpot": 2, "ttft": 1, "rate": 200},
+    }
+    ids = _study(connection, runs)
+    sql = f"SELECT run_id, purpose, value, next_value FROM macros.study_choices({ids}) WHERE position = 3"
+    assert sorted(connection.execute(sql).fetchall()) == [
+        ("a", "most tokens per chip in decode", 8000, 4000),
+        ("d", "most tokens per chip", 200, 100),
+    ]
+    places = f"SELECT run_id, place FROM macros.study_points({ids}) WHERE run_id IN ('a', 'b')"
+    assert dict(connection.execute(places).fetchall()) == {"a": 1, "b": 2}
+
+
+def test_evenness_is_that_of_load_imbalance_and_of_the_mean_layers(recorded: Warehouse) -> None:
+    for run in recorded.lake.runs():
+        of = f"['{run.run_id}']"
+        found = {r["phase"]: r for r in recorded.query(f"SELECT * FROM macros.evenness({of})").dicts()}
+        loads = recorded.query(f"SELECT * FROM metrics.load_imbalance WHERE run_id = '{run.run_id}'").dicts()
+        assert {r["phase"]: (r["compute_imbalance"], r["devices"]) for r in loads} == {
+            phase: (r["compute_imbalance"], r["devices"]) for phase, r in found.items()
+        }
+        layers = recorded.query(
+            f"""SELECT phase, max(abs(difference_us)) / any_value(median_us) AS most, any_value(layers) AS layers
+                FROM macros.mean_layers({of}) WHERE what = 'layer' GROUP BY phase"""
+        ).dicts()
+        assert layers
+        for row in layers:
+            assert abs(found[row["phase"]]["odd_difference"]) == pytest.approx(row["most"])
+            assert found[row["phase"]]["layers"] == row["layers"]

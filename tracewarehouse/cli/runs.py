@@ -159,6 +159,9 @@ _PART_MARKS = {
 }
 """The characters of the parts of a step."""
 
+_UNSAID = ("Balance of devices", "Odd layer")
+"""The answers that neither numbers, bars and sentences nor flags give."""
+
 _LABEL = 12
 _NAME = 24
 _NUMBER = 22
@@ -203,6 +206,9 @@ def _lines(summary: RunSummary, width: int, *, with_missing: bool) -> Iterator[s
         yield from _step_bar(phase, list(shares), width)
     for sentence, _ in words.findings(summary):
         yield from _wrapped(sentence, width)
+    for label, text in words.answers(summary):
+        if label in _UNSAID:
+            yield from _wrapped(f"{label:<{_NAME}}{text}", width, _NAME)
     if summary.flags:
         yield "\nRead with care:"
         for flag in summary.flags:

@@ -123,7 +123,7 @@ def _matches(rule: dict[str, Any], run: dict[str, Any]) -> bool:
 
 
 def _label(fields: dict[str, Any]) -> str:
-    return ", ".join(f"{field}={value}" for field, value in fields.items())
+    return shown(", ".join(f"{field}={value}" for field, value in fields.items()))
 
 
 def run_spec(**fields: Any) -> RunSpec:

@@ -244,20 +244,28 @@ class Check:
 def largest_changes(rows: Sequence[Mapping[str, Any]], most: int = 10) -> list[Mapping[str, Any]]:
     """Return the rows of macros.compare_values with the largest changes beyond the noise, one row per metric.
 
-    Changes that are known to be better or worse come first, then those whose noise is unknown. Layers are left out,
-    because they repeat what the metrics of a phase say.
+    A share changes by its difference, so that 0.3 % instead of 0.1 % is little; all else changes by a part of the
+    baseline. Changes that are known to be better or worse come first, then those whose noise is unknown. Layers are
+    left out, because they repeat what the metrics of a phase say.
     """
     changed = [
-        row
+        (_change(row), row)
         for row in rows
         if row["verdict"] in ("worse", "better", "unknown")
         and row["relative"] is not None
-        and abs(row["relative"]) >= _LEAST_CHANGE
         and '"layer":' not in row["dimensions"]
     ]
-    changed.sort(key=lambda r: (r["verdict"] == "unknown", -abs(r["relative"]), r["metric"], r["dimensions"]))
-    first = {row["metric"]: row for row in reversed(changed)}
-    return [row for row in changed if row is first[row["metric"]]][:most]
+    changed = [(change, row) for change, row in changed if change >= _LEAST_CHANGE]
+    changed.sort(key=lambda c: (c[1]["verdict"] == "unknown", -c[0], c[1]["metric"], c[1]["dimensions"]))
+    first = {row["metric"]: row for _, row in reversed(changed)}
+    return [row for _, row in changed if row is first[row["metric"]]][:most]
+
+
+def _change(row: Mapping[str, Any]) -> float:
+    scale = {"ratio": 1.0, "%": 0.01}.get(row["unit"])
+    if scale is None or max(row["value"], row["baseline"]) * scale > 1:  # a ratio, but of no whole
+        return abs(float(row["relative"]))
+    return abs(float(row["value"] - row["baseline"])) * scale
 
 
 def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | None = None) -> Check:

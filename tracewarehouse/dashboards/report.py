@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.queries.run_summary import RunSummary, StepShare, labelled, step_shares, title
+from tracewarehouse.queries.run_summary import StepShare, labelled, step_shares, title
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -65,6 +64,7 @@ class Section:
         bars: the mean step of each phase.
         words: the main findings, a sentence each.
         evidence: for some of these sentences, the name of the chart that shows it.
+        answers: what everyone asks of a run, as labels and texts.
         unknown: what cannot be known, and why.
         notes: what a reader must know before trusting a number.
         tiles: label, value with its unit, and a line that says more.
@@ -79,6 +79,7 @@ class Section:
     bars: list[StepBar] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     evidence: dict[str, str] = field(default_factory=dict)
+    answers: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tiles: list[tuple[str, str, str]] = field(default_factory=list)
@@ -134,6 +135,7 @@ class Report:
                     "title": s.title,
                     "facts": dict(s.facts),
                     "words": s.words,
+                    "answers": dict(s.answers),
                     "unknown": [{"metrics": m, "reason": r} for m, r in s.unknown],
                     "notes": s.notes,
                     "numbers": [{"label": label, "value": value, "detail": more} for label, value, more in s.tiles],
@@ -193,10 +195,9 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         _add(changed, "differences", warehouse, ours, theirs, split)
     _add(changed, "mean-layers", warehouse, [*ours, *theirs])
     changed.words = words.changes(causes)
-    verdicts = Counter(row["verdict"] for row in compared).most_common()
-    changed.words.append(f"Of {len(compared)} metric values: {', '.join(f'{n} {v}' for v, n in verdicts)}.")
+    changed.words.append(words.verdicts([row["verdict"] for row in compared]))
     changed.tiles = [
-        (f"{row['metric']} {_dimensions(row['dimensions'])}".strip(), of["run"], f"{of['change']} of {of['baseline']}")
+        (words.measured(row["metric"], row["dimensions"]), of["run"], f"{of['change']} from {of['baseline']}")
         for row in largest_changes(compared)
         for of in [dict(zip(_COMPARED, _compared_cells(row), strict=True))]
     ]
@@ -205,6 +206,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     for run_id in dict.fromkeys((*ours, *theirs)):
         summary = warehouse.summary(run_id)
         own = Section(run_id, title(summary.facts), labelled(summary.facts), _step_bars(summary.steps))
+        changed.bars += [replace(bar, heading=f"{own.title}. {bar.heading}") for bar in own.bars]
         own.words = [sentence for sentence, _ in words.findings(summary)]
         own.notes = [str(f) for f in summary.flags]
         sections.append(own)
@@ -291,7 +293,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     """
     summary = warehouse.summary(run_id)
     section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, summary.facts))
-    section.facts += _told(warehouse, summary)
+    section.answers = words.answers(summary)
     section.bars = _step_bars(summary.steps)
     section.evidence = dict(words.findings(summary))
     section.words = list(section.evidence)
@@ -366,26 +368,6 @@ def _peaks(warehouse: Warehouse, facts: Mapping[str, Any]) -> list[tuple[str, st
     return [
         ("Peaks", "none, the devices are virtual" if has_none else "not known; name the chip with --device at ingest")
     ]
-
-
-def _told(warehouse: Warehouse, summary: RunSummary) -> list[tuple[str, str]]:
-    """Whether devices and layers are alike, what of the run is inferred, and what is missing, as labels and texts."""
-    run = literal(summary.facts["run_id"])
-    loads = warehouse.query(
-        f"""SELECT phase, compute_imbalance FROM metrics.load_imbalance
-            WHERE run_id = {run} AND phase IS DISTINCT FROM 'outside' ORDER BY phase"""
-    )
-    layers = warehouse.query(
-        f"""SELECT phase, layer, difference_us / nullif(median_us, 0) FROM macros.mean_layers([{run}])
-            WHERE what = 'layer' ORDER BY phase, layer"""
-    )
-    told = {
-        "Balance": words.balance(loads.rows()),
-        "Odd layer": words.odd_layers(layers.rows()),
-        "Inferred": words.inferred(summary),
-        "Missing": words.lacks(summary),
-    }
-    return [(label, text) for label, text in told.items() if text]
 
 
 def _stored_values(warehouse: Warehouse, run_id: str) -> list[Values]:

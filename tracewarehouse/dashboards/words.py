@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 _WORTH = 0.005
 """Shares below this are not worth a word."""
+
+_EVEN = 0.05
+"""Devices are even if the busiest computes no longer than the mean by a larger share."""
 
 ODD = 0.02
 """A layer that differs from the median by a larger share is odd."""
@@ -79,7 +83,8 @@ def largest(rows: Sequence[Mapping[str, Any]], value: str, unit: str, *labels: s
     return f"{'Largest first: ' if len(ordered) > 1 else ''}{', '.join(named)}{rest}."
 
 
-_TAKES = {"matrix": "matrix products take", "idle": "idle time takes"}
+_PARTS = {"matrix": "matrix products", "idle": "idle time"}
+"""Parts of a step that sentences call otherwise."""
 _EVIDENCE = {
     "idle": "idle",
     "exposed communication": "exposed-communication",
@@ -131,7 +136,7 @@ def takes(steps: Sequence[StepShare]) -> str:
     clauses = []
     for phase, of_phase in groupby(steps, key=lambda s: s.phase):
         first, *rest = of_phase
-        subject = _TAKES.get(first.part, f"{first.part} takes")
+        subject = f"{_PARTS.get(first.part, first.part)} {'take' if first.part == 'matrix' else 'takes'}"
         whole = quantity(first.mean_ms + sum(s.mean_ms for s in rest), "ms", 4)
         time = f"{quantity(first.mean_ms, 'ms')} of {whole}"
         said = f"{subject} {quantity(first.share, 'ratio')} of {_a_step(phase)} ({time})"
@@ -140,53 +145,98 @@ def takes(steps: Sequence[StepShare]) -> str:
     return _sentence(clauses)
 
 
-def balance(rows: Sequence[Sequence[Any]]) -> str:
-    """Say how much longer the busiest device computes than the mean device.
+def answers(summary: RunSummary) -> list[tuple[str, str]]:
+    """Answer what everyone asks of a run: a label and a text each; what is not known says why.
 
-    Args:
-        rows: phase and compute_imbalance of metrics.load_imbalance; empty for one device, and then nothing is said.
+    They say how much communication is exposed, whether devices and layers are alike, what faster links would save, and
+    what is inferred or missing.
     """
-    said = [f"{quantity(most - 1, 'ratio', 2)}{_in(phase)}" for phase, most in rows if most is not None]
-    first, *rest = said or [""]
-    return first and ", ".join([f"the busiest device computes longer than the mean device by {first}", *rest])
+    if not summary.steps:
+        return [("Missing", _missing(summary))]
+    return [
+        ("Exposed communication", _exposed(summary)),
+        ("Links twice as fast", _faster_links(summary)),
+        ("Balance of devices", _balance(summary)),
+        ("Odd layer", _odd_layer(summary)),
+        ("Inferred", _inferred(summary)),
+        ("Missing", _missing(summary)),
+    ]
 
 
-def odd_layers(rows: Sequence[Sequence[Any]]) -> str:
-    """Name the layer of each phase that differs most from the median layer, or say that none does.
+def _exposed(summary: RunSummary) -> str:
+    shares = [s for s in summary.steps if s.part == "exposed communication"]
+    if shares:
+        return "; ".join(
+            f"{quantity(s.mean_ms, 'ms')}, {quantity(s.share, 'ratio')} of {_a_step(s.phase)}" for s in shares
+        )
+    outside = [n for n in summary.numbers if n.metric == "exposed_communication" and n.part == "outside" and n.value]
+    if outside:
+        return f"none in a step; {quantity(outside[0].value, outside[0].unit)} outside of the steps"
+    return _why(summary, "exposed_communication") or "none"
 
-    Args:
-        rows: phase, layer and difference to the median as a share of it, from macros.mean_layers.
-    """
+
+def _faster_links(summary: RunSummary) -> str:
+    savings = [s for s in summary.savings if s.metric == "faster_links"]
+    said = []
+    for saving in savings:
+        which = saving.change.removesuffix("links twice as fast").strip()
+        shorter = f"{_a_step(saving.phase)} {_bound(saving)} {quantity(saving.saved, 'ratio')} shorter"
+        said.append(f"{shorter} by faster {which}" if which and len(savings) > 1 else shorter)
+    return "; ".join(said) or _why(summary, "faster_links", "exposed_communication") or "nothing"
+
+
+def _balance(summary: RunSummary) -> str:
+    if reason := _why(summary, "load_imbalance"):
+        return reason
+    said = []
+    for e in summary.evenness:
+        if e.devices > 1 and e.compute_imbalance is not None:
+            more = e.compute_imbalance - 1
+            by = quantity(more, "ratio", 2)
+            how = "even" if more <= _EVEN else "uneven"
+            said.append(f"{how}{_in(e.phase)}, the busiest computes {by} longer than the mean")
+    return "; ".join(said) or "not known"
+
+
+def _odd_layer(summary: RunSummary) -> str:
     clauses = []
-    for phase, of_phase in groupby(rows, key=lambda r: r[0]):
-        layers = [(layer, share) for _, layer, share in of_phase if share is not None]
-        if len(layers) < 3:  # the median of two is one of them, or between them
+    for e in summary.evenness:
+        if e.layers is None or e.odd_difference is None:
             continue
-        odd, share = max(layers, key=lambda layer: abs(layer[1]))
-        by = quantity(abs(share), "ratio", 2)
-        if abs(share) <= ODD:
-            clauses.append(f"none, all {len(layers)} within {by} of the median{_in(phase)}")
+        by = quantity(abs(e.odd_difference), "ratio", 2)
+        than = "longer" if e.odd_difference > 0 else "shorter"
+        if e.layers < 3:  # the median of two is one of them
+            clauses.append(f"too few to tell, {_digits(e.layers)} layer{'s' if e.layers > 1 else ''}{_in(e.phase)}")
+        elif abs(e.odd_difference) <= ODD:
+            clauses.append(f"none, all {e.layers} within {by} of the median{_in(e.phase)}")
         else:
-            than = "longer" if share > 0 else "shorter"
-            clauses.append(f"{odd}, {by} {than} than the median of {len(layers)}{_in(phase)}")
-    return "; ".join(clauses)
+            clauses.append(f"layer {e.odd_layer}, {by} {than} than the median of {e.layers}{_in(e.phase)}")
+    return "; ".join(clauses) or _why(summary, "layer_time") or "not known"
 
 
-def inferred(summary: RunSummary) -> str:
-    """Name what no mark or manifest tells, so that it was inferred; the notes say from what."""
+def _inferred(summary: RunSummary) -> str:
     named = dict.fromkeys(_INFERRED.get(f.flag, "") for f in summary.flags)
-    return ", ".join(name for name in named if name)
+    return ", ".join(name for name in named if name) or "nothing: marks, names or the manifest tell it"
 
 
-def lacks(summary: RunSummary) -> str:
+def _missing(summary: RunSummary) -> str:
     """Count the missing metrics, and say what would give most of them; that the run is measured is no lack."""
-    if not summary.missing:
-        return ""
-    unpredicted = {m.reason for m in summary.missing if m.unmet == "predicted"}
-    remedied = ((metrics, reason) for reason, metrics in summary.reasons.items() if "; " in reason)
-    metrics, reason = next(((m, r) for m, r in remedied if r not in unpredicted), ([], ""))
-    more = f" and {len(metrics) - 2} more" if len(metrics) > 2 else ""
-    return f"{len(summary.missing)} metrics" + (f"; {', '.join(metrics[:2])}{more}: {reason}" if metrics else "")
+    unpredicted = {m.metric for m in summary.missing if m.unmet == "predicted"}
+    said = []
+    for reason, metrics in summary.reasons.items():
+        if "; " in reason and metrics[0] not in unpredicted:  # it says what to do
+            named = f"{', '.join(metrics[:2])}{', ...' if len(metrics) > 2 else ''}"
+            said.append(f"{_digits(len(metrics))} ({named}), as {reason.rstrip('.')}")
+    return "; ".join([f"{_digits(len(summary.missing))} metrics", *said[:2]]) if summary.missing else "nothing"
+
+
+def _why(summary: RunSummary, *metrics: str) -> str:
+    """The reason for which the run lacks one of these metrics, the first that it lacks; empty if it lacks none."""
+    return next((m.reason.rstrip(".") for name in metrics for m in summary.missing if m.metric == name), "")
+
+
+def _bound(saving: Saving) -> str:
+    return "at most" if saving.is_upper_bound else "about"
 
 
 def _in(phase: str | None) -> str:
@@ -196,7 +246,7 @@ def _in(phase: str | None) -> str:
 def _shorter(saving: Saving, whole: float | None) -> str:
     time = "" if whole is None else f" ({quantity(saving.saved * whole, 'ms')})"
     share = f"{quantity(saving.saved, 'ratio')}{time}"
-    return f"{_a_step(saving.phase)} by {'at most' if saving.is_upper_bound else 'about'} {share}"
+    return f"{_a_step(saving.phase)} by {_bound(saving)} {share}"
 
 
 def _sentence(clauses: Sequence[str]) -> str:
@@ -227,17 +277,21 @@ def choices(best: Sequence[Mapping[str, Any]], most: int = 6) -> list[str]:
     """
     by_workload = [(workload, list(rows)) for workload, rows in groupby(best, key=lambda b: b["workload"])]
     if len(by_workload) == 1:
-        return [_choice(b) for b in best]
+        unsaid = _unsaid({b["purpose"] for b in best})
+        return [*map(_choice, best), *([_sentence(unsaid)] if unsaid else [])]
     sentences = []
     for workload, rows in by_workload[:most]:
         named = (f"for {b['purpose']} {b['configuration']} ({_reached(b)}){_or_next(b)}" for b in rows)
-        said = {b["purpose"] for b in rows}
-        unsaid = " and ".join(f"for {purpose}" for purpose in _PURPOSES if purpose not in said)
-        too_few = [f"{unsaid} fewer than two configurations are known"] if unsaid else []
-        sentences.append(f"{workload}: {'; '.join([*named, *too_few])}.")
+        sentences.append(f"{workload}: {'; '.join([*named, *_unsaid({b['purpose'] for b in rows})])}.")
     if len(by_workload) > most:
         sentences.append(f"{len(by_workload) - most} more workloads have a choice; macros.study_choices has them all.")
     return sentences
+
+
+def _unsaid(said: Collection[str]) -> list[str]:
+    """Name the purposes for which there is nothing to choose from."""
+    absent = [p for p in _PURPOSES if not any(purpose.startswith(p) for purpose in said)]
+    return [f"for {' and for '.join(absent)} fewer than two configurations are known"] if absent else []
 
 
 def _choice(best: Mapping[str, Any]) -> str:
@@ -327,9 +381,40 @@ def _cause(row: Mapping[str, Any]) -> str:
     """The cause, and how many collectives of a step are new or gone."""
     more = row.get("value_executions", 0) - row.get("baseline_executions", 0)
     if not more:
-        return str(row["name"])
+        return _PARTS.get(row["name"], str(row["name"]))
     what = "new" if not row["baseline_executions"] else "gone" if not row["value_executions"] else ""
     return f"{row['name']}, {_digits(abs(more))} {what or ('more' if more > 0 else 'fewer')},"
+
+
+def verdicts(found: Sequence[str]) -> str:
+    """Count the verdicts on the values of a comparison."""
+    counts = Counter(found)
+    unknown = counts.pop("unknown", 0)
+    said = [f"{_digits(n)} {verdict}" for verdict, n in counts.most_common()]
+    if unknown:
+        said.append(f"{_digits(unknown)} changed, but only repeats of the runs can tell whether by more than noise")
+    return f"Of {_digits(len(found))} values of metrics: {', '.join(said)}."
+
+
+def measured(metric: str, dimensions: str) -> str:
+    """A value of a metric as people say it: Device idle, prefill, device 0."""
+    of = (
+        f"{name.removesuffix('_id').replace('_', ' ')} {value}" if not isinstance(value, str) else value
+        for name, value in json.loads(dimensions).items()
+        if value is not None
+    )
+    return ", ".join([words_of(metric), *of])
+
+
+def words_of(metric: str) -> str:
+    """The name of a metric in words."""
+    text = " ".join(_ABBREVIATIONS.get(word, word) for word in metric.split("_"))
+    return text[:1].upper() + text[1:]
+
+
+_ABBREVIATIONS = {name: name.upper() for name in ("ttft", "tpot", "mfu", "hbm", "ici", "kv", "e2e", "gemm")} | {
+    "comm": "communication"
+}
 
 
 def signed(value: float, unit: str) -> str:

@@ -24,7 +24,7 @@ from tracewarehouse.definitions.definition import (
     View,
 )
 from tracewarehouse.definitions.texts import column_sentences
-from tracewarehouse.ingest.errors import MetricError, found_instead
+from tracewarehouse.ingest.errors import MetricError, QueryError, found_instead
 from tracewarehouse.ingest.lake.schema import TABLES
 
 SQL = Path(__file__).resolve().parents[1] / "sql"
@@ -145,6 +145,11 @@ class Definitions:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     @property
+    def views(self) -> list[View]:
+        """All definitions, in the order in which they were read."""
+        return list(self._views.values())
+
+    @property
     def names(self) -> frozenset[str]:
         """Qualified names of all definitions."""
         return frozenset(self._views)
@@ -239,11 +244,29 @@ def load_with(folder: Path | None) -> Definitions:
     taken = _RESERVED | package.names | {f"metrics.{name}" for name in package.aliases}
     for view in views:
         _refuse_taken(view, taken)
+    _check_selects(views)
     names = {v.qualified for v in views}
     for view in views:
         if isinstance(view.header, MetricHeader) and f"metrics.{view.header.metric}" in names:
             raise MetricError(f"{view.path}: {view.header.metric} is also the name of a version of another metric")
-    return Definitions([*read_folder(SQL), *views], added=names)
+    return Definitions([*package.views, *views], added=names)
+
+
+def _check_selects(views: Iterable[View]) -> None:
+    """Check by DuckDB's own parser that definitions only read, as it may read a text otherwise than ours does."""
+    import duckdb
+
+    from tracewarehouse.queries.read_only import checked_select
+    from tracewarehouse.queries.tables_read import ParsedSql
+
+    with duckdb.connect(":memory:", config={"threads": 1}) as parser:
+        for view in views:
+            try:
+                checked_select(parser, ParsedSql(view.sql))
+                view.depends_on  # noqa: B018  names what is read without a schema
+            except (duckdb.Error, QueryError, UnicodeError, RecursionError) as error:
+                said = str(error).partition("\n")[0].partition("; `tw query")[0]
+                raise MetricError(f"{view.place}: the query must be one SELECT that only reads: {said}") from None
 
 
 def read_folder(folder: Path) -> list[View]:
@@ -284,7 +307,7 @@ def _read_view(path: Path) -> View:
     name = _name(header)
     if path.stem != name:
         raise MetricError(f"{path}: defines {name}, so it must be called {name}.sql")
-    return View(path, schema, name, header, sql.strip())
+    return View(path, schema, name, header, _as_part(sql))
 
 
 def _read_preconditions(path: Path) -> list[View]:
@@ -302,7 +325,13 @@ def _precondition(path: Path, name: str, entry: dict[str, object]) -> View:
         header = PreconditionHeader.model_validate({"precondition": name} | entry)
     except ValidationError as error:
         raise MetricError(f"{path}: {name}: {_faults(error, 'entry')}") from None
-    return View(path, "preconditions", name, header, header.runs)
+    return View(path, "preconditions", name, header, _as_part(header.runs))
+
+
+def _as_part(sql: str) -> str:
+    """A SELECT that may stand in parentheses: without a semicolon, and with an end of the line after a comment."""
+    text = sql.strip().removesuffix(";").rstrip()
+    return f"{text}\n" if "--" in text.rpartition("\n")[2] else text
 
 
 def _text(path: Path) -> str:

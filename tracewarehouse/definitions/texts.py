@@ -107,6 +107,8 @@ def _parsed_tables(sql: str) -> Collection[str]:
         statements = sqlglot.parse(sql, dialect="duckdb")
     except sqlglot.errors.SqlglotError as error:
         raise ValueError(f"cannot be parsed: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ValueError("cannot be parsed: it is nested too deeply") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise ValueError("must be one SELECT")
     tree = statements[0]

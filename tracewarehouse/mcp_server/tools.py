@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tracewarehouse.comparison.compare import SPLITS, VERDICTS, Split, comparing
+from tracewarehouse.dashboards import words
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.ingest.lake.manifest import RunVersion
@@ -294,6 +295,7 @@ class Summary(Tool):
                 Table(name="facts", columns=["fact", "value"], rows=[[k, v] for k, v in summary.facts.items()]),
                 Table(name="main numbers", columns=["metric", "name", "part", "value", "unit", "detail"], rows=numbers),
                 Table(name="step", columns=["phase", "part", "share", "mean_ms", "steps"], rows=steps),
+                Table(name="in short", columns=["of", "answer"], rows=[list(a) for a in words.answers(summary)]),
                 _flag_table([(run, f.flag, f.host, str(f)) for f in summary.flags]),
                 Table(
                     name="missing metrics",

@@ -19,6 +19,12 @@ _SAVINGS = """
 SELECT phase, metric, change, saved, is_upper_bound FROM macros.step_savings([{run}]) ORDER BY phase, saved DESC, change
 """
 
+_EVENNESS = """
+SELECT phase, devices, compute_imbalance, layers, odd_layer, odd_difference
+FROM macros.evenness([{run}])
+WHERE phase IS DISTINCT FROM 'outside' ORDER BY phase
+"""
+
 
 @dataclass(frozen=True)
 class Number:
@@ -78,6 +84,18 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class Evenness:
+    """Whether devices and layers take equally long in a phase; see the macro evenness."""
+
+    phase: str | None
+    devices: int
+    compute_imbalance: float | None
+    layers: int | None
+    odd_layer: int | None
+    odd_difference: float | None
+
+
+@dataclass(frozen=True)
 class RunFlag:
     """One quality flag of a run: its name, the host that it concerns or None, its meaning, and the details."""
 
@@ -110,6 +128,7 @@ class RunSummary:
         numbers: the main numbers, in order.
         steps: the parts of a step's time, the phase with the longest total first and its largest part first.
         savings: what would make its steps shorter, by phase, the most helpful first.
+        evenness: whether devices and layers take equally long, by phase.
         flags: the reasons to read the numbers with care.
         missing: the metrics without a row.
     """
@@ -118,6 +137,7 @@ class RunSummary:
     numbers: list[Number]
     steps: list[StepShare]
     savings: list[Saving]
+    evenness: list[Evenness]
     flags: list[RunFlag]
     missing: list[Missing]
 
@@ -146,6 +166,7 @@ def summarise(query: Query, run_id: str) -> RunSummary:
         main_numbers(query, run_id),
         step_shares(query, run_id),
         [Saving(*row) for row in query(_SAVINGS.format(run=run)).rows()],
+        [Evenness(*row) for row in query(_EVENNESS.format(run=run)).rows()],
         [RunFlag(flag, host, FLAGS.get(flag, ""), detail) for flag, host, detail in flags.rows()],
         [Missing(*row) for row in missing.rows()],
     )

@@ -203,6 +203,8 @@ def _answered(answer: Answer, request: Request) -> Response:
     except TracewarehouseError as error:
         return failure(request, str(error), 400)
     except Exception as error:  # nobody sees a traceback
+        if isinstance(error, MemoryError) or "start new thread" in str(error):  # which needs memory for its stack
+            return failure(request, "All memory of the server is in use by other questions; ask again later.", 503)
         print(f"error: {request.url.path}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return failure(request, f"This page failed because of a fault in the program: {type(error).__name__}.", 500)
 

@@ -417,6 +417,71 @@ class TestCommandLine:
         assert "ttft is a metric of the package" in capsys.readouterr().err
 
 
+ATTACKS = (
+    *(f"SELECT 1 AS run_id FROM main.ops{end}" for end in ("; {c}", "/* /* */ */; {c}", "-- \r; {c}", "\0; {c}")),
+    *(f"SELECT {text} AS run_id FROM main.ops; {{c}}; --'" for text in ("E'\\''", "'\\'", "$$'$$", '"\\"')),
+    *(
+        "{c}",
+        "PRAGMA version",
+        "SET threads = 1",
+        "ATTACH '{p}' AS x",
+        "INSTALL httpfs",
+        "LOAD '{p}'",
+        "CALL checkpoint()",
+    ),
+    *(
+        "INSERT INTO main.ops FROM main.ops",
+        "CREATE TABLE x AS FROM main.ops",
+        "EXPLAIN ANALYZE {c}",
+        "SELECT 1; SELECT 2",
+    ),
+    *("WITH x AS ({c}) SELECT 1 AS run_id FROM main.ops", "WITH x AS (DELETE FROM main.ops RETURNING 1) FROM main.ops"),
+    *(
+        f"SELECT run_id FROM {s}"
+        for s in ("read_text('{p}')", "'{p}'", "main.read_csv('{p}')", "query('{c}')", "x.main.t")
+    ),
+    *("SELECT (SELECT content FROM read_text('{p}')) AS run_id FROM main.ops", "FROM main.ops AT (VERSION => ({c}))"),
+    *("SELECT run_id FROM main.ops AS o, glob('{p}')", "PIVOT main.ops ON line USING count(*)", "SELECT 1 FROM", ""),
+    *("SELECT " + "(" * 5000 + "1" + ")" * 5000 + " AS run_id FROM main.ops", "SELECT '" + "x" * MOST_CHARACTERS),
+    "SELECT run_id FROM models.my_model",
+)
+
+
+@pytest.mark.parametrize("kind", ["model", "audit", "macro", "precondition"])
+def test_a_folder_of_definitions_only_reads(tmp_path: Path, kind: str) -> None:
+    """Whatever it holds is refused in one sentence that names the file, before anything of it runs."""
+    passed = []
+    for number, attack in enumerate(ATTACKS):
+        folder, canary = tmp_path / str(number), tmp_path / "secret.csv"
+        sql = attack.replace("{c}", f"COPY (SELECT 42 AS a) TO '{canary}'").replace("{p}", str(tmp_path / "secret.csv"))
+        folder.mkdir()
+        if kind == "precondition":
+            entry = {"my_model": {"reason": "None.", "remedy": "Do.", "runs": sql}}
+            (folder / "preconditions.yaml").write_text(yaml.safe_dump(entry))
+        else:
+            front = f"/*---\n{kind}: my_model\ndescription: Runs.\ncolumns: {{run_id: The run.}}\n"
+            front += "parameters: {run: The run.}\n---*/\n" if kind == "macro" else "---*/\n"
+            (folder / "my_model.sql").write_text(front + sql)
+        try:
+            load_with(folder)
+            passed.append(attack)
+        except MetricError as error:
+            assert str(folder) in str(error) or "in a circle" in str(error)
+            assert len(str(error).splitlines()) == 1
+            assert len(str(error)) < 1000
+        assert not canary.exists()
+    assert passed == ([ATTACKS[-1]] if kind in ("audit", "macro") else [])  # what they read is checked when they run
+
+
+def test_a_definition_may_end_in_a_semicolon_or_a_comment(folder: Path, sql: Path) -> None:
+    with tw.open(folder, sql=sql) as warehouse:
+        want = warehouse.metric("my_ops_per_step").rows()
+    for end in (";", " -- by run;"):
+        _write(sql, {"models/my_ops": MODEL.rstrip() + end})
+        with tw.open(folder, sql=sql) as warehouse:
+            assert warehouse.metric("my_ops_per_step").rows() == want != []
+
+
 @pytest.mark.parametrize("name", ["own_v1.sql", "preconditions.yaml"])
 @pytest.mark.parametrize(
     ("make", "said"),

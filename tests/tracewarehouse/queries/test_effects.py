@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fuzz.judging import run
-from fuzz.query import SECRET, QueryTarget, Sandbox, every_function
+from fuzz.query import SECRET, CommandTarget, QueryTarget, Sandbox, every_function
 
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.queries import read_only
@@ -163,6 +163,19 @@ def test_a_fixed_part_of_the_long_run() -> None:
     assert not report.failures
     assert report.accepted > 20
     assert not target.sandbox.changes()
+
+
+def test_the_command_has_no_effect_either() -> None:
+    target = CommandTarget()
+    for sql in (
+        "COPY runs TO '{o}/new.csv'", "ATTACH '{l}/new.db' AS x", "INSTALL httpfs", "CALL checkpoint()",
+        "SET enable_external_access = true", "FROM read_text('{o}/t.csv')", "FROM '{l}/link.csv'",
+        "EXPORT DATABASE '{l}/x'", ".shell touch new.csv", "FROM runs; DROP VIEW runs",
+    ):  # fmt: skip
+        with pytest.raises(QueryError):
+            assert target.read(sql.encode()) == [], sql
+    assert target.read(b"FROM runs") == []
+    assert not run(target, seed=1, numbers=range(6)).failures
 
 
 def test_parameters_name_no_files(sandbox: Sandbox) -> None:

@@ -11,9 +11,10 @@ description: >
   instead.
 notes: >
   It divides the bytes of copies by the time from the start of the start half to the start of the done half, on the
-  device's own clock. It pairs halves by the number in their names alone, in file order and whatever the device.
-  Halves without a number are left out. In Kineto traces it divides the bytes of all copies and sets, and of
-  calls on the host that state bytes, by their duration, whatever memories they are between, and so in exports of Nsight Systems, without the sets.
+  device's own clock. It pairs halves by the number in their names alone, in file order and whatever the device. Halves
+  without a number are left out. In Kineto traces it divides the bytes of all copies and sets, and of host calls that
+  state bytes, by their duration. It does not look at the memories. Exports of Nsight Systems are read alike, without
+  the sets.
 changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/

@@ -13,11 +13,11 @@ notes: >
   Per TPU, it divides the duration of events whose name or category is exactly a collective's by the duration of all
   events, and takes the mean over TPUs. A run without TPUs is divided by process. Shares are whole units of 1e-15, so
   that their sum is exact in any order. The denominator includes programs, steps and loops beside their ops. Most
-  asynchronous and all fused collectives are missed, and a local broadcast counts. Microseconds of events that state
-  no duration on the device's clock are added to nanoseconds of the others. In Kineto traces it divides the kernels with
-  a word of communication by all kernels that run during each of PyTorch's marks on the host, which are of other steps
-  if the GPU is behind, without the first and the last; then it takes the mean of the steps and of the ranks. Traces
-  without such marks, and exports of Nsight Systems, are divided as a whole.
+  asynchronous and all fused collectives are missed, and a local broadcast counts. Events that state no duration on the
+  device's clock count in microseconds, and the others in nanoseconds. In Kineto traces it divides the time of kernels
+  with a word of communication by that of all kernels, during each of PyTorch's marks on the host but the first and the
+  last. If the GPU is behind the host, these kernels belong to other steps. The value is the mean over steps and ranks.
+  Traces without such marks, and exports of Nsight Systems, are divided as a whole.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/

@@ -11,8 +11,8 @@ description: >
   op_time_share instead.
 notes: >
   It takes the largest share of a category in the duration of all events that have one. A while loop counts beside the
-  ops in its body, so its share is too large and theirs are too small. Microseconds of events that state no duration
-  on the device's clock are added to nanoseconds of the others. In Kineto traces and exports of Nsight Systems it takes
+  ops in its body, so its share is too large and theirs are too small. Events that state no duration on the device's
+  clock count in microseconds, and the others in nanoseconds. In Kineto traces and exports of Nsight Systems it takes
   the largest share of a kernel, by its name.
 changed: First version.
 ccl_bench: dominant_kernel_concentration

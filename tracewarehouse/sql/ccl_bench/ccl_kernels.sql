@@ -2,10 +2,10 @@
 model: ccl_kernels
 description: >
   The kernels of GPUs as CCL-Bench reads them from a Kineto trace or an export of Nsight Systems, only for the ccl_*
-  metrics. Copies and sets by the driver are none.
+  metrics. The driver's copies and sets are not kernels.
 notes: >
-  CCL-Bench computes with doubles of the file's microseconds, which are half a nanosecond apart in files of a month
-  after the time from which they count. Start and end are such doubles, counted from the start of the profile.
+  CCL-Bench computes with the file's microseconds as doubles. A month after the file's zero, two neighbouring doubles
+  are half a nanosecond apart. Start and end are such doubles, counted from the start of the profile.
 ---*/
 WITH origins AS (
   SELECT

@@ -4,8 +4,8 @@ description: >
   The kernels of GPUs that CCL-Bench takes for collectives in Kineto traces, with what it takes for their bytes, only
   for the ccl_* metrics.
 notes: >
-  The bytes are the elements that go in times their size: of a gather one rank's part, which is not what moves. RCCL's
-  _allgather_base and types of 8-bit floats are not known to it.
+  The bytes are the input elements times their size. For a gather that is one rank's part, and not what moves. CCL-Bench
+  knows neither RCCL's _allgather_base nor 8-bit floats.
 ---*/
 WITH messages AS (
   SELECT

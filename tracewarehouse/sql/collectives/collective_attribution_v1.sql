@@ -67,7 +67,7 @@ SELECT
     WHEN arrival_ps >= overlap_ps THEN 'arrival'
     ELSE 'overlap'
   END AS bound_by, -- That part: transfer, arrival or overlap; between slices, transfer or arrival together, or overlap.
-  transfer_ps / window_ps AS transfer_share, -- Share of what is left, which only the transfer explains.
+  transfer_ps / window_ps AS transfer_share, -- Share of the transfer, which is what overlap and arrival leave.
   -- Share in which ranks wait for the last to arrive; NULL between slices, where transfer_share holds it.
   arrival_ps / window_ps AS arrival_share,
   overlap_ps / window_ps AS overlap_share, -- Share that other ops hide.

@@ -29,7 +29,7 @@ SELECT
   run_id, instance, kind, axis, phase, step,
   group_size, -- Devices in a group; 2 for a collective-permute pair.
   ranks, -- Ranks that are in the capture.
-  is_partial, -- Ranks are missing from the capture, so transfer and skew are not the whole's.
+  is_partial, -- Ranks are missing from the capture, so transfer and skew cover only the ranks at hand.
   is_async, -- Split into a start and a done.
   message_bytes, -- Message of one rank; the largest if ranks differ.
   CASE

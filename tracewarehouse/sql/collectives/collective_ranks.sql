@@ -36,10 +36,10 @@ SELECT
   end_ps, -- End, exclusive.
   exposed_added_ps, -- Time in which the op line runs it and no collective before it.
   ranks, -- Ranks of the execution that are in the capture.
-  is_partial, -- Ranks are missing from the capture, so transfer_ps is not the whole's.
+  is_partial, -- Ranks are missing from the capture, so transfer_ps covers only the ranks at hand.
   end_ps - start_ps AS window_ps, -- Time from its start to its end.
   is_fused, -- Part of an op that computes, so that its own time is not known.
   transfer_ps, -- Shortest time over the ranks; NULL if it is fused.
-  LEAST(end_ps - start_ps - transfer_ps, waitable_ps) AS wait_ps, -- Time beyond it, as far as the rank waits.
+  LEAST(end_ps - start_ps - transfer_ps, waitable_ps) AS wait_ps, -- Time that the rank waits for later ones.
   hidden_ps AS overlap_ps -- Time in which the device runs ops beside it that do not communicate.
 FROM timed

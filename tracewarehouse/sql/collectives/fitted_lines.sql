@@ -143,9 +143,9 @@ SELECT
   axis, -- Mesh axes of its groups, of a transfer.
   requests, -- Requests of a decode step.
   points, -- Number of points.
-  async_points, -- Those of asynchronous collectives among them.
+  async_points, -- Points of asynchronous collectives.
   sizes, -- Distinct sizes.
-  repeated_sizes, -- Those of several points among them.
+  repeated_sizes, -- Sizes that have several points.
   least_size, -- Smallest size, in bytes, or half tokens since the middle of the stretch.
   most_size, -- Largest one.
   slope AS slope_ps, -- Time per byte or half token.

@@ -9,8 +9,8 @@ optional: [run_repeats, baseline_repeats]
 reads_runs: [runs, baselines, run_repeats, baseline_repeats]
 description: >
   The stored metric values of some runs beside those of others, with a row per metric and per value of its dimensions.
-  Medians are compared, and the 90th percentiles towards the worse side. A difference no larger than repeats or steps
-  vary is noise.
+  Medians are compared, and the 90th percentiles towards the worse side. A difference is noise if repeats or steps vary
+  by as much.
 notes: >
   Steps and the runs of a side are samples of one value. If a side has repeats, a difference is noise if it is at most
   the range of the runs' medians, or twice that range while no side has five runs. Otherwise, for a metric per step

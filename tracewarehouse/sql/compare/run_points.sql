@@ -5,9 +5,8 @@ parameters:
 reads_runs: [runs]
 description: >
   Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and
-  throughput. A run is on the Pareto front if no other run of the same model, with as many layers and parameters, is
-  better in one of throughput per user and per chip and at least as good in the other. Predicted runs are compared with
-  predicted ones alone, and recorded ones with recorded ones.
+  throughput. A run is on the Pareto front if no rival is better in throughput per user or per chip and at least as good
+  in the other. Rivals have the same model, layers and parameters, and both are predicted or both recorded.
 notes: >
   Values are on the hosts' clock where the hosts have markers that time steps, else on the devices' (models.launched_runs).
 ---*/

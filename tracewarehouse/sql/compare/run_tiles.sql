@@ -7,9 +7,10 @@ description: >
   The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. A number without data
   has one row without a value.
 notes: >
-  Step time, idle and exposed communication of steps are those of macros.step_shares, so they are the parts of the step
-  that a page draws; without such steps they are the metrics'. Latencies have a row per clock. What devices do in a step has a row per phase, and one row for all that they do
-  outside of steps. Sums of doubles have an order, so that they round alike each time.
+  Step time, idle time and exposed communication of steps come from macros.step_shares, as the bar of a step does.
+  Without such steps they come from the metrics. Latencies have a row per clock. What devices do in a step has a row per
+  phase, and one row for all that they do outside of steps. Doubles are added in a fixed order, so that a sum is the
+  same each time.
 columns:
   run_id: The run.
   position: Position of the number among the ten, from 0.

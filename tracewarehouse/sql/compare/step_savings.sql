@@ -8,7 +8,7 @@ description: >
   twice as fast, and nothing else changed.
 notes: >
   The shares are those of macros.step_shares and, for waiting, of models.collective_ranks. They overlap, so they do not
-  add up. What is not known of a run has no row.
+  add up. A share that is not known has no row.
 columns:
   run_id: The run.
   phase: Phase; empty for steps of none.

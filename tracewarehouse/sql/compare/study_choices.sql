@@ -16,6 +16,14 @@ WITH points AS (
   WHERE COALESCE(is_fitting, TRUE)
 ),
 
+-- workloads without prefill, whose throughput is that of decode alone
+decoding AS (
+  SELECT workload
+  FROM points
+  GROUP BY workload
+  HAVING COUNT(tokens_per_s_per_chip) = 0
+),
+
 rated AS (
   SELECT
     workload, run_id, configuration,
@@ -43,6 +51,18 @@ rated AS (
     tokens_per_s_per_chip AS value, chip_low AS low, chip_high AS high,
     -tokens_per_s_per_chip AS badness
   FROM points
+  UNION ALL
+  SELECT
+    workload, p.run_id, p.configuration,
+    3 AS "position",
+    'most tokens per chip in decode' AS purpose,
+    'tokens/s per chip' AS unit,
+    p.tokens_per_s_per_user * p.batch_size / p.chips AS value,
+    p.user_low * p.batch_size / p.chips AS low,
+    p.user_high * p.batch_size / p.chips AS high,
+    -p.tokens_per_s_per_user * p.batch_size / p.chips AS badness
+  FROM points AS p
+  INNER JOIN decoding USING (workload)
   UNION ALL
   SELECT
     workload, run_id, configuration,
@@ -75,7 +95,8 @@ ranked AS (
 SELECT
   b.workload, -- Model, layers and lengths, as in macros.study_points.
   b."position", -- Order of the purposes.
-  b.purpose, -- one user, the first token, most tokens per chip, or least cost.
+  -- one user, the first token, most tokens per chip (in decode, where no prefill is known), or least cost.
+  b.purpose,
   b.run_id, -- The best run.
   b.configuration, -- Its configuration.
   b.value, -- What it reaches.

@@ -142,8 +142,15 @@ SELECT
   -- The configuration, after its model where the study has several workloads; a name of a run stands alone.
   CASE WHEN n.has_works AND n.configuration <> n.name THEN n.series || ' ' || n.configuration ELSE n.configuration END
     AS label,
-  -- Position in the workload, by throughput per chip.
-  ROW_NUMBER() OVER (PARTITION BY n.work ORDER BY n.tokens_per_s_per_chip DESC NULLS LAST, n.name, run_id) AS place,
+  -- Position in the workload, by throughput per chip; without prefill by that of decode.
+  ROW_NUMBER() OVER (
+    PARTITION BY n.work
+    ORDER BY
+      n.tokens_per_s_per_chip DESC NULLS LAST,
+      n.tokens_per_s_per_user * n.batch_size / n.chips DESC NULLS LAST,
+      n.name,
+      run_id
+  ) AS place,
   n.layers, -- Transformer layers.
   n.batch_size, -- Sequences per step.
   n.backend, -- tpu, gpu, cpu (virtual devices) or unknown.

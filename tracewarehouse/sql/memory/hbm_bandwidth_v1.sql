@@ -11,11 +11,12 @@ description: >
   Bytes in HBM that a device's leaf ops access, over its busy time, in decimal GB. memory_access_breakdown splits the
   bytes by memory. Other memories have columns of their own.
 notes: >
-  An op between two steps, such as a sampling program, belongs to the step before it. If a run has steps, ops outside
-  of them are left out. The bytes are the compiler's estimate, or those given at ingest. An asynchronous op counts with
-  its start, in the memory that it reads; a copy from the host thus counts in other_gbps, and what it writes to HBM, as
-  its done states, in copied_gbps; XProf's bandwidth is the sum of hbm_gbps and copied_gbps. Bytes that are given or not split count as HBM's; unsplit_bytes tells them. Ops
-  without known bytes count with their time only, so the value is a lower bound if unsized_share is above 0.
+  An op between two steps, such as a sampling program, belongs to the step before it. If a run has steps, ops outside of
+  them are left out. The bytes are the compiler's estimate, or those given at ingest. An asynchronous op counts with its
+  start, in the memory that it reads. So a copy from the host counts in other_gbps, and what its done writes to HBM
+  counts in copied_gbps. XProf's bandwidth is the sum of hbm_gbps and copied_gbps. Bytes that are given or not split
+  count as HBM's; unsplit_bytes counts them. Ops without known bytes count with their time only, so the value is a lower
+  bound if unsized_share is above 0.
 changed: First version.
 ---*/
 WITH sized AS (
@@ -54,7 +55,8 @@ SELECT
   m.bytes * 1000 / d.busy_ps / NULLIF(v.peak_hbm_gbps, 0) AS utilization,
   m.bytes, -- Bytes of HBM in the phase.
   m.on_chip_bytes * 1000 / d.busy_ps AS on_chip_gbps, -- Bytes of memories on the chip, over busy time; NULL if not split.
-  m.other_bytes * 1000 / d.busy_ps AS other_gbps, -- Bytes in neither, as the host's in an offload; NULL if not split.
+  -- Bytes of other memories, such as the host's, over busy time; NULL if not split.
+  m.other_bytes * 1000 / d.busy_ps AS other_gbps,
   -- Bytes that asynchronous ops write to HBM at their done, over busy time; NULL if not split.
   m.copied_bytes * 1000 / d.busy_ps AS copied_gbps,
   m.unsplit_bytes, -- The part of bytes that is not known to be HBM's.

@@ -12,9 +12,9 @@ description: >
   Operations of matrix products over what the devices could do at peak in the products' self time, by shape and type.
 notes: >
   A product is known by its result's shape and the operations of one execution: 2 m n k for m x k times k x n. A
-  fusion's operations and time include what is fused with it. Operations are those that the profiler states without work
-  that the compiler added, or that ingest was told. Products whose operations are not known, and kernels whose operands
-  no HLO tells, have no row; unsized_share says how much time such ops take.
+  fusion's operations and time include what is fused with it. Operations are those that the profiler states, without
+  work that the compiler added, or those given at ingest. Products whose operations are not known, and kernels whose
+  operands no HLO tells, have no row; unsized_share says how much time such ops take.
 changed: First version.
 ---*/
 WITH sized AS (
@@ -58,7 +58,7 @@ SELECT
   p.self_ps / (p.executions * 1e6) AS mean_us, -- Mean self time of an execution.
   CAST(p.executions AS BIGINT) AS executions,
   p.peak_flops_per_s, -- Peak of a device for the type; the smallest where devices differ.
-  -- Of the self time of the phase's ops that compute, the share whose operations are not known.
+  -- Share of the phase's compute time in ops whose operations are not known.
   s.unsized_share
 FROM products AS p
 LEFT JOIN shares AS s ON p.run_id = s.run_id AND p.phase IS NOT DISTINCT FROM s.phase

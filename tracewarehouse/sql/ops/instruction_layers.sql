@@ -11,8 +11,8 @@ notes: >
 ---*/
 SELECT
   run_id, i.instruction_id, d.device_id,
-  -- Transformer layer, in a loop over layers that of the first iteration; NULL if unknown, and in a slot for which the
-  -- device's stage has no layer because another stage has one there.
+  -- Transformer layer, in a loop over layers that of the first iteration; NULL if unknown, and in a slot that only other
+  -- stages fill.
   CASE
     WHEN i.layer IS NOT NULL THEN i.layer
     WHEN i.loop_layer IS NOT NULL AND COALESCE(r.pp, 1) = 1 THEN i.loop_layer

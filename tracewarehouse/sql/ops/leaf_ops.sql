@@ -6,10 +6,9 @@ description: >
   hold others. The sum of busy_ps is the time in which the device was busy.
 notes: >
   Sum these alone as device time: main.ops has every event of every line, and modules, loops and asynchronous copies
-  cover the same time again.
-  Costs are those given at ingest, else what the profiler states on the event of the op, else what it states on the
-  instruction. The compiler does not know the cost of a custom call, such as a Pallas kernel, so that a stated 0 there
-  means unknown.
+  cover the same time again. Costs are those given at ingest, else what the profiler states on the event of the op, else
+  what it states on the instruction. The compiler does not know the cost of a custom call, such as a Pallas kernel, so a
+  stated 0 means unknown there.
 ---*/
 SELECT
   run_id, o.event_id, o.device_id, instruction_id,
@@ -20,7 +19,7 @@ SELECT
   o.start_ps + o.duration_ps AS end_ps, -- End, exclusive.
   o.duration_ps, -- Duration, with the events nested in it.
   o.self_ps, -- Duration without the events nested in it.
-  -- Duration without what the leaf ops cover that began before it, on all streams of the device.
+  -- Time that it adds to the leaf ops that began before it, on all streams of the device.
   o.duration_ps - o.overlap_ps AS busy_ps,
   o.duration_ps - o.class_overlap_ps AS class_busy_ps, -- The same, among the ops of its op_class.
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.

@@ -11,26 +11,10 @@ notes: >
   part and name without its number, and the same number of such ops before them in their layer. The order is that of the
   first execution. An op of less than half a percent of a layer belongs to the bar before it.
 ---*/
-WITH executed AS (
-  SELECT
-    run_id, device_id, phase, instruction_id, iteration,
-    SUM(self_ps) AS self_ps,
-    MIN(start_ps) AS start_ps
-  FROM models.leaf_ops
-  WHERE LIST_CONTAINS(runs, run_id) AND phase IS DISTINCT FROM 'outside'
-  GROUP BY run_id, device_id, phase, instruction_id, iteration
-),
-
-placed AS (
-  SELECT
-    run_id, e.device_id, e.phase, instruction_id, e.self_ps, e.start_ps,
-    CASE
-      WHEN l.layers_per_iteration IS NULL THEN l.first_layer
-      ELSE l.first_layer + e.iteration * l.layers_per_iteration
-    END AS layer
-  FROM executed AS e
-  INNER JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
-  WHERE l.first_layer IS NOT NULL
+WITH placed AS (
+  SELECT run_id, device_id, phase, instruction_id, layer, self_ps, start_ps
+  FROM models.layer_ops
+  WHERE LIST_CONTAINS(runs, run_id)
 ),
 
 ran AS (

@@ -15,12 +15,13 @@ description: >
 notes: >
   A step lasts from its start to the next one's on the slowest device. The last step counts only in a phase that has no
   other. A token takes 2 x active parameters, without the embedding tables and the output head, and for attention 4 x
-  layers x width x context (models.model_shapes). The output head runs on one token of each sequence, in prefill too. If a
-  server states the tokens of all these steps, they count as models.step_tokens has them. Else prefill has batch x input
-  tokens, the i-th with a context of i, and a decode step has batch tokens with a context of input + step, where prefill is
-  step 0, or of a predicted step the context that it was predicted for; steps of several prefills have no value then. The peak is that of the type in which most of the time of the
-  phase's matrix products multiplies; if the capture does not show it, that of the run's dtype. Source: Chowdhery et al.,
-  PaLM (2022), appendix B, with a third of its training cost for the forward pass, and causal contexts.
+  layers x width x context (models.model_shapes). The output head runs on one token of each sequence, in prefill too. If
+  a server states the tokens of all these steps, they count as models.step_tokens has them. Else prefill has batch x
+  input tokens, the i-th with a context of i. A decode step has batch tokens with a context of input + step, where
+  prefill is step 0; a predicted step has the context that it was predicted for. Steps of several prefills then have no
+  value. The peak is that of the type in which most of the time of the phase's matrix products multiplies; if the
+  capture does not show it, that of the run's dtype. Source: Chowdhery et al., PaLM (2022), appendix B, with a third of
+  its training cost for the forward pass, and causal contexts.
 changed: First version.
 ccl_bench: mfu
 ---*/

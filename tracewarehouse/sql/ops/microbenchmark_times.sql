@@ -5,8 +5,8 @@ description: >
   jit_micro.<kind>.<class>.<what>.
 notes: >
   An execution of a collective shows the shortest time over its ranks. A chain of fusions shows its inner ones, whose
-  operands and results are in the same memory. A program of the host shows how long the device was idle before it; the
-  op of the one with one argument is a fusion in HBM. Any other program shows its longest op.
+  operands and results are in the same memory. A program of the host shows how long the device was idle before it. The
+  program with one argument also shows its op, a fusion in HBM. Any other program shows its longest op.
 ---*/
 WITH ops AS (
   SELECT

@@ -5,8 +5,7 @@ description: Transformer layer and microbatch of every device op, looked up in m
 ---*/
 SELECT
   run_id, o.event_id, device_id,
-  -- Transformer layer; NULL if unknown, and in a slot for which the device's stage has no layer because another stage
-  -- has one there.
+  -- Transformer layer; NULL if unknown, and in a slot that only other stages fill.
   CASE
     WHEN l.layers_per_iteration IS NULL THEN l.first_layer
     ELSE l.first_layer + o.iteration * l.layers_per_iteration

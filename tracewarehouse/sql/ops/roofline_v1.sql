@@ -14,11 +14,11 @@ description: >
 notes: >
   Flops and bytes are those that the profiler states of instructions or of single ops, or that were given at ingest. The
   resources are the matrix units at the rate of the type that they multiply, the memory, and for a collective the links
-  with the bytes that it sends, at the peak of their class: that of the die between two devices of one chip. An
-  instruction that computes and of which an execution has unknown flops or bytes, such as a Pallas kernel, has no bound.
-  Halves of asynchronous ops have no row, because they state the bytes of a transfer that goes on between them.
-  XProf's roofline has the same operations, bytes and peaks, no bound by links, and a time by another clock of the
-  device, by which single ops differ by some percent. Source: Williams et al., Roofline (2009).
+  with the bytes that it sends. Links have the peak of their class, which is that of the die between two devices of one
+  chip. An instruction that computes has no bound if flops or bytes of an execution are unknown, as of a Pallas kernel.
+  Halves of asynchronous ops have no row, because they state the bytes of a transfer that goes on between them. XProf's
+  roofline has the same operations, bytes and peaks. It has no bound by links, and its time comes from another clock of
+  the device, so single ops differ by some percent. Source: Williams et al., Roofline (2009).
 changed: First version.
 ---*/
 SELECT

@@ -121,5 +121,5 @@ SELECT
   part, -- Part of the model; NULL if unknown.
   GREATEST(start_ps - begin_ps, 0) / 1e9 AS start_ms, -- Start in the window.
   (LEAST(end_ps, finish_ps) - begin_ps) / 1e9 AS end_ms, -- End in the window.
-  (end_ps - start_ps) / 1e6 AS duration_us -- Duration, also what lies outside the window.
+  (end_ps - start_ps) / 1e6 AS duration_us -- Its whole duration, with what lies outside the window.
 FROM bars

@@ -4,10 +4,10 @@ description: >
   Rates of a chip that a run of the experiment calibrate shows without a prediction beside it, as rows of the table of
   calibrations. Range and number of measurements are those of the microbenchmark.
 notes: >
-  The largest copy shows what transfers reach, the smallest fusions what an op takes that moves hardly anything, and the
-  longest prompt what flash attention reaches. Attention over pages takes its keys and values, at a share of what
-  transfers reach, and something for each sequence: a line through the shortest and the longest contexts. Rates of
-  products and links need a prediction of the same program.
+  The largest copy shows the rate of transfers, the smallest fusions show the time of an op that moves hardly anything,
+  and the longest prompt shows the rate of flash attention. The time of attention over pages has two terms: reading keys
+  and values at a share of the rate of transfers, and a constant for each sequence. Both come from a line through the
+  shortest and the longest contexts. Rates of products and links need a prediction of the same program.
 ---*/
 WITH ranked AS (
   SELECT

@@ -7,9 +7,9 @@ description: >
   What each predicted run promises: latencies with their ranges, throughput, cost, communication, traffic, utilization
   and memory, and the resource that each phase uses most.
 notes: >
-  A request has one prefill and decode steps of the time of the predicted one, which has the context of the middle of the
-  generation. Ranges are those of metrics.prediction_range, which names what they leave out. Memory is that of the step
-  that needs more.
+  A request has one prefill, and decode steps that all take the time of the predicted one. That step has the context of
+  the middle of the generation. Ranges are those of metrics.prediction_range, which names what they leave out. Memory is
+  that of the step that needs more.
 ---*/
 WITH wanted AS (
   SELECT
@@ -170,7 +170,7 @@ SELECT
   k.prompt_usd, -- Their price; NULL if unknown.
   k.output_chip_hours, -- Chip-hours for a million output tokens, as of decode steps.
   k.output_usd, -- Their price; NULL if unknown.
-  p.prefill_bottleneck, -- What the prefill uses most of what it can reach: links, HBM, compute or the given host.
+  p.prefill_bottleneck, -- The resource that the prefill uses most: links, HBM, compute or the given host.
   p.decode_bottleneck, -- The same of a decode step.
   r.extrapolated_share, -- Share of the time for layers that were not compiled.
   f.ici_factor, -- Links, as a multiple of the real ones.

@@ -28,8 +28,8 @@ SELECT
   t.basis, -- What the time rests on, as of ops.
   t.time_ps / CAST(a.time_ps AS DOUBLE) AS share, -- Share of the step's device time.
   t.time_ps / 1e9 AS time_ms, -- Time of a step's ops with this basis.
-  t.low_ps / 1e9 AS low_ms, -- The same if each takes the least that it is expected to.
-  t.high_ps / 1e9 AS high_ms, -- The same if each takes the most.
+  t.low_ps / 1e9 AS low_ms, -- The same with each op at the low end of its range.
+  t.high_ps / 1e9 AS high_ms, -- The same with each op at the high end.
   t.extrapolated_ps / CAST(NULLIF(t.time_ps, 0) AS DOUBLE) AS extrapolated_share, -- Part of the time for layers that were not compiled.
   t.ops -- Ops of a step.
 FROM models.prediction_times AS t

@@ -12,10 +12,10 @@ description: >
   Measured over predicted time of the ops that a recorded run and a predicted one have in common, by kind of op. Ops are
   the same if opcode, types, shapes and memory spaces are. Above 1 the predicted time is too short.
 notes: >
-  A row counts instructions of the recorded run. Its time is the mean of its executions, of a collective that of the
-  shortest ranks; the predicted one is the mean over all equal ops of the predicted run. Halves of asynchronous ops are
-  left out. Only runs on chips with the same peak are compared, and none on chips that do not exist (what-if). The
-  metric compares runs, so it is not stored with a run.
+  A row counts instructions of the recorded run. Its time is the mean over its executions, and in a collective the mean
+  of the shortest ranks. The predicted time is the mean over all equal ops of the predicted run. Halves of asynchronous
+  ops are left out. Only runs on chips with the same peak are compared, and none on chips that do not exist (what-if).
+  The metric compares runs, so it is not stored with a run.
 changed: First version.
 ---*/
 WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
@@ -95,7 +95,8 @@ SELECT
   SUM(k.time_ps) / CAST(SUM(k.predicted_ps) AS DOUBLE) AS time_ratio, -- All measured over all predicted time.
   SUM(k.time_ps) / 1e9 AS measured_ms, -- Measured time of all executions; ranks of a collective count once.
   SUM(k.predicted_ps) / 1e9 AS predicted_ms, -- What was predicted for as many executions.
-  SUM(k.self_ps) / CAST(MIN(w.self_ps) AS DOUBLE) AS matched_share, -- Of the kind's self time, what has a counterpart.
+  -- Share of the kind's self time that has a counterpart.
+  SUM(k.self_ps) / CAST(MIN(w.self_ps) AS DOUBLE) AS matched_share,
   -- Whether all instructions of this kind are in the predicted run under the same names, as in the same program.
   COUNT(*) FILTER (WHERE k.is_same_name) = MIN(w.instructions) AS is_same_program
 FROM ranked AS k

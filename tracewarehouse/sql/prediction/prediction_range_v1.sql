@@ -44,8 +44,8 @@ SELECT
   s.time_ps / 1e9 AS time_ms, -- Predicted device time of the step.
   (s.time_ps - s.below_ps) / 1e9 AS low_ms, -- Low end of its range.
   (s.time_ps + s.above_ps) / 1e9 AS high_ms, -- High end.
-  s.least_ps / 1e9 AS least_ms, -- The time if all ops err together, each to the least that it is expected to take.
-  s.most_ps / 1e9 AS most_ms, -- The same, each to the most.
+  s.least_ps / 1e9 AS least_ms, -- The time with all ops at the low ends of their ranges.
+  s.most_ps / 1e9 AS most_ms, -- The time with all ops at the high ends.
   s.extrapolated_ps / CAST(s.time_ps AS DOUBLE) AS extrapolated_share, -- Part of the time for layers that were not compiled.
   p.host_ps / 1e9 AS host_ms -- Time that the host was said to add to the step, which is not in the range.
 FROM summed AS s

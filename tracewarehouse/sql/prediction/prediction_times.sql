@@ -24,8 +24,8 @@ SELECT
   l.phase, -- prefill or decode.
   l.basis, -- What the time rests on, as of ops.
   CAST(SUM(l.duration_ps) // e.executions AS BIGINT) AS time_ps, -- Time of a step's ops.
-  CAST(SUM(l.low_ps) // e.executions AS BIGINT) AS low_ps, -- The same if each takes the least that it is expected to.
-  CAST(SUM(l.high_ps) // e.executions AS BIGINT) AS high_ps, -- The same if each takes the most.
+  CAST(SUM(l.low_ps) // e.executions AS BIGINT) AS low_ps, -- The same with each op at the low end of its range.
+  CAST(SUM(l.high_ps) // e.executions AS BIGINT) AS high_ps, -- The same with each op at the high end.
   -- Part of time_ps for layers that were not compiled.
   CAST(COALESCE(SUM(l.duration_ps) FILTER (WHERE l.is_extrapolated), 0) // e.executions AS BIGINT) AS extrapolated_ps,
   COUNT(*) // e.executions AS ops -- Ops of a step.

@@ -57,7 +57,7 @@ SELECT
   2 * l.slope_ps / 1e6 AS us_per_token, -- Time of a step per token of context of all its requests together.
   2 * (l.slope_ps - l.slope_error_ps) / 1e6 AS low_us_per_token, -- Lower end of its 95 % interval, as in models.fitted_lines.
   2 * (l.slope_ps + l.slope_error_ps) / 1e6 AS high_us_per_token, -- Upper end.
-  -- Time of a step without context, at most: by the lines of the stretches, if all contexts are as long as the shortest.
+  -- Upper bound of the time of a step without context: all contexts are taken to be as long as the shortest.
   b.base_ps / 1e6 AS base_us,
   l.r2, -- Share of the variance within the stretches that the line explains; NULL where all steps take the same time.
   c.least_context_tokens, -- Smallest context of a step, at least.

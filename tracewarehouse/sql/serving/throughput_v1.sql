@@ -11,10 +11,10 @@ description: >
   Output tokens per second from the start of prefill to the end of the last step that decodes. The tokens are those that a
   server states of its batches. Else each sequence of the batch has one token from prefill and one from each decode step.
 notes: >
-  The time is on the hosts' clock if they have markers that time steps, otherwise on the devices'; marks under which a host
-  only launches steps do not (models.launched_runs). Steps before the first prefill belong to
-  other requests and do not count. If no server states the tokens, a run with several prefills has no row, because its
-  requests cannot be told apart. What a server does not state is which prompts end in a step; models.served_output says how
+  The time is on the hosts' clock if they have markers that time steps, and else on the devices'. Marks under which a
+  host only launches steps do not time them (models.launched_runs). Steps before the first prefill belong to other
+  requests and do not count. If no server states the tokens, a run with several prefills has no row, because its
+  requests cannot be told apart. A server does not state which prompts end in a step; models.served_output says how
   their first tokens are counted.
 changed: First version.
 ccl_bench: throughput

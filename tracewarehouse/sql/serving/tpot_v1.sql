@@ -11,8 +11,8 @@ description: >
   Mean time per output token: from the start of a step that decodes to the start of the next one. A step counts with the
   time of its slowest device or host. Steps that prefill and decode count too.
 notes: >
-  A decoding step without a decoding successor is left out, because the start of the next token's step is unknown. A run
-  without two such steps in a row has no row. Percentiles are by nearest rank.
+  A decode step counts if another one follows, because it ends where that one starts. A run without two decode steps in
+  a row has no row. Percentiles are by nearest rank.
 changed: First version.
 ccl_bench: tpot
 ---*/

@@ -4,7 +4,7 @@ description: >
   Busy and compute time of each phase on a device, over all of its steps. The last step counts, because its ops are
   known. Ops outside the steps of a run that has steps are left out, and so are devices without ops.
 notes: >
-  models.phase_steps counts the same steps without reading an op, which is far cheaper, and keeps devices without ops.
+  models.phase_steps counts the same steps far more cheaply, because it reads no op. It keeps devices without ops.
 ---*/
 WITH busy AS (
   SELECT

@@ -1,9 +1,9 @@
 /*---
 model: idle_parts
 description: >
-  The time of steps in which each device runs no op, by what ends it. Steps are those of models.timed_phases, whose whole
-  time is known, so the parts of a phase on a device add up to the idle time of device_idle. A predicted run, in which
-  no host leaves a device idle, has no row.
+  The time of steps in which each device runs no op, by what ends it. Steps are those of models.timed_phases, whose
+  whole time is known, so the parts of a phase on a device add up to the idle time of device_idle. A predicted run has
+  no row, because no host leaves its devices idle.
 ---*/
 WITH inside AS (
   SELECT run_id, g.device_id, g.phase, g.next, SUM(g.gap_ps) AS idle_ps

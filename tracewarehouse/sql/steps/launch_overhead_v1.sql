@@ -12,10 +12,10 @@ description: >
   of a phase. The dispatch time lasts from the start of the host's dispatch to the start of the execution on the device.
   The undispatched part of a gap comes before the host begins to dispatch.
 notes: >
-  The phase is that of the next execution. An execution that starts before the end of those before it follows at 0. The
+  The phase is that of the next execution. An execution that starts before earlier ones have ended has a gap of 0. The
   dispatch time includes queueing behind earlier executions. The rest of a gap, after dispatch began, is the device's
-  own. Percentiles are by nearest rank. A phase without an execution that follows another or has a known dispatch has no
-  row.
+  own. Percentiles are by nearest rank. A phase has a row only if one of its executions follows another or has a known
+  dispatch.
 changed: First version.
 ---*/
 WITH executions AS (

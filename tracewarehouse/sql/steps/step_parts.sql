@@ -4,8 +4,8 @@ description: >
   Where the time of each step goes on the devices that ran it, with one row per step and part. The parts of a step add up to
   its time. Steps last from start to start, so waiting for the host is idle time.
 notes: >
-  Time in which a device computes is computing, whatever else runs beside it; without it, communication counts before
-  copies. The last step counts as in models.timed_spans.
+  A moment in which the device computes counts as compute, whatever runs beside it. In any other moment communication
+  counts before copies. The last step counts as in models.timed_spans.
 ---*/
 WITH computed AS (
   SELECT

@@ -40,7 +40,7 @@ SELECT
   end_ps, -- End of the step's own work, exclusive.
   COALESCE(next_start_ps, end_ps) AS until_ps, -- Start of the next step; for the last one, its end.
   COALESCE(next_start_ps, end_ps) - start_ps AS step_ps, -- Time of the step, until_ps - start_ps.
-  -- No step follows, so until_ps is not the start of a next one, and the wait after it is not known.
+  -- No step follows, so until_ps is the end of its own work, and the wait after it is not known.
   next_start_ps IS NULL AND NOT is_predicted AS is_last,
   -- The whole time is known, because another step follows. Also true if the device or host has no such step of the
   -- phase, so that its own duration is all that is known.

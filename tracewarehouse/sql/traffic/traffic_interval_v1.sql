@@ -11,8 +11,8 @@ description: >
   Time on a device from the end of one collective to the start of the next, of the same axis or of another, as the
   mean over all devices. Gaps within a step and gaps from one step to the next have rows of their own.
 notes: >
-  Both collectives are in the same phase. Of those that started earlier, the one before is the one that ends last. A
-  collective that starts before that end follows at 0. Percentiles are by nearest rank.
+  Both collectives are in the same phase. The previous collective is the one that ends last of those that started
+  earlier. If it still runs, the interval is 0. Percentiles are by nearest rank.
 changed: First version.
 ccl_bench: traffic_window
 ---*/
@@ -30,7 +30,7 @@ SELECT
   MIN(interval_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us,
   MIN(interval_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us,
   COUNT(*) AS intervals, -- Number of intervals on all devices.
-  -- Intervals whose collective started before the end of the one before.
+  -- Intervals of 0, in which the previous collective still ran.
   COUNT(*) FILTER (WHERE is_overlapping) AS overlapping
 FROM ranked
 GROUP BY run_id, phase, axis_from, axis_to, crosses_step

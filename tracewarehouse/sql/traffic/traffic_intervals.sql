@@ -2,8 +2,8 @@
 model: traffic_intervals
 inline: true
 description: >
-  Time on a device from the end of the collectives before it to the start of a collective, within a phase. One row per
-  collective that has another before it. If it starts while another still runs, the interval is 0.
+  Time on a device from the end of the previous collective of a phase to the start of the next. Each collective but the
+  first has a row. If the previous one still runs, the interval is 0.
 ---*/
 SELECT
   run_id, device_id,

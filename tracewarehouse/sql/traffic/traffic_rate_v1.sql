@@ -26,7 +26,7 @@ WITH moved AS (
 
 SELECT
   m.run_id, m.phase, m.kind, m.axis,
-  SUM(m.message_bytes) * 1e9 / SUM(t.span_ps) AS message_bytes_per_ms, -- Of all devices over the time of all.
+  SUM(m.message_bytes) * 1e9 / SUM(t.span_ps) AS message_bytes_per_ms, -- Message bytes of all devices over their time.
   CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
   -- Bytes sent, in the same way; NULL where not known of all executions.
   CASE

@@ -31,7 +31,8 @@ SELECT
   CASE WHEN COUNT(w.wire_bytes) = COUNT(*) THEN SUM(w.wire_bytes) / COUNT(*) END AS wire_bytes_per_device,
   CAST(SUM(w.message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
   COUNT(*) AS devices,
-  -- Devices that take part in any collective of the run. The message bytes of all rows over these are the run's per device.
+  -- Devices that take part in any collective of the run. The message bytes of all rows over this number are the run's
+  -- bytes per device.
   MIN(r.devices) AS run_devices,
   -- Executions whose message size is unknown; they are not counted here.
   CAST(SUM(w.executions - w.sized_executions) AS BIGINT) AS unsized_executions
