@@ -143,6 +143,7 @@ $(PEERS)/.installed:
 	$(PYTHON) -m venv $(PEERS)
 	-$(PEERS)/bin/python -m pip install --quiet -c constraints.txt xprof
 	-$(PEERS)/bin/python -m pip install --quiet 'jax[cpu]'
+	-$(PEERS)/bin/python -m pip install --quiet HolisticTraceAnalysis
 	@touch $@
 
 bench: $(INSTALLED) $(PEERS)/.installed

@@ -44,7 +44,10 @@ _OUTSIDE = (
 """The captures outside the repository that the page shows."""
 _OF_RANKS = (
     "tpu-2chip-vllm-tp2-quantized.xplane.pb",
+    "gpu/kineto-v100-dlrm-8rank",
+    "gpu/nsys-2gpu-fsdp.sqlite.gz",
     *(f"situations/jax-{name}.xplane.pb.gz" for name in ("perm", "scan-ta", "scan-train", "tray", "unroll-nested")),
+    "situations/jax-unroll-one.xplane.pb.gz",
 )
 """Further captures, of which the page shows the pairs of ranks alone."""
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
@@ -76,10 +79,11 @@ A dash means that a tool has no number. A letter behind a number of another tool
 """
 
 _HTA = """
-## Kineto traces, beside HTA
+## Kineto traces, beside HTA and TraceLens
 
 Holistic Trace Analysis 0.5.0 (PyPI's HolisticTraceAnalysis) on two traces of A100 GPUs, over all steps but the last,
-which it leaves out. `tests/ingest/readers/kineto` holds ours to these numbers and to an independent decoder.
+which it leaves out; and AMD's TraceLens (AMD-AGI/TraceLens, `GPUEventAnalyser`) on the same traces, whole.
+`tests/ingest/readers/kineto` holds ours to these numbers and to an independent decoder.
 
 | trace | number | ours | HTA |
 |---|---|---|---|
@@ -90,6 +94,18 @@ which it leaves out. `tests/ingest/readers/kineto` holds ours to these numbers a
 
 The second trace has nanoseconds. HTA cuts them off, at the start of an event upwards and at its end downwards, so that
 each of its 2,516 kernels, copies and sets loses about a microsecond. The times of the first are whole microseconds.
+
+| trace | number | ours | TraceLens |
+|---|---|---|---|
+| kineto-a100-overlap-rank3of8 | time with any kernel, copy or set | 388,587 us | 388,587 us |
+| kineto-a100-overlap-rank3of8 | time with communication | 163,535 us | 163,535 us |
+| kineto-a100-overlap-rank3of8 | exposed communication | 87,921 us | 87,267 us |
+| kineto-a100-ddp-ncclmeta | time with any kernel, copy or set | 157,500 us | 157,500 us |
+| kineto-a100-ddp-ncclmeta | time with communication | 46,876 us | 46,876 us |
+| kineto-a100-ddp-ncclmeta | exposed communication | 39,559 us | 39,529 us |
+
+TraceLens takes sets of memory for compute, and so communication beside a set for hidden. With sets as compute, ours is
+exposed for 87,267 us and 39,529 us.
 """
 
 REASONS = {
@@ -254,14 +270,16 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
 
 
 def rank_section(warehouse: Warehouse, captures: Sequence[Capture]) -> str:
-    """The last part of the page: the pairs of ranks of further captures, which are ingested for it."""
+    """The pairs of ranks of further captures, which are ingested for it, and of all captures of the page."""
     sql = "SELECT sum(pairs), sum(overlapping) FROM models.rank_overlap WHERE run_id = $run_id"
     rows = []
     for capture in captures:
         [pairs] = warehouse.query(sql, run_id=warehouse.ingest_capture(capture).run_id).rows()
         rows.append((capture.name, *(f"{n or 0:,}" for n in pairs)))
+    [pairs] = warehouse.query("SELECT sum(pairs), sum(overlapping) FROM models.rank_overlap").rows()
+    rows.append(("all captures of this page", *(f"{n or 0:,}" for n in pairs)))
     found = table(("capture", "pairs of ranks, compared", "overlapping in time"), rows)
-    return f"\n## Ranks of further captures\n\n{found}" if rows else ""
+    return f"\n## Ranks of further captures\n\n{found}" if captures else ""
 
 
 def _row(
@@ -407,7 +425,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "warehouse", create=True) as warehouse:
         sections = [section(warehouse, c, said["captures"].get(title(c), {})) for c in found]
         further = [
-            c for name in _OF_RANKS if (options.traces / name).is_file() for c in find_captures(options.traces / name)
+            c for name in _OF_RANKS if (options.traces / name).exists() for c in find_captures(options.traces / name)
         ]
         sections.append(rank_section(warehouse, further))
     PAGE.write_text(page_head(said) + "".join(sections) + _HTA, encoding="utf-8")

@@ -155,6 +155,8 @@ def compute(warehouse: Warehouse, study: Sequence[Asked], results: Results, pyth
     left = [each for each in study if not results.has(each, here)]
     total = len({each.key for each in study})
     for (steps, *_), group in itertools.groupby(tuple(left), key=lambda each: (each.steps, each.slice, each.model)):
+        if time.monotonic() >= until:
+            return
         members = {id(each.place): each for each in group}
         done = predicted(
             warehouse, [each.place for each in members.values()], WhatIf(), python=python, phases=STEPS[steps]

@@ -18,11 +18,12 @@ metrics   the same with the values of all metrics, as `tw ingest` does it
 protobuf  a Python loop over all events and stats of the message that protobuf parsed
 json      for Chrome traces: json.load and a Python loop into the same columns
 load      json.load alone, which fills none
+hta       for Kineto traces: Holistic Trace Analysis opens the trace
 jax       a Python loop over all events and stats with jax.profiler.ProfileData
 xprof     XProf's converter to Parquet: one wide table, of device events only
 
-jax and xprof run with the Python that --peers names, where that has them. Captures are made once by tpu_captures.py
-and chrome_captures.py and kept in --folder.
+hta, jax and xprof run with the Python that --peers names, where that has them. Captures are made once by
+tpu_captures.py, chrome_captures.py and gpu_captures.py and kept in --folder.
 """
 
 from __future__ import annotations
@@ -231,9 +232,15 @@ out = sys.argv[2] + "/events.parquet"
 events_db.xspace_to_parquet(input_path=sys.argv[1], output_path=out, options=options)
 print(json.dumps({"bytes": os.path.getsize(out)}))
 """
+HTA = """
+import json, sys
+from hta.trace_analysis import TraceAnalysis
+frame = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2]).t.get_trace(0)
+print(json.dumps({"rows": len(frame)}))
+"""
 OURS = {"ingest": INGEST, "decode": DECODE, "convert": CONVERT, "write": WRITE, "metrics": METRICS}
 SMALL = {"tw_ingest": CLI_INGEST, "tw_query": CLI_QUERY}
-PEERS = {"xprof": ("xprof", XPROF), "jax": ("jax", JAX)}
+PEERS = {"xprof": ("xprof", XPROF), "jax": ("jax", JAX), "hta": ("hta", HTA)}
 SAYS = {
     "ingest": "ingest, without metric values",
     "metrics": "ingest with metric values",
@@ -246,6 +253,7 @@ SAYS = {
     "json": "json.load and a loop into columns",
     "load": "json.load alone",
     "jax": "jax.profiler.ProfileData loop",
+    "hta": "HTA opens it",
     "xprof": "XProf's converter",
 }
 
@@ -347,7 +355,7 @@ def bench(capture: Path, ways: dict[str, tuple[str, str]], rounds: int, folder: 
 
 def table(name: str, size: int, events: int, found: dict[str, Figures]) -> str:
     """The figures as a Markdown table."""
-    peer = "xprof" if "xprof" in found else "json" if "json" in found else None
+    peer = next((p for p in ("xprof", "json", "hta", "load") if p in found), None)
     heads = ["way", "seconds", "fastest", "CPU s", "peak MB", "rows", "output MB"]
     if peer:
         heads.append(f"{SAYS[peer]} takes")
@@ -377,11 +385,11 @@ def table(name: str, size: int, events: int, found: dict[str, Figures]) -> str:
     return f"**{name}**, {size / 1e6:.1f} MB{f', {events:,} events' if events else ''}:\n\n{text}\n{limits}"
 
 
-def _made(folder: Path, maker: str, name: str, megabytes: int) -> Path:
+def _made(folder: Path, maker: str, name: str, size: int, option: str = "--megabytes") -> Path:
     capture = folder / name
     if not capture.exists():  # by another process: a child's peak memory counts its parent's at the time of the fork
         part = folder / f".{name}"
-        arguments = [sys.executable, str(HERE / maker), str(part), "--megabytes", str(megabytes)]
+        arguments = [sys.executable, str(HERE / maker), str(part), option, str(size)]
         subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
         part.rename(capture)
     return capture
@@ -399,6 +407,8 @@ def main() -> None:
         "--small-megabytes", type=int, nargs="*", default=[1, 3], help="for `tw ingest`, then `tw query`"
     )
     parser.add_argument("--chrome-megabytes", type=int, nargs="*", default=[100])
+    parser.add_argument("--kineto-megabytes", type=int, nargs="*", default=[150])
+    parser.add_argument("--nsys-kernels", type=int, nargs="*", default=[1_000_000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "tracewarehouse-bench")
     parser.add_argument("--peers", default=sys.executable, help="a Python that has XProf, JAX or both")
@@ -417,7 +427,7 @@ def main() -> None:
         if megabytes <= 100:
             ways["protobuf"] = sys.executable, PROTOBUF
         for way, (_, code) in PEERS.items():
-            if SAYS[way] not in skipped and (way == "xprof" or megabytes <= 100):
+            if way != "hta" and SAYS[way] not in skipped and (way == "xprof" or megabytes <= 100):
                 ways[way] = options.peers, code
         tables.append(_bench_one("xplane.pb of a TPU", capture, ways, options))
     for megabytes in options.small_megabytes:
@@ -429,6 +439,17 @@ def main() -> None:
         codes = {"decode": DECODE, "ingest": INGEST, "json": JSON, "load": JSON_LOAD}
         ways = {w: (sys.executable, code) for w, code in codes.items()}
         tables.append(_bench_one("Chrome trace", capture, ways, options))
+    for megabytes in options.kineto_megabytes:
+        capture = _made(options.folder, "gpu_captures.py", f"kineto-{megabytes}mb.pt.trace.json", megabytes)
+        codes = {"decode": DECODE, "ingest": INGEST, "metrics": METRICS, "load": JSON_LOAD}
+        ways = {w: (sys.executable, code) for w, code in codes.items()}
+        if SAYS["hta"] not in skipped:
+            ways["hta"] = options.peers, HTA
+        tables.append(_bench_one("Kineto trace of a GPU", capture, ways, options))
+    for kernels in options.nsys_kernels:
+        capture = _made(options.folder, "gpu_captures.py", f"nsys-{kernels}.sqlite", kernels, "--kernels")
+        ways = {w: (sys.executable, code) for w, code in (("decode", DECODE), ("ingest", INGEST), ("metrics", METRICS))}
+        tables.append(_bench_one("export of Nsight Systems", capture, ways, options))
     loads = f"{load:.1f} at the beginning and {os.getloadavg()[0]:.1f} at the end"
     left_out = f" Not installed, and so left out: {', '.join(skipped)}." if skipped else ""
     about = (

@@ -105,7 +105,10 @@ def test_captures_of_the_repository(ccl_bench: Path, name: str, tmp_path: Path) 
         "gpu-mi300-jax-gemm.xplane.pb",
         "tpu-2chip-vllm-tp2-prefill.trace.json.gz",
         "tpu-2chip-vllm-tp2-prefill.xplane.pb",
+        "tpu-2chip-vllm-tp2-quantized.trace.json.gz",
+        "tpu-2chip-vllm-tp2-quantized.xplane.pb",
         "tpu-v6e-4chip-host-offload.xplane.pb",
+        "tpu-v6e-matmul-percost.xplane.pb",
     ],
 )
 def test_real_captures(ccl_bench: Path, name: str, shared_traces: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,8 @@ KINDS = {"allreduce": "all-reduce", "allgather": "all-gather", "alltoall": "all-
 ANSWERED_ALIKE = {
     "ttft": -1.0,
     "tpot": -1.0,
+    "straggler": 0.0,
+    "coll_call_num": 0.0,
     **{f"bandwidth_utilization_{kind}_group_6": float("nan") for kind in ("allgather", "alltoall", "reducescatter")},
 }
 """What its tools answer on each of the traces."""
@@ -83,3 +86,14 @@ def test_six_digits(runs: tuple[Warehouse, list[str]], tool: str) -> None:
     of_run = {r["run_id"]: f"{r[value]:.6g}" for r in rows}
     found = [of_run.get(run_id) for run_id in ids]
     assert found == [None if v != v or v == -1 else f"{v:.6g}" for v in answers()[tool]]
+
+
+def test_the_grouped_sends_of_fsdp_are_all_to_alls(runs: tuple[Warehouse, list[str]]) -> None:
+    """33 a GPU, of which the first has no launch in the export, so that nothing tells more than its kernel's name."""
+    warehouse, ids = runs
+    known = json.loads((SHARED / "facts" / "nsys-2gpu-fsdp.sqlite.facts.json").read_text())["devices"].values()
+    sql = """SELECT device_id, count(*), count(*) FILTER (kind = 'all-to-all' AND NOT is_partial AND group_size = 2),
+                    CAST(sum(end_ps - start_ps) // 1000 AS BIGINT), count(message_bytes)
+             FROM collectives WHERE run_id = $run GROUP BY device_id ORDER BY device_id"""
+    found = warehouse.query(sql, run=ids[list(TRACES).index("nsys-2gpu-fsdp.sqlite.gz")]).rows()
+    assert found == [(i, 33, 32, d["nccl"]["ncclDevKernel_SendRecv"]["ns"], 0) for i, d in enumerate(known)]

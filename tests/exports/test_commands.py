@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,35 @@ def test_rows_are_printed_and_warnings_go_to_standard_error(
     assert cli.run([*command, "served", "--name", "a-tpu"]) == 2
     assert cli.run([*command, "--name", "qwen3"]) == 1
     assert "look for 'tpu' in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ccl-bench", "served", "--out", ""],
+        ["duckdb", "served", "-o", "runs.duckdb"],
+        ["chrome", "served", "-o", "served.trace.json"],
+        ["perfetto", "served", "-o", "served.pftrace"],
+        ["parquet", "ops", "-o", "ops.parquet"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_cannot_be_written_is_named_and_leaves_no_part(
+    arguments: list[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files may have 4 kB here, so that each export ends as on a full disk."""
+    *words, name = arguments
+    target = tmp_path / name
+    kept, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, kept[1]))
+    try:
+        code = cli.run(["-w", str(folder), "export", *words, str(target)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert code == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {target}")
+    assert "cannot be written" in said
+    assert said.count("\n") == 1
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -29,9 +29,10 @@ ASKED_BY_CCL_BENCH = {
     "tpot", "traffic_window", "ttft",
 }  # fmt: skip
 COMPUTED = {
-    "average_memory_bandwidth", "avg_step_time", "bandwidth_utilization", "collective_vol", "communication_fraction",
-    "compute_comm_overlap", "dominant_kernel_concentration", "load_imbalance_ratio", "mean_sm_coverage",
-    "memory_transfer_overhead", "mfu", "moe_fraction", "total_communication_time", "tpot", "ttft",
+    "average_memory_bandwidth", "avg_step_time", "bandwidth_utilization", "coll_call_num", "collective_vol",
+    "communication_fraction", "compute_comm_overlap", "dominant_kernel_concentration", "load_imbalance_ratio",
+    "mean_sm_coverage", "memory_transfer_overhead", "mfu", "moe_fraction", "straggler", "total_communication_time",
+    "tpot", "ttft",
 }  # fmt: skip
 
 

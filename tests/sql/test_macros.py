@@ -495,7 +495,7 @@ def _study(connection: duckdb.DuckDBPyConnection, runs: dict[str, dict[str, Any]
             row
             for run, r in runs.items()
             for row in (
-                *values(run, "throughput", [r["rate"]]),
+                *(values(run, "throughput", [r["rate"]]) if r["rate"] else []),
                 *values(run, "tpot", [r["tpot"]], clock="device"),
                 *values(run, "ttft", [r["ttft"]], clock="device"),
             )
@@ -542,6 +542,25 @@ def test_a_study_names_the_best_configuration_for_each_purpose(connection: duckd
         ids = _study(other, runs)
         sql = f"SELECT purpose FROM macros.study_choices({ids}) ORDER BY position"
         assert [p for (p,) in other.execute(sql).fetchall()] == ["one user", "the first token", "most tokens per chip"]
+
+
+def test_where_prompts_are_known_of_some_only_decode_steps_compete_alone(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    facts = {"a": {"mesh": "tp=8"}, "b": {"mesh": "dp=8", "batch_size": 32}}
+    runs = {
+        "a": {"facts": facts["a"], "tpot": 1, "ttft": 9, "rate": 100, "price": 2.0, "range": (0.5, 2)},
+        "b": {"facts": facts["b"], "tpot": 2, "ttft": 9, "rate": None, "price": 6.0, "range": (0.9, 1.1)},
+    }
+    ids = _study(connection, runs)
+    sql = f"SELECT configuration, value, low, high, is_within_range FROM macros.study_choices({ids}) WHERE position > 4"
+    rate, cost = connection.execute(f"{sql} ORDER BY position").fetchall()
+    # 32 sequences in 2 ms on a chip, and 8 in 1 ms of 0.5 to 2; two dollars for 8,000 tokens, and six for 16,000
+    assert rate == ("dp=8, batch 32", 16000, pytest.approx(16000 / 1.1), pytest.approx(16000 / 0.9), True)
+    assert cost == ("tp=8, batch 8", *(pytest.approx(2e6 / (3600 * each)) for each in (8000, 16000, 4000)), True)
+    del runs["b"]["price"]
+    with warehouse_of({}) as other:
+        assert [row[0] for row in other.execute(f"{sql}".replace(ids, _study(other, runs))).fetchall()] == [rate[0]]
 
 
 def test_predicted_configurations_compete_within_their_ranges_and_only_if_they_fit(

@@ -263,7 +263,9 @@ def largest_changes(rows: Sequence[Mapping[str, Any]], most: int = 10) -> list[M
 
 def _change(row: Mapping[str, Any]) -> float:
     scale = {"ratio": 1.0, "%": 0.01}.get(row["unit"])
-    return abs(float(row["relative"])) if scale is None else abs(row["value"] - row["baseline"]) * scale
+    if scale is None or max(row["value"], row["baseline"]) * scale > 1:  # a ratio, but of no whole
+        return abs(float(row["relative"]))
+    return abs(float(row["value"] - row["baseline"])) * scale
 
 
 def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | None = None) -> Check:

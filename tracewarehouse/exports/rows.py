@@ -79,6 +79,8 @@ def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path
         with placed_whole(target) as part:
             try:
                 _write(warehouse, runs, part)
+            except duckdb.Error as error:
+                raise TracewarehouseError(f"{target}: cannot be written: {str(error).splitlines()[0]}") from None
             finally:
                 part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
     return target
@@ -99,6 +101,8 @@ def _write(warehouse: Warehouse, runs: Sequence[RunVersion], part: Path) -> None
             try:
                 connection.execute(f"INSERT INTO main.{name} SELECT {table.names_sql} FROM {source}")
             except duckdb.Error as error:
+                if part.name in str(error):  # it is the new file that cannot be written
+                    raise
                 raise WarehouseError(files_error(warehouse.lake, runs, error)) from None
         in_place = {name: f"main.{name}" for name in TABLES}
         create_lens(connection, in_place, warehouse.definitions)

@@ -13,6 +13,8 @@ from xplane_reference import MESSAGES
 
 from tracewarehouse.ingest.columns.profiler_names import is_compilation
 from tracewarehouse.ingest.devices.flags import FLAGS, Flag
+from tracewarehouse.ingest.devices.quality import uneven_steps
+from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse
 
@@ -210,3 +212,17 @@ def test_a_capture_without_its_programs_says_that_collectives_are_unknown(
     query = tables_in(tmp_path / "w")
     assert query("SELECT count(*) FROM collectives") == [(collectives,)]
     assert ("missing_hlo" in result.entry.flags) is not is_embedded
+
+
+def test_devices_with_programs_of_their_own_have_steps_of_their_own() -> None:
+    """Two prefill twice while the others decode; a copy runs on all. The last lost half of its steps."""
+
+    def device(program: str, steps: int) -> Timeline:
+        runs = [Run(program, 1, 100 * i, 100 * i + 90) for i in range(steps)]
+        runs.append(Run("jit_copy", 2, 100 * steps, 100 * steps + 2))
+        return Timeline(runs, [Step(i, None, "step", 100 * i, 100 * i + 90, "module name") for i in range(steps)])
+
+    timelines = [(i, device(*which)) for i, which in enumerate([("jit_prefill", 2)] * 2 + [("jit_decode", 8)] * 2)]
+    assert uneven_steps(timelines) == []
+    [flag] = uneven_steps([*timelines, (4, device("jit_decode", 4))])
+    assert flag.detail == "device 2 has 8 steps, device 4 has 4"

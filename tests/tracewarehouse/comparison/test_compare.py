@@ -17,7 +17,7 @@ from tiny_capture import write_capture_directory
 
 from tracewarehouse.cli import run
 from tracewarehouse.comparison.baseline import baseline_lines
-from tracewarehouse.comparison.compare import WORKLOAD, Limits, check, comparing, referenced_run_ids
+from tracewarehouse.comparison.compare import WORKLOAD, Limits, check, comparing, largest_changes, referenced_run_ids
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -370,3 +370,19 @@ def test_compare_prints_a_screen_and_on_demand_each_value(folder: Path, capsys: 
     assert run([*start, "--why", "--by", "phase"]) == 2
     assert run([*start, "--by", "phase"]) == 0
     assert capsys.readouterr().out.split()[0] == "phase"
+
+
+def test_shares_change_by_their_difference_and_other_values_by_a_part_of_the_baseline() -> None:
+    def row(metric: str, unit: str, baseline: float, value: float) -> dict[str, Any]:
+        relative = (value - baseline) / baseline
+        return {"metric": metric, "dimensions": "{}", "unit": unit, "verdict": "unknown"} | {
+            "baseline": baseline, "value": value, "relative": relative,
+        }  # fmt: skip
+
+    rows = [
+        row("a_tiny_share", "ratio", 0.0005, 0.0012),
+        row("a_share", "%", 10, 20),
+        row("a_time", "ms", 10, 12),
+        row("a_ratio_of_no_whole", "ratio", 2, 3),
+    ]
+    assert [r["metric"] for r in largest_changes(rows)] == ["a_ratio_of_no_whole", "a_time", "a_share"]

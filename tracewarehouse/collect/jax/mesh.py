@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental.layout import Format, Layout
 
 from tracewarehouse.collect.errors import CheckError, CollectError
-from tracewarehouse.collect.parallel.partition import MODES, Partition, weight_partition
+from tracewarehouse.collect.parallel.partition import MODES, Partition, explicit_partition
 from tracewarehouse.collect.parallel.weights import ModelWeights
 from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 
@@ -75,19 +75,16 @@ class JaxMesh:
 
 
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.(.*)$")
-_BIAS = re.compile(r"\.(q|k|v)_proj\.bias$")
 
 Weights = dict[str, Any]
 """Arrays by name."""
 
 
 def run_partition(spec: RunSpec, name: str, dimensions: int) -> Partition:
-    """Return the split of a weight: as under torch_xla, and biases of query, key and value like their rows."""
+    """Return the split of a weight; in the modes that hold whole layers only those outside of the layers have one."""
     if spec.sequence_parallelism in MODES and ".layers." in name:
         return (None,) * dimensions
-    if _BIAS.search(name):
-        return ("tp",)
-    return weight_partition(name, dimensions)
+    return explicit_partition(name, dimensions)
 
 
 def on_devices(spec: RunSpec, weights: ModelWeights, mesh: JaxMesh) -> tuple[Weights, list[Weights]]:

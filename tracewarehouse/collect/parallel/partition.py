@@ -31,6 +31,7 @@ WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
 
 BY_KV_HEAD = re.compile(r"\.(k|v)_proj\.(weight|bias)$")
 """Names of the weights whose rows are those of key-value heads."""
+_HEAD_BIAS = re.compile(r"\.(q|k|v)_proj\.bias$")
 
 
 def weight_partition(name: str, dimensions: int) -> Partition:
@@ -39,6 +40,11 @@ def weight_partition(name: str, dimensions: int) -> Partition:
         if re.search(pattern, name) and len(partition) == dimensions:
             return partition
     return (None,) * dimensions
+
+
+def explicit_partition(name: str, dimensions: int) -> Partition:
+    """Return the partition where a program is written out for one device: biases of heads are split like their rows."""
+    return ("tp",) if _HEAD_BIAS.search(name) else weight_partition(name, dimensions)
 
 
 def device_slices(

@@ -19,7 +19,7 @@ from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.models.form import Layer, Norm, NormedAttention
 from tracewarehouse.collect.parallel.attention_forms import cache_length
-from tracewarehouse.collect.parallel.partition import BY_KV_HEAD, Partition, device_slices, weight_partition
+from tracewarehouse.collect.parallel.partition import device_slices, explicit_partition
 
 Weights = Mapping[str, Any]
 """The parts of all weights that are on this device, by name."""
@@ -84,7 +84,7 @@ def device_weights(subject: Subject, place: Place) -> Weights:
     found = {}
     for name in weights.names():
         shape = weights.shape(name)
-        partition = _partition(name, len(shape))
+        partition = explicit_partition(name, len(shape))
         for length, axis in zip(shape, partition, strict=True):
             if axis == "tp" and length % place.sizes["tp"]:
                 raise CollectError(
@@ -105,10 +105,16 @@ def on_device(array: Any, device: Any) -> Any:
     return torch.from_numpy(array).to(device)
 
 
-def _partition(name: str, dimensions: int) -> Partition:
-    """Return the split of a weight; the biases of query, key and value are split like their rows."""
-    is_bias_of_heads = name.endswith(".q_proj.bias") or (name.endswith(".bias") and BY_KV_HEAD.search(name))
-    return ("tp",) if is_bias_of_heads else weight_partition(name, dimensions)
+@dataclass(frozen=True)
+class _Step:
+    """The facts about a step that all its layers share."""
+
+    positions: Any
+    """Places of its tokens in the cache."""
+    turn: tuple[Any, Any]
+    """Cosines and sines of the rotary angles, [tokens, pairs]."""
+    is_seen: Any
+    """Which cached position each token sees, [tokens, cached tokens]."""
 
 
 class DeviceProgram:
@@ -149,56 +155,37 @@ class DeviceProgram:
         scaling = self._form.rotary.attention_scaling
         turn = angles.cos() * scaling, angles.sin() * scaling
         is_seen = torch.arange(cache_length(self._spec), device=self._place.device)[None, :] <= positions[:, None]
+        step = _Step(positions, turn, is_seen)
         hidden = weights["model.embed_tokens.weight"][tokens]
         for number, (layer, own) in enumerate(zip(self._form.layers, cache, strict=True)):
-            hidden = self._layer(f"model.layers.{number}", layer, weights, hidden, own, positions, turn, is_seen)
+            hidden = self._layer(f"model.layers.{number}", layer, weights, hidden, own, step)
         last = _normed(self._form.norm, weights["model.norm.weight"], hidden[:, -1])
         matrix = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
         logits = F.linear(last, matrix)
         return logits, self._chosen(logits), seen + length
 
-    def _layer(
-        self,
-        name: str,
-        form: Layer,
-        weights: Weights,
-        hidden: Any,
-        cache: tuple[Any, Any],
-        positions: Any,
-        turn: tuple[Any, Any],
-        is_seen: Any,
-    ) -> Any:
+    def _layer(self, name: str, form: Layer, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: _Step) -> Any:
         given = _normed(form.input_layernorm, weights[f"{name}.input_layernorm.weight"], hidden)
-        merged = self._attended(f"{name}.self_attn", form.self_attn, weights, given, cache, positions, turn, is_seen)
+        merged = self._attended(f"{name}.self_attn", form.self_attn, weights, given, cache, step)
         hidden = hidden + self._place.summed(_linear(f"{name}.self_attn.o_proj", weights, merged))
         given = _normed(form.post_attention_layernorm, weights[f"{name}.post_attention_layernorm.weight"], hidden)
         gate, up = (_linear(f"{name}.mlp.{part}_proj", weights, given) for part in ("gate", "up"))
         return hidden + self._place.summed(_linear(f"{name}.mlp.down_proj", weights, F.silu(gate) * up))
 
-    def _attended(
-        self,
-        name: str,
-        form: Any,
-        weights: Weights,
-        given: Any,
-        cache: tuple[Any, Any],
-        positions: Any,
-        turn: tuple[Any, Any],
-        is_seen: Any,
-    ) -> Any:
+    def _attended(self, name: str, form: Any, weights: Weights, given: Any, cache: tuple[Any, Any], step: _Step) -> Any:
         """Attend with this device's heads, some of which may share keys and values; [sequences, tokens, width]."""
         query, key, value = (_heads(_linear(f"{name}.{part}_proj", weights, given), form.head_dim) for part in "qkv")
         if isinstance(form, NormedAttention):
             query = _normed(form.q_norm, weights[f"{name}.q_norm.weight"], query)
             key = _normed(form.k_norm, weights[f"{name}.k_norm.weight"], key)
-        query, key = _turned(query, turn), _turned(key, turn)
+        query, key = _turned(query, step.turn), _turned(key, step.turn)
         keys, values = (
-            kept.index_copy_(2, positions.long(), new) for kept, new in zip(cache, (key, value), strict=True)
+            kept.index_copy_(2, step.positions.long(), new) for kept, new in zip(cache, (key, value), strict=True)
         )
         groups, (sequences, heads, tokens, width) = keys.shape[1], query.shape
         grouped = query.reshape(sequences, groups, heads // groups, tokens, width)
         scores = torch.einsum("bgrsd,bgtd->bgrst", grouped, keys) * form.scaling
-        scores = torch.where(is_seen, scores.float(), -math.inf)
+        scores = torch.where(step.is_seen, scores.float(), -math.inf)
         output = torch.einsum("bgrst,bgtd->bgrsd", scores.softmax(-1).to(query.dtype), values)
         return output.reshape(sequences, heads, tokens, -1).transpose(1, 2).reshape(sequences, tokens, -1)
 

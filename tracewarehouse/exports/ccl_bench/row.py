@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -30,7 +31,7 @@ from tracewarehouse.exports.ccl_bench.values import (
 from tracewarehouse.exports.chrome import chrome_text, host_names
 from tracewarehouse.exports.files import copy_plain, naming_the_unwritable, recorded_files
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.durable_files import file_digest
+from tracewarehouse.ingest.lake.durable_files import file_digest, placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal
 
@@ -108,7 +109,7 @@ def write_row(
     archive: bool = False,
     capture: Path | None = None,
 ) -> Row:
-    """Write the row of a run as a folder of this name; files of an earlier export are replaced.
+    """Write the row of a run as a folder of this name, whole or not at all; files of an earlier export are replaced.
 
     Args:
         warehouse: the warehouse.
@@ -150,20 +151,26 @@ def write_row(
                 f"{folder}: CCL-Bench's tools read every .json and .yaml, and {', '.join(others)} would be another; "
                 "remove it, or export to another folder"
             )
-        (folder / f"{name}.yaml").write_text(_comment(caveats) + _yaml(card.content), encoding="utf-8")
-        for source, trace in zip(recorded, traces, strict=False):
-            copy_plain(source, folder / trace)
-        if not is_of_gpu:
-            with (folder / traces[0]).open("wb") as file:
-                file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
-        write_values(warehouse, run.run_id, numbers, folder / VALUES)
-        _write_tables(warehouse, run, folder / "tables")
-        (folder / "run.sh").write_text(_script(warehouse, run, folder, traces, trace_url), encoding="utf-8")
-        (folder / "run.sh").chmod(0o755)
-        values = row_values(warehouse, run.run_id, numbers)
-        warnings = _warnings(warehouse, run, folder, card, values, numbers["decode_steps"])
-        readme = _readme(warehouse, folder, run, card, warnings, caveats, published_definitions(warehouse, values))
-        (folder / "README.md").write_text(readme, encoding="utf-8")
+        with TemporaryDirectory(prefix=".row-", dir=folder.parent) as staging:
+            made = Path(staging) / name
+            made.mkdir()
+            (made / f"{name}.yaml").write_text(_comment(caveats) + _yaml(card.content), encoding="utf-8")
+            for source, trace in zip(recorded, traces, strict=False):
+                copy_plain(source, made / trace)
+            if not is_of_gpu:
+                with (made / traces[0]).open("wb") as file:
+                    file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
+            write_values(warehouse, run.run_id, numbers, made / VALUES)
+            _write_tables(warehouse, run, made / "tables")
+            (made / "run.sh").write_text(_script(warehouse, run, made, traces, trace_url), encoding="utf-8")
+            (made / "run.sh").chmod(0o755)
+            values = row_values(warehouse, run.run_id, numbers)
+            warnings = _warnings(warehouse, run, made, card, values, numbers["decode_steps"])
+            readme = _readme(warehouse, made, run, card, warnings, caveats, published_definitions(warehouse, values))
+            (made / "README.md").write_text(readme, encoding="utf-8")
+            for path in sorted(made.rglob("*"), key=Path.is_file):  # folders first
+                target = folder / path.relative_to(made)
+                path.replace(target) if path.is_file() else target.mkdir(exist_ok=True)
         if archive:
             _archive(folder)
     return Row(name, folder, card.content, values, warnings)
@@ -403,5 +410,8 @@ def _missing(
 
 
 def _archive(folder: Path) -> None:
-    with tarfile.open(folder.with_name(f"{folder.name}.tar.gz"), "w:gz", compresslevel=3) as archive:
+    with (
+        placed_whole(folder.with_name(f"{folder.name}.tar.gz")) as part,
+        tarfile.open(part, "w:gz", compresslevel=3) as archive,
+    ):
         archive.add(folder, folder.name)

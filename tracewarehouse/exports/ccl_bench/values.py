@@ -28,6 +28,7 @@ COMPATIBLE = (
     "avg_step_time", "ttft", "tpot", "mfu", "dominant_kernel_concentration", "average_memory_bandwidth",
     "memory_transfer_overhead", "communication_fraction", "total_communication_time", "compute_comm_overlap",
     "bandwidth_utilization", "collective_vol", "mean_sm_coverage", "moe_fraction", "load_imbalance_ratio",
+    "coll_call_num", "straggler",
 )  # fmt: skip
 """Names of CCL-Bench's metrics, each a `ccl_` metric of ours."""
 _COLLECTIVES = {

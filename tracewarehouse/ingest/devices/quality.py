@@ -29,6 +29,8 @@ _FEW_OPS = 0.001
 """Share of a device's ops that may run in no recorded execution: a profile cuts the first one."""
 _LITTLE_TIME = 0.01
 """Share of the op time that may be in instructions with only a known name."""
+_MAIN = 0.1
+"""Share of a device's time in programs from which on one is what the device is for, and no helper such as a copy."""
 _LONGEST_PS = 3_600 * 1_000_000_000_000
 """If the window is not known, a line that spans more than this (an hour) has a clock that jumped."""
 
@@ -125,17 +127,26 @@ def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collect
 def uneven_steps(timelines: Sequence[tuple[int, Timeline]]) -> list[Flag]:
     """Return a flag for the first device whose steps differ from those of the device with most.
 
-    The profile may cut a step at either end of each device.
+    The profile may cut a step at either end of each device. Only devices that run the same programs have the same
+    steps: some may prefill while others decode.
     """
-    steps = [(device, {s.index for s in timeline.steps}) for device, timeline in timelines]
-    most, reference = max(steps, key=lambda own: len(own[1]), default=(0, set()))
-    for device, own in steps:
+    steps = [(device, {s.index for s in timeline.steps}, _main_programs(timeline)) for device, timeline in timelines]
+    by_number = sorted(steps, key=lambda of: -len(of[1]))
+    for device, own, programs in steps:
+        most, reference, _ = next(of for of in by_number if programs & of[2] or not programs or not of[2])
         if len(reference) - len(own) > 1:
             return [Flag("uneven_steps", f"device {most} has {len(reference)} steps, device {device} has {len(own)}")]
         if len(reference ^ own) > 2:
             numbers = f"{min(reference)} to {max(reference)}, device {device} {min(own)} to {max(own)}"
             return [Flag("uneven_steps", f"device {most} numbers its steps {numbers}")]
     return []
+
+
+def _main_programs(timeline: Timeline) -> set[tuple[str, int | None]]:
+    time: Counter[tuple[str, int | None]] = Counter()
+    for run in timeline.runs:
+        time[run.module, run.program_id] += run.end_ps - run.start_ps
+    return {program for program, own in time.items() if own >= _MAIN * time.total()}
 
 
 def unrecorded_executions(

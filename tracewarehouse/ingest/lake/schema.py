@@ -381,9 +381,9 @@ OPS = _table(
     class_overlap_ps    BIGINT   Like overlap_ps, but only among leaf ops of the same op_class, such as compute. [ps]
     execution           INTEGER  Execution of a program on this device, counted from 0 in order of time.
     iteration           INTEGER  Iteration of the loop in which the op runs, counted from 0 in each run of the loop. Of
-        nested loops the one over layers counts: the outermost with three products of its own; without one, the
-        innermost. On GPUs without loops, where a kernel runs for several layers, the layer that the order of the
-        kernels shows. NULL elsewhere, and if the ops do not show it.
+        nested loops the one over layers counts: the outermost with three products of its own, or with two and more
+        in loops in it; without one, the innermost. On GPUs without loops, where a kernel runs for several layers, the
+        layer that the order of the kernels shows. NULL elsewhere, and if the ops do not show it.
     phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
         step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.

@@ -14,7 +14,7 @@ import tempfile
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, cast, overload
@@ -215,6 +215,18 @@ def in_temporary_file() -> Iterator[None]:
             f"the events read so far need a temporary file, and {tempfile.gettempdir()} cannot take it: "
             f"{error.strerror or error}; make room there, or name another folder in TMPDIR"
         ) from None
+
+
+def temporary_file(owner: object) -> BinaryIO:
+    """Make a file without a name, which is closed with its owner, also where there is no room for what it holds."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    weakref.finalize(owner, _close, file)
+    return file
+
+
+def _close(file: BinaryIO) -> None:
+    with suppress(OSError):
+        file.close()
 
 
 @contextmanager

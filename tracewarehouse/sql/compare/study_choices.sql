@@ -8,7 +8,8 @@ description: >
   and for cost. A configuration that does not fit in memory does not compete. A workload with one configuration has no
   row.
 notes: >
-  Cost has a row only where the price of the chips of all configurations is known.
+  Cost has a row only where it is known of all configurations. Where prompts are known of some only, or of none, decode
+  steps alone have rows of their own for tokens per chip and for cost.
 ---*/
 WITH points AS (
   SELECT *
@@ -16,12 +17,26 @@ WITH points AS (
   WHERE COALESCE(is_fitting, TRUE)
 ),
 
--- workloads without prefill, whose throughput is that of decode alone
-decoding AS (
-  SELECT workload
+-- workloads of which not every configuration has a prefill
+partial AS (
+  SELECT
+    workload,
+    COUNT(tokens_per_s_per_chip) > 0 AS has_prompts,
+    COUNT(usd_per_chip_hour) = COUNT(*) AS is_priced
   FROM points
   GROUP BY workload
-  HAVING COUNT(tokens_per_s_per_chip) = 0
+  HAVING COUNT(tokens_per_s_per_chip) < COUNT(*)
+),
+
+decoding AS (
+  SELECT
+    workload, d.has_prompts, p.run_id, p.configuration,
+    CASE WHEN d.is_priced THEN p.usd_per_chip_hour * 1e6 / 3.6e3 END AS usd,
+    p.batch_size * p.tokens_per_s_per_user / p.chips AS rate,
+    p.batch_size * p.user_low / p.chips AS low,
+    p.batch_size * p.user_high / p.chips AS high
+  FROM points AS p
+  INNER JOIN partial AS d USING (workload)
 ),
 
 rated AS (
@@ -53,16 +68,24 @@ rated AS (
   FROM points
   UNION ALL
   SELECT
-    workload, p.run_id, p.configuration,
-    3 AS "position",
+    workload, run_id, configuration,
+    CASE WHEN has_prompts THEN 5 ELSE 3 END AS "position",
     'most tokens per chip in decode' AS purpose,
     'tokens/s per chip' AS unit,
-    p.tokens_per_s_per_user * p.batch_size / p.chips AS value,
-    p.user_low * p.batch_size / p.chips AS low,
-    p.user_high * p.batch_size / p.chips AS high,
-    -p.tokens_per_s_per_user * p.batch_size / p.chips AS badness
-  FROM points AS p
-  INNER JOIN decoding USING (workload)
+    rate AS value, low, high,
+    -rate AS badness
+  FROM decoding
+  UNION ALL
+  SELECT
+    workload, run_id, configuration,
+    6 AS "position",
+    'least cost in decode' AS purpose,
+    'USD per million output tokens' AS unit,
+    usd / rate AS value,
+    usd / high AS low,
+    usd / low AS high,
+    usd / rate AS badness
+  FROM decoding
   UNION ALL
   SELECT
     workload, run_id, configuration,
@@ -95,7 +118,7 @@ ranked AS (
 SELECT
   b.workload, -- Model, layers and lengths, as in macros.study_points.
   b."position", -- Order of the purposes.
-  -- one user, the first token, most tokens per chip (in decode, where no prefill is known), or least cost.
+  -- one user, the first token, most tokens per chip or least cost, these two also in decode.
   b.purpose,
   b.run_id, -- The best run.
   b.configuration, -- Its configuration.

@@ -170,6 +170,7 @@ SELECT
   / ((g.ttft_low_ms + (n.output_length - 1) * g.tpot_low_ms) * n.chips) AS chip_high, -- High end.
   -- Price of a million output tokens with their prompts, at tokens_per_s_per_chip; NULL if a chip's price is unknown.
   c.usd_per_h * 1e6 / (3.6e3 * n.tokens_per_s_per_chip) AS usd_per_million_tokens,
+  c.usd_per_h AS usd_per_chip_hour, -- Price of a chip for an hour; NULL if unknown.
   n.memory_bytes, -- Memory that a predicted run needs on a device.
   n.capacity_bytes, -- Memory that the device has.
   n.memory_bytes <= n.capacity_bytes AS is_fitting, -- NULL where the two are not known, as of recorded runs.

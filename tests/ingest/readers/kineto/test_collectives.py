@@ -136,3 +136,40 @@ def test_overlap_beside_hta(ask: Callable[[str], Query], name: str, last: int, s
              FROM collectives WHERE step <= ?"""
     [(found,)] = ask(f"{name}.json.gz")(sql, last)
     assert round(found, 2) == share
+
+
+@pytest.mark.parametrize(
+    ("name", "busy", "communication", "exposed", "with_sets"),
+    [
+        ("kineto-a100-overlap-rank3of8", 388_587, 163_535, 87_921, 87_267),
+        ("kineto-a100-ddp-ncclmeta", 157_500, 46_876, 39_559, 39_529),
+    ],
+)
+def test_times_beside_tracelens(
+    ask: Callable[[str], Query], name: str, busy: int, communication: int, exposed: int, with_sets: int
+) -> None:
+    """In us, of the whole trace. It says the same, but takes sets for compute, also where communication runs beside."""
+    sql = """
+        WITH kinds AS (
+          SELECT event_id, start_ps, start_ps + duration_ps AS end_ps, CASE WHEN name LIKE 'nccl%' THEN 'communication'
+            WHEN name LIKE 'Memcpy%' THEN 'copy' WHEN name LIKE 'Memset%' THEN 'set' ELSE 'compute' END AS kind
+          FROM ops JOIN instructions USING (instruction_id) WHERE line LIKE 'Stream #%'),
+        ends AS (
+          SELECT start_ps, end_ps, coalesce(max(end_ps) OVER (
+            ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ps) AS covered_ps
+          FROM kinds WHERE kind IN (SELECT unnest(?)))
+        SELECT sum(greatest(end_ps - greatest(start_ps, covered_ps), 0)) FROM ends"""
+
+    def us(*kinds: str) -> int:
+        [(ps,)] = ask(f"{name}.json.gz")(sql, list(kinds))
+        return ps
+
+    def found(ps: int) -> int:
+        return int(ps // US)
+
+    assert found(us("compute", "communication", "copy", "set")) == busy
+    assert found(us("communication")) == communication
+    assert found(us("compute", "communication") - us("compute")) == exposed
+    assert found(us("compute", "communication", "set") - us("compute", "set")) == with_sets
+    [(added,)] = ask(f"{name}.json.gz")("SELECT sum(exposed_added_ps) FROM collectives")
+    assert found(added) == exposed

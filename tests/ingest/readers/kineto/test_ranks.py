@@ -46,6 +46,13 @@ def test_the_rank_in_a_name(name: str, rank: int | None) -> None:
     assert rank_in_name(name) == rank
 
 
+def test_a_packed_file_is_of_the_session_of_the_others(tmp_path: Path) -> None:
+    for name in ("rank0_trace.json", "rank1_trace.json.gz"):
+        trace(tmp_path / name)
+    [found] = find_captures(tmp_path)
+    assert len(found.files) == 2
+
+
 def test_what_a_file_says_counts_more_than_its_name(tmp_path: Path) -> None:
     found = file_rank(trace(tmp_path / "rank0_trace.json", rank=2, world=8))
     assert found is not None and (found.rank, found.world_size) == (2, 8)

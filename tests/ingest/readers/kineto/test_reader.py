@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tracewarehouse.ingest.columns.batches import concatenate
 from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.kineto.reader import KinetoTrace
 
@@ -305,3 +308,34 @@ def test_a_file_is_read_whole_or_refused_in_one_sentence(tmp_path: Path, text: s
 def test_pieces_of_any_size_give_the_same_rows(tmp_path: Path) -> None:
     path = write(tmp_path, [kernel(i, 1, i) for i in range(1, 50)] + [call(i - 0.5, i) for i in range(1, 50, 2)])
     assert read(path, 60) == read(path, 100_000)
+
+
+def test_the_memory_of_an_event_is_less_than_its_columns(tmp_path: Path) -> None:
+    """Operators around a call for each kernel; the columns of an event take 45 bytes, and wait in a file."""
+
+    def peak(steps: int) -> int:
+        events: list[Event] = []
+        for i in range(steps):
+            operators = [event("cpu_op", f"aten::{k}", 9, 100 * i + k, 90 - 2 * k) for k in range(30)]
+            events += [*operators, call(100 * i + 40, i + 1), kernel(100 * i + 50, 20, i + 1)]
+        file = CaptureFile(write(tmp_path, events))
+        tracemalloc.start()
+        try:
+            trace = KinetoTrace(file, 1 << 16)
+            assert trace.planes
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = peak(60), peak(160)
+    assert (many - few) / (100 * 32) < 45
+
+
+def test_no_room_for_the_events_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))  # noqa: SIM115
+    with pytest.raises(CaptureError, match=r"need a temporary file, and .* cannot take it: No space left on device"):
+        opened(tmp_path, [call(1, 1), kernel(2, 1, 1)])
+    spans = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+    (tmp_path / "a.trace.json").write_text(json.dumps({"traceEvents": spans}))
+    with pytest.raises(CaptureError, match=r"need a temporary file, and .* cannot take it: No space left on device"):
+        ChromeTrace(CaptureFile(tmp_path / "a.trace.json"))

@@ -433,6 +433,11 @@ class TestRefusals:
         connection.commit()
         assert "found another SQLite database" in self.refused(tmp_path / "a.sqlite")
 
+    @pytest.mark.parametrize(("version", "is_newer"), [("3.25.0", False), ("3.26.1", True), ("3.3.0", False)])
+    def test_a_newer_schema_is_read_and_says_so(self, tmp_path: Path, version: str, is_newer: bool) -> None:
+        trace = opened(Export(version).kernel(100, 200).write(tmp_path / "a.sqlite"))
+        assert [w.startswith(f"in schema {version}, newer than 3.25") for w in trace.warnings] == [True] * is_newer
+
     def test_another_schema(self, tmp_path: Path) -> None:
         found = self.refused(Export("4.1.0").kernel(0, 1).write(tmp_path / "a.sqlite"))
         assert "schema 4.1.0; versions 2.9 to 3.25 are read" in found

@@ -25,13 +25,11 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import tempfile
-import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -57,7 +55,7 @@ from tracewarehouse.ingest.readers.chrome.values import (
     merged,
     picoseconds,
 )
-from tracewarehouse.ingest.readers.files import CaptureFile, in_temporary_file
+from tracewarehouse.ingest.readers.files import CaptureFile, in_temporary_file, temporary_file
 
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
@@ -137,8 +135,7 @@ class ChromeTrace(Trace):
     def _gather(self, document: Document[Event]) -> None:
         """Put the events into a temporary file, by line."""
         with in_temporary_file():
-            self._events: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
-            weakref.finalize(self, self._events.close)
+            self._events = temporary_file(self)
             for events in document.pieces():
                 self._add_all(events)
             self._add_unended()

@@ -8,8 +8,6 @@ Columns lie in a temporary file that is mapped, so that the system can take thei
 from __future__ import annotations
 
 import mmap
-import tempfile
-import weakref
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -26,7 +24,7 @@ from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK
 from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
-from tracewarehouse.ingest.readers.files import in_temporary_file
+from tracewarehouse.ingest.readers.files import in_temporary_file, temporary_file
 from tracewarehouse.ingest.readers.launches import integer_stat
 
 _WIDEST = 1 << 62
@@ -216,8 +214,7 @@ class Table:
         self._count = 0
         self._room = size // _SHORTEST // 8 * 8 + 8  # so that each column begins where its type may
         with in_temporary_file():
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object, at the latest
-        weakref.finalize(self, self._file.close)
+            self._file = temporary_file(self)
 
     def add(self, events: Sequence[Event]) -> None:
         """Add the events of a piece of the file."""

@@ -107,6 +107,7 @@ def _file_rank(path: Path, _size: int, _changed_ns: int) -> FileRank | None:
 
 
 def _named_rank(name: str) -> FileRank:
+    name = name.removesuffix(".gz")
     rank, time = rank_in_name(name), _TIME.search(name)
     session = "" if rank is None else _TIME.sub("", _COORDINATES.sub("-", _NAMED.sub("", name)))
     return FileRank(rank, None, session, time[0] if time else "")

@@ -9,6 +9,7 @@ Times count from the start of the session, or from the first event if they were 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -38,6 +39,8 @@ Window = tuple[int, int]
 _EXPORTS = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables that say how a database was exported; older ones have the second."""
 _MAJORS = ("2", "3")
+_NEWEST = (3, 25)
+"""The newest schema of which exports were seen."""
 _START_TIME = "TARGET_INFO_SESSION_START_TIME"
 _UNIX_NS = 10**17
 """Times from here on are Unix times; a session does not last three years."""
@@ -72,7 +75,7 @@ class NsysTrace(Trace):
             yield part(whole, low, low + ROWS)
 
     def _read(self, database: Database) -> None:
-        _check_version(database)
+        newer = _check_version(database)
         strings = _strings(database)
         ranges = Ranges()
         activities, calls = read_activities(database), read_calls(database)
@@ -104,7 +107,7 @@ class NsysTrace(Trace):
         host = self._host_plane(threads, calls, launched, strings, ranges, names)
         self.planes = [*planes, *([host] if host.lines else []), self._task_plane()]
         self.hostnames = _hostnames(database)
-        self.warnings = notes
+        self.warnings = [*newer, *notes]
         self.findings = launched.findings()
 
     def _add(self, plane: Plane, lines: Sequence[tuple[str, int, EventBatch]]) -> None:
@@ -192,7 +195,12 @@ class NsysTrace(Trace):
         return Plane(TASK_PLANE, stats=stats)
 
 
-def _check_version(database: Database) -> None:
+def _check_version(database: Database) -> list[str]:
+    """Return a sentence on a version that is newer than those that were seen; refuse what is none.
+
+    Raises:
+        MalformedError: it is no export of Nsight Systems, or of a schema that is not read.
+    """
     exports = {k: v for table in _EXPORTS for k, v in database.pairs(table).items()}
     is_nsys = any(database.has(f"CUPTI_ACTIVITY_KIND_{kind}") for kind in ("KERNEL", "RUNTIME", "GRAPH_TRACE"))
     version = exports.get("EXPORT_SCHEMA_VERSION")
@@ -205,6 +213,11 @@ def _check_version(database: Database) -> None:
         raise MalformedError(
             f"{database.path}: an export of Nsight Systems in schema {version}; versions 2.9 to 3.25 are read"
         )
+    numbers = re.match(r"(\d{1,4})\.(\d{1,4})", version or "")
+    is_newer = numbers is not None and (int(numbers[1]), int(numbers[2])) > _NEWEST
+    return [
+        f"in schema {version}, newer than 3.25, the newest that was seen: columns may mean something else"
+    ] * is_newer
 
 
 def _strings(database: Database) -> dict[int, str]:
