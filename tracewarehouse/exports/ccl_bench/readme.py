@@ -192,7 +192,7 @@ def _repetition(script: str, is_read: bool) -> str:
     text = f"`./run.sh` {script}.\n"
     if is_read:
         text += (
-            "The recording in this folder is analysed again, into a warehouse of its own, by\n\n"
+            "Where the recording lies in this folder, this analyses it again, into a warehouse of its own:\n\n"
             "    tw -w /tmp/again import ccl-bench . && tw -w /tmp/again metrics values\n"
         )
     return text
