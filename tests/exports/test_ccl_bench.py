@@ -397,6 +397,9 @@ def test_a_gpu_row_has_the_traces_that_were_recorded(tmp_path: Path) -> None:
     assert not (tmp_path / "rows" / "job-tpu").exists()
     script = (folder / "run.sh").read_text()
     assert all(f"{sha256(content).hexdigest()}  job/{name}\n" in script for name, content in plain.items())
+    care = (folder / "README.md").read_text().split("## Read with care")[1].split("##")[0]
+    assert "coll_call_num: 0 stands for unknown" in care  # CCL-Bench counts in a file of another name alone
+    assert "0 stands for unknown" not in care.replace("coll_call_num: 0", "")
     assert run(["-w", str(tmp_path / "again"), "import", "ccl-bench", str(folder)]) == 0
     stored = [[row[1:] for row in open_warehouse(tmp_path / name).values().rows()] for name in ("warehouse", "again")]
     assert stored[0] == stored[1] != []

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "0 stands for unknown"
 """How what is said of a value begins that CCL-Bench's definition gives as 0 and no trace tells."""
+_COUNTING = ("coll_call_num", "straggler", "communication_fraction", "total_communication_time")
+"""CCL-Bench's metrics that are 0 if their definitions overlook the collectives of a trace."""
 _MARKS = "events of the host named $core.py:331 step, of one version of vLLM"
 _SERVERS = "marks of vLLM or SGLang in a Kineto trace"
 _SOUGHT = {
@@ -64,8 +66,8 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
     of_run = f"run_id = {literal(run_id)}"
     [[form, devices]] = warehouse.query(f"SELECT format, device_count FROM main.runs WHERE {of_run}").rows()
     said = {}
-    spans = warehouse.query(f"SELECT steps FROM metrics.ccl_avg_step_time WHERE NOT has_marks AND {of_run}").rows()
-    for (steps,) in spans:
+    spans = f"SELECT steps FROM metrics.ccl_avg_step_time WHERE NOT has_marks AND {of_run}"
+    for (steps,) in warehouse.query(spans).rows():
         own = _values_of_ours(warehouse, run_id, ("ttft", "tpot"))
         said["avg_step_time"] = (
             "the whole span of the trace, with what the host does before and after the steps, divided by "
@@ -77,7 +79,10 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
             f"the sum over the {devices} devices, per iteration, so it may be longer than a step; "
             "our `communication_time` is that of each device"
         )
+    collectives = f"SELECT count(*) FROM main.collectives WHERE {of_run}"
     for name in values:
+        if name in _COUNTING and values[name] == 0 and warehouse.query(collectives).scalar():
+            said[name] = f"{UNKNOWN}: there are collectives, and none where CCL-Bench looks"
         if name.startswith("bandwidth_utilization"):
             moved = "elements that go in" if form in KINDS else "traffic of the memory, not of links,"
             said[name] = (
@@ -100,25 +105,15 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
 
 def _values_of_ours(warehouse: Warehouse, run_id: str, metrics: Sequence[str]) -> dict[str, str]:
     """The values of metrics of ours in words, by metric; many are only counted, and one without any is left out."""
-    rows = warehouse.values(run_id, metrics=metrics).dicts() if metrics else []
     texts: dict[str, list[str]] = {}
-    for row in rows:
+    for row in warehouse.values(run_id, metrics=metrics).dicts() if metrics else ():
         of = ", ".join(f"{name} {value}" for name, value in json.loads(row["dimensions"]).items())
         texts.setdefault(row["metric"], []).append(f"{row['value']:.6g} {row['unit']}{f' ({of})' if of else ''}")
-    return {
-        name: ", ".join(found) if len(found) <= 2 else f"{len(found)} values, in `{VALUES}`"
-        for name, found in texts.items()
-    }
+    return {n: ", ".join(t) if len(t) <= 2 else f"{len(t)} values, in `{VALUES}`" for n, t in texts.items()}
 
 
 def without_value(warehouse: Warehouse, run_id: str, known: Collection[str]) -> list[tuple[str, str]]:
-    """Names of CCL-Bench's metrics that a run lacks, each with what its definition looks for and our value.
-
-    Args:
-        warehouse: the warehouse.
-        run_id: the run.
-        known: names in `COMPATIBLE` of the metrics that have a value.
-    """
+    """Names of CCL-Bench's metrics that are not known, each with what its definition looks for and our value."""
     form = warehouse.query(f"SELECT format FROM main.runs WHERE run_id = {literal(run_id)}").scalar()
     lacking = [name for name in COMPATIBLE if name not in known]
     ours = {name: metric_of_ours(warehouse.definitions.metric(f"ccl_{name}", 1).header.about)[0] for name in lacking}

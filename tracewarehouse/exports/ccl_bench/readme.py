@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.exports.ccl_bench.card import KINDS, FilledCard
 from tracewarehouse.exports.ccl_bench.caveats import UNKNOWN, read_with_care, without_value
-from tracewarehouse.exports.ccl_bench.values import VALUES, PublishedDefinition, published_definitions
+from tracewarehouse.exports.ccl_bench.values import VALUES, PublishedDefinition
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.queries.read_only import literal
 
@@ -37,32 +37,21 @@ def readme(
     folder: Path,
     run: RunVersion,
     card: FilledCard,
+    published: Sequence[PublishedDefinition],
     *,
     warnings: Sequence[str],
     caveats: Sequence[Mapping[str, Any]],
     care: Mapping[str, str],
-    values: Mapping[str, float],
-    phase: str | None,
     traces: Sequence[str],
 ) -> str:
-    """The text of the README of a row whose other files lie in a folder.
+    """The text of the README of a row whose other files lie in a folder, which has the name of the row.
 
-    Args:
-        warehouse: the warehouse.
-        folder: the folder; its name is that of the row.
-        run: the run.
-        card: its card.
-        warnings: what limits the use of the row, one sentence each.
-        caveats: the run's rows of models.caveats.
-        care: what is special about published values, by their names.
-        values: the published values.
-        phase: the phase of the steps that our published values are of; None for all steps.
-        traces: names of the files of the trace.
+    `warnings` are sentences on what limits the use of the row, `caveats` the run's rows of models.caveats, `care` what
+    is special about published values, by their names, and `traces` the names of the trace's files.
     """
     facts = f"SELECT format, backend, manifest FROM main.runs WHERE run_id = {literal(run.run_id)}"
     [[form, backend, manifest]] = warehouse.query(facts).rows()
     is_of_gpu = form in KINDS
-    published = published_definitions(warehouse, values, phase, with_gpus=is_of_gpu)
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "README.md")
     digests = "\n".join(f"{file_digest(p)}  {p.relative_to(folder)}" for p in files)
     url = card.content["trace_url"]
@@ -180,22 +169,16 @@ def _script(run: RunVersion, has_spec: bool, is_read: bool) -> str:
     """What the script of a row does."""
     if has_spec:
         return "predicts the run again" if "predicted" in run.flags else "records the run again"
-    return (
-        "repeats the analysis of the trace; how to record it, the capture does not say"
-        if is_read
-        else ("prints the values that lie beside it")
-    )
+    if is_read:
+        return "repeats the analysis of the trace; how to record it, the capture does not say"
+    return "prints the values that lie beside it"
 
 
 def _repetition(script: str, is_read: bool) -> str:
     """Lines of Markdown on how to use the script, and how to read the recording again."""
-    text = f"`./run.sh` {script}.\n"
-    if is_read:
-        text += (
-            "Where the recording lies in this folder, this analyses it again, into a warehouse of its own:\n\n"
-            "    tw -w /tmp/again import ccl-bench . && tw -w /tmp/again metrics values\n"
-        )
-    return text
+    command = "    tw -w /tmp/again import ccl-bench . && tw -w /tmp/again metrics values\n"
+    again = "Where the recording lies in this folder, this analyses it again, into a warehouse of its own:\n\n"
+    return f"`./run.sh` {script}.\n{(again + command) * is_read}"
 
 
 def _meanings(published: Sequence[PublishedDefinition]) -> Iterator[tuple[str, list[str]]]:

@@ -20,7 +20,7 @@ from tracewarehouse.database.lens import lens_text
 from tracewarehouse.exports.ccl_bench.card import KINDS, FilledCard, filled_card
 from tracewarehouse.exports.ccl_bench.caveats import cautions, comment
 from tracewarehouse.exports.ccl_bench.readme import DEFINITIONS, is_readable, readme
-from tracewarehouse.exports.ccl_bench.values import VALUES, row_numbers, row_values, write_values
+from tracewarehouse.exports.ccl_bench.values import VALUES, published_definitions, row_numbers, row_values, write_values
 from tracewarehouse.exports.chrome import chrome_text, host_names
 from tracewarehouse.exports.files import copy_plain, naming_the_unwritable, recorded_files
 from tracewarehouse.ingest.errors import TracewarehouseError
@@ -153,17 +153,9 @@ def write_row(
             (made / "run.sh").write_text(_script(warehouse, run, made, traces, trace_url), encoding="utf-8")
             (made / "run.sh").chmod(0o755)
             warnings = _warnings(warehouse, run, made, card, values, numbers["decode_steps"])
+            published = published_definitions(warehouse, values, numbers["phase"], with_gpus=is_of_gpu)
             about = readme(
-                warehouse,
-                made,
-                run,
-                card,
-                warnings=warnings,
-                caveats=caveats,
-                care=care,
-                values=values,
-                phase=numbers["phase"],
-                traces=traces,
+                warehouse, made, run, card, published, warnings=warnings, caveats=caveats, care=care, traces=traces
             )
             (made / "README.md").write_text(about, encoding="utf-8")
             for path in sorted(made.rglob("*"), key=Path.is_file):  # folders first
