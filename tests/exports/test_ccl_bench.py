@@ -204,6 +204,14 @@ def test_duckdb_alone_computes_the_values_again(row_of: Callable[[str], Row], mo
         assert all(alone.sql(query).fetchall() for query in examples)
 
 
+def test_the_trace_has_one_text(row_of: Callable[[str], Row]) -> None:
+    """Its digest is in the README, so what ends up beside what must not depend on threads."""
+    trace = json.loads((row_of("llama-tp4-b4-i16-o17").folder / "vm.trace.json").read_text())
+    stated = [[*event["args"]] for event in trace["traceEvents"] if {"_ct", "num_threads"} & {*event.get("args", ())}]
+    assert max(map(len, stated)) > 2
+    assert all(names == sorted(names) for names in stated)
+
+
 def test_the_plug_in_gives_what_is_published(row_of: Callable[[str], Row]) -> None:
     """As a file on its own: nothing of tracewarehouse is imported."""
     row = row_of("llama-tp4-b4-i16-o17")

@@ -106,7 +106,8 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
 def _values_of_ours(warehouse: Warehouse, run_id: str, metrics: Sequence[str]) -> dict[str, str]:
     """The values of metrics of ours in words, by metric; many are only counted, and one without any is left out."""
     texts: dict[str, list[str]] = {}
-    for row in warehouse.values(run_id, metrics=metrics).dicts() if metrics else ():
+    rows = warehouse.values(run_id, metrics=metrics).dicts() if metrics else []
+    for row in sorted(rows, key=lambda row: (row["metric"], row["dimensions"])):  # they come in any order
         of = ", ".join(f"{name} {value}" for name, value in json.loads(row["dimensions"]).items())
         texts.setdefault(row["metric"], []).append(f"{row['value']:.6g} {row['unit']}{f' ({of})' if of else ''}")
     return {n: ", ".join(t) if len(t) <= 2 else f"{len(t)} values, in `{VALUES}`" for n, t in texts.items()}

@@ -97,8 +97,8 @@ stat_texts AS (
 stats AS (
   SELECT
     event_id,
-    STRING_AGG(key || value, ',') AS members,
-    STRING_AGG(key || COALESCE(number, value), ',') AS samples
+    STRING_AGG(key || value, ',' ORDER BY key) AS members,
+    STRING_AGG(key || COALESCE(number, value), ',' ORDER BY key) AS samples
   FROM stat_texts
   WHERE event_id IS NOT NULL
   GROUP BY event_id
@@ -109,7 +109,8 @@ instruction_texts AS (
     instruction_id,
     MAX(string_value) FILTER (WHERE name = 'name') AS long_name,
     MAX(string_value) FILTER (WHERE name IN ('display_name', 'event_name')) AS event_name,
-    STRING_AGG(key || value, ',') FILTER (WHERE name NOT IN ('name', 'display_name', 'event_name')) AS members
+    STRING_AGG(key || value, ',' ORDER BY key)
+    FILTER (WHERE name NOT IN ('name', 'display_name', 'event_name')) AS members
   FROM stat_texts
   WHERE instruction_id IS NOT NULL
   GROUP BY instruction_id
