@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ from xplane_builder import Space, Unsigned
 from tests.ingest.readers.kineto.test_job import group, write_rank
 from tracewarehouse.cli import run
 from tracewarehouse.exports.ccl_bench import plug_in
+from tracewarehouse.exports.ccl_bench.card import sureness
+from tracewarehouse.exports.ccl_bench.caveats import read_with_care
 from tracewarehouse.exports.ccl_bench.row import RUN_TABLES, Row, row_name, write_row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
 from tracewarehouse.exports.ccl_bench.website import TRACE_ROOT, merge, write_website
@@ -146,21 +149,26 @@ def test_every_published_value_leads_to_its_definition_and_evidence(
     row = row_of("llama-tp4-b4-i16-o17")
     lines = (row.folder / "README.md").read_text().split("## From a published value", 1)[1].split("\n\n")[1]
     table = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines.splitlines()[2:]]
+    table = [
+        [name, *value.split(", "), *rest] if ", " in value else [name, value, "", *rest] for name, value, *rest in table
+    ]
     assert {name: float(value) for name, value, *_ in table} == row.values
-    assert all(cells[2] == METRIC_INFO.get(cells[0], {}).get("unit", cells[2]) != "" for cells in table)
+    assert all(cells[3] == METRIC_INFO.get(cells[0], {}).get("unit", cells[3]) != "" for cells in table)
     values = row.folder / "metric_values.parquet"
-    columns = "published_as, metric, value, unit, polarity, version, description, sql"
+    columns = "published_as, metric, value, unit, polarity, version, description, notes, sql"
     found = {
         name: rest
         for name, *rest in duckdb.sql(f"SELECT {columns} FROM '{values}' WHERE published_as <> ''").fetchall()
     }
     assert set(found) == set(row.values)
-    for name, value, unit, definition, evidence in table:
+    for name, value, mark, unit, definition, evidence in table:
         metric, exact, *facts = found[name]
         assert float(f"{exact:.6g}") == float(value)
         assert definition in (f"metrics.{metric}", "macros.ccl_row")
         assert all(facts), (name, facts)
         assert facts[0] == unit
+        assert ("In this row: " in facts[4]) == (mark != "")
+        assert ("In this row: 0 stands for unknown" in facts[4]) == (mark == "unknown")
         assert all((row.folder / "tables" / f"{read}.parquet").is_file() for read in evidence.split(", "))
         assert run(["metrics", "show", name]) == 0
         assert name in METRIC_INFO or "CCL-Bench" in capsys.readouterr().out
@@ -186,10 +194,14 @@ def test_duckdb_alone_computes_the_values_again(row_of: Callable[[str], Row], mo
         assert alone.sql("SELECT count(*) FROM metrics.all_values WHERE metric = 'tpot'").fetchall() == [(2,)]
         [own] = alone.sql(f"SELECT {', '.join(METRIC_INFO)} FROM macros.ccl_row((SELECT run_id FROM runs))").fetchall()
         assert [float(f"{value:.6g}") for value in own] == [row.values[name] for name in METRIC_INFO]
-        absent = (row.folder / "README.md").read_text().split("## Without a value")[1].split("##")[0]
+        readme = (row.folder / "README.md").read_text()
+        absent = readme.split("## Without a value")[1].split("## ")[0]
         missing = alone.sql("SELECT metric, reason FROM metrics.missing").fetchall()
         assert len(missing) > 5
-        assert all(f"`{metric}`" in absent and reason in absent for metric, reason in missing)
+        assert all(f"`metrics.{metric}`" in absent and reason in absent for metric, reason in missing)
+        examples = [line.split('"')[1] for line in readme.splitlines() if "duckdb -init" in line]
+        assert len(examples) == 2
+        assert all(alone.sql(query).fetchall() for query in examples)
 
 
 def test_the_plug_in_gives_what_is_published(row_of: Callable[[str], Row]) -> None:
@@ -235,8 +247,75 @@ def test_caveats_are_in_the_readme_the_card_and_the_tables(row_of: Callable[[str
     assert [f"- {line.removeprefix('# ')}" for line in comment[1:]] == care.strip().splitlines()
     flags = duckdb.sql(f"SELECT flag FROM '{row.folder}/tables/quality_flags.parquet' ORDER BY flag").fetchall()
     assert flags == [("inferred_steps",), ("unsized_time",)]
-    assert [line.split(":")[0] for line in comment[1:]] == ["# inferred_steps", "# unsized_time"]
-    assert "Nothing: no flag" in (row_of("llama-tp4-b4-i16-o17").folder / "README.md").read_text()
+    assert [line.split(":")[0] for line in comment[1:3]] == ["# inferred_steps", "# unsized_time"]
+    assert all(line.removeprefix("# ").split(":")[0].split(", ")[0] in row.values for line in comment[3:])
+    assert read_with_care([], {}) == []
+
+
+@pytest.mark.parametrize(("name", "marked"), [("llama-tp4-b4-i16-o17", False), ("served", True)])
+def test_values_that_mislead_say_so(row_of: Callable[[str], Row], name: str, marked: bool) -> None:
+    """A step without marks, a sum over devices, zeros that nothing measured; not real zeros and marked steps."""
+    row = row_of(name)
+    care = (row.folder / "README.md").read_text().split("## Read with care", 1)[1].split("##")[0]
+    assert ("- avg_step_time: the whole span of the trace" in care) is not marked
+    assert re.search(r"our `(ttft|tpot)` is [\d.]+ ms", care) is not None or marked
+    assert "- total_communication_time: the sum over the" in care
+    assert ("`group_6` is a part of CCL-Bench's name" in care) is (
+        "bandwidth_utilization_allreduce_group_6" in row.values
+    )
+    kinds = f"SELECT DISTINCT kind FROM '{row.folder}/tables/collectives.parquet'"
+    seen = {f"collective_vol_{kind.replace('-', '')}_gb" for (kind,) in duckdb.sql(kinds).fetchall()}
+    zeros = {each for each in seen if row.values.get(each) == 0}
+    assert {line[2:].split(":")[0] for line in care.splitlines() if "0 stands for unknown: there" in line} == zeros
+    assert bool(zeros) is not marked
+    assert "collective_vol_alltoall_gb" not in care  # there is none, so 0 is what it is
+
+
+def test_our_values_follow_from_their_descriptions(row_of: Callable[[str], Row]) -> None:
+    """Computed anew from the tables by the words alone: the shortest over the ranks, and what is beyond it."""
+    row = row_of("llama-tp4-b4-i16-o17")
+    decode = f"SELECT * FROM '{row.folder}/tables/collectives.parquet' WHERE phase = 'decode'"
+    words = f"""
+        WITH timed AS (SELECT *, end_ps - start_ps AS own_ps, min(end_ps - start_ps) OVER (PARTITION BY instance) AS ps
+                       FROM ({decode})),
+        each AS (SELECT DISTINCT instance, ps, (CASE kind WHEN 'all-reduce' THEN 2 ELSE 1 END) * (group_size - 1)
+                        * message_bytes / group_size AS bytes FROM timed),
+        waits AS (SELECT device_id, sum(own_ps - ps) / count(DISTINCT step) / 1e9 AS ms FROM timed GROUP BY device_id)
+        SELECT (SELECT sum(bytes) / sum(ps) * 1e3 FROM each), (SELECT avg(ms) FROM waits)"""
+    [found] = duckdb.sql(words).fetchall()
+    names = ("collective_bus_bandwidth", "collective_sync_wait")
+    assert found == pytest.approx([row.values[name] for name in names], rel=1e-3)
+    assert all("shortest" in METRIC_INFO[name]["description"] for name in names)
+    assert (row.folder / "README.md").read_text().count("Here it is of decode steps.") == len(METRIC_INFO)
+
+
+def test_only_what_is_certain_is_all_sure() -> None:
+    said = {0.87: "87% sure", 0.9949: "99% sure", 0.9974: "over 99% sure", 1.0: "100% sure"}
+    assert {confidence: sureness(confidence) for confidence in said} == said
+
+
+def test_a_metric_without_a_value_has_one_reason(row_of: Callable[[str], Row]) -> None:
+    """CCL-Bench's apart from ours, each name once, and our value where there is one."""
+    absent = (row_of("llama-tp4-b4-i16-o17").folder / "README.md").read_text().split("## Without a value")[1]
+    theirs, ours = (part.strip() for part in absent.split("## ")[0].split("Metrics of ours:"))
+    names = re.findall(r"`([\w.]+)`", " ".join(line.split(": ")[0] for line in absent.split("## ")[0].splitlines()))
+    assert len(names) == len({*names}) > 20
+    assert re.search(r"- `tpot`: CCL-Bench looks for .*; ours, `metrics.tpot`, has [\d.]+ ms \(clock device\)", theirs)
+    assert "- `mfu`: CCL-Bench looks for operations that events state, on the chip tpu_v6e; ours, " in theirs
+    assert "CCL-Bench" not in ours
+
+
+def test_a_row_of_cpus_says_so_first_and_how_to_read_it_again(row_of: Callable[[str], Row], tmp_path: Path) -> None:
+    """The command for the recording is that of the README, in the folder."""
+    row = row_of("llama-tp4-b4-i16-o17")
+    text = (row.folder / "README.md").read_text()
+    assert "Recorded on CPU devices, not on TPUs." in text.split("|")[0]
+    assert "Recorded on" not in (row_of("served").folder / "README.md").read_text()
+    [command] = [line.strip() for line in text.splitlines() if line.startswith("    tw ")]
+    read, values = (
+        command.replace("/tmp/again", str(tmp_path / "again")).replace(" . ", f" {row.folder} ").split(" && ")
+    )
+    assert run(read.split()[1:]) == run(values.split()[1:]) == 0
 
 
 def test_what_was_inferred_stands_in_the_card_and_says_so(tmp_path: Path) -> None:
@@ -318,6 +397,9 @@ def test_a_gpu_row_has_the_traces_that_were_recorded(tmp_path: Path) -> None:
     assert not (tmp_path / "rows" / "job-tpu").exists()
     script = (folder / "run.sh").read_text()
     assert all(f"{sha256(content).hexdigest()}  job/{name}\n" in script for name, content in plain.items())
+    care = (folder / "README.md").read_text().split("## Read with care")[1].split("##")[0]
+    assert "coll_call_num: 0 stands for unknown" in care  # CCL-Bench counts in a file of another name alone
+    assert "0 stands for unknown" not in care.replace("coll_call_num: 0", "")
     assert run(["-w", str(tmp_path / "again"), "import", "ccl-bench", str(folder)]) == 0
     stored = [[row[1:] for row in open_warehouse(tmp_path / name).values().rows()] for name in ("warehouse", "again")]
     assert stored[0] == stored[1] != []
@@ -331,7 +413,7 @@ def test_warnings_name_what_keeps_a_row_from_being_used(row_of: Callable[[str], 
     assert "it has 16 decode steps, and CCL-Bench asks for 128" in warnings
     assert "it was recorded on cpu devices" in warnings
     assert "no public trace_url" in warnings
-    assert "no workload of model llama-tiny with input 16" in warnings
+    assert "and this row has model llama-tiny and an input of 16 tokens" in warnings
 
 
 def test_names_and_files_that_its_tools_do_not_take_are_refused(warehouse: Warehouse, tmp_path: Path) -> None:

@@ -362,6 +362,7 @@ class CommandTarget(QueryTarget):
     """The same statements, given to `tw query` in one process."""
 
     name = "query-command"
+    room = 32 << 30  # each command opens databases of its own, whose threads take address space
 
     def made(self, folder: Path) -> Sandbox:
         return CommandSandbox(folder)

@@ -145,6 +145,11 @@ def _reached(content: Any, path: Sequence[str]) -> Any:
     return content
 
 
+def sureness(confidence: float) -> str:
+    """How sure something inferred is, in words; only what is certain is 100 % sure."""
+    return "over 99% sure" if 0.995 <= confidence < 1 else f"{confidence:.0%} sure"
+
+
 def _communication_library(warehouse: Warehouse, run: dict[str, Any], hardware: str) -> str | None:
     """The library that executes the run's collectives; None for unknown. RCCL's kernels have the names of NCCL's."""
     if run["format"] not in KINDS:
@@ -201,7 +206,7 @@ def _fill_inferred(content: dict[str, Any], caveats: Sequence[Mapping[str, Any]]
         field = _INFERRED.get(row["name"] or "") if row["kind"] == "inferred" else None
         if field is not None and _leaves(content).get(field, "") in ("", []):
             _fill(content, field, row["value"])
-            said.append(f"{field.rpartition('.')[2]}={row['value']} ({row['confidence']:.0%} sure)")
+            said.append(f"{field.rpartition('.')[2]}={row['value']} ({sureness(row['confidence'])})")
     if said:
         content["description"] = f"{content['description'].strip()} [inferred from the trace: {', '.join(said)}]"
     return tuple(said)

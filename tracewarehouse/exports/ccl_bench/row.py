@@ -7,10 +7,8 @@ import re
 import shlex
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,14 +18,9 @@ import yaml
 from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.database.lens import lens_text
 from tracewarehouse.exports.ccl_bench.card import KINDS, FilledCard, filled_card
-from tracewarehouse.exports.ccl_bench.values import (
-    COMPATIBLE,
-    PublishedDefinition,
-    published_definitions,
-    row_numbers,
-    row_values,
-    write_values,
-)
+from tracewarehouse.exports.ccl_bench.caveats import cautions, comment
+from tracewarehouse.exports.ccl_bench.readme import DEFINITIONS, is_readable, readme
+from tracewarehouse.exports.ccl_bench.values import VALUES, published_definitions, row_numbers, row_values, write_values
 from tracewarehouse.exports.chrome import chrome_text, host_names
 from tracewarehouse.exports.files import copy_plain, naming_the_unwritable, recorded_files
 from tracewarehouse.ingest.errors import TracewarehouseError
@@ -41,17 +34,10 @@ if TYPE_CHECKING:
 
 RUN_TABLES = tuple(table for table in TABLES if table != "metric_values")
 """The tables that lie beside the trace; the values of metrics have a file of their own."""
-DEFINITIONS = "definitions.sql"
-"""The file beside the tables with all definitions, which makes DuckDB answer from them alone."""
-VALUES = "metric_values.parquet"
 MOST_VALUES_BYTES = 100_000
 """Size in bytes up to which the file of values belongs in git."""
 LEAST_DECODE_STEPS = 128
 """Decode steps that CCL-Bench's rules for traces ask for."""
-_TRACES = (
-    "`*.trace.json` | Chrome trace of all hosts, whole: asynchronous ops are async events",
-    "`*.json` or `*.sqlite` | the traces as they were recorded, one per rank or host",
-)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEADERBOARD = {"qwen34b", "llama3.18b", "deepseekmoe16b"}
 _LEADERBOARD_INPUT = 1024
@@ -135,6 +121,8 @@ def write_row(
     sql = f"SELECT * FROM models.caveats WHERE run_id = {literal(run.run_id)} ORDER BY kind, name"
     caveats = warehouse.query(sql).dicts()
     card = filled_card(warehouse, run.run_id, numbers, trace_url, caveats)
+    values = row_values(warehouse, run.run_id, numbers)
+    care = cautions(warehouse, run.run_id, values)
     hosts = host_names(warehouse, run.run_id)
     recorded: list[Path] = []
     if not is_of_gpu:
@@ -154,20 +142,22 @@ def write_row(
         with TemporaryDirectory(prefix=".row-", dir=folder.parent) as staging:
             made = Path(staging) / name
             made.mkdir()
-            (made / f"{name}.yaml").write_text(_comment(caveats) + _yaml(card.content), encoding="utf-8")
+            (made / f"{name}.yaml").write_text(comment(caveats, care) + _yaml(card.content), encoding="utf-8")
             for source, trace in zip(recorded, traces, strict=False):
                 copy_plain(source, made / trace)
             if not is_of_gpu:
                 with (made / traces[0]).open("wb") as file:
                     file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
-            write_values(warehouse, run.run_id, numbers, made / VALUES)
+            write_values(warehouse, run.run_id, numbers, care, made / VALUES)
             _write_tables(warehouse, run, made / "tables")
             (made / "run.sh").write_text(_script(warehouse, run, made, traces, trace_url), encoding="utf-8")
             (made / "run.sh").chmod(0o755)
-            values = row_values(warehouse, run.run_id, numbers)
             warnings = _warnings(warehouse, run, made, card, values, numbers["decode_steps"])
-            readme = _readme(warehouse, made, run, card, warnings, caveats, published_definitions(warehouse, values))
-            (made / "README.md").write_text(readme, encoding="utf-8")
+            published = published_definitions(warehouse, values, numbers["phase"], with_gpus=is_of_gpu)
+            about = readme(
+                warehouse, made, run, card, published, warnings=warnings, caveats=caveats, care=care, traces=traces
+            )
+            (made / "README.md").write_text(about, encoding="utf-8")
             for path in sorted(made.rglob("*"), key=Path.is_file):  # folders first
                 target = folder / path.relative_to(made)
                 path.replace(target) if path.is_file() else target.mkdir(exist_ok=True)
@@ -178,19 +168,6 @@ def write_row(
 
 def _yaml(content: dict[str, Any]) -> str:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-
-
-def _comment(caveats: Sequence[Mapping[str, Any]]) -> str:
-    """Lines of comment for the head of a card: what its reader must know."""
-    return "".join(f"# {line}\n" for line in ["Read with care:", *map(_caveat, caveats)]) if caveats else ""
-
-
-def _caveat(row: Mapping[str, Any]) -> str:
-    detail = " ".join((row["detail"] or "").split())
-    if row["kind"] == "flag":
-        return f"{row['name']} ({row['host']}): {detail}" if row["host"] else f"{row['name']}: {detail}"
-    what = f"{row['name'] or 'an axis without a name'}={row['value']}"
-    return f"{what} is inferred, {row['confidence']:.0%} sure{f': {detail}' if detail else ''}"
 
 
 def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
@@ -231,8 +208,7 @@ def _script(warehouse: Warehouse, run: RunVersion, folder: Path, traces: Sequenc
         command = " ".join(f"--{flag} {shlex.quote(str(value))}" for flag, value in options)
         return "\n".join([*lines, f"tw collect {command} -o captures", "tw ingest captures", "tw metrics values", ""])
     lines[1] = f"# Prints the metrics of {folder.name}; the capture does not say how it was recorded."
-    is_whole = len(traces) == run.rows.get("hosts", 1)  # ingest finds no devices in one trace of several hosts
-    if traces and is_whole:
+    if is_readable(run, traces):
         return "\n".join([*lines, *_reading(folder, traces, trace_url), 'tw -w "$work/warehouse" metrics values', ""])
     asked = f"""duckdb -csv -c "SELECT metric, dimensions, value, unit FROM '{VALUES}'\""""
     return "\n".join([*lines, 'cd "$(dirname "$0")"', asked, ""])
@@ -300,113 +276,22 @@ def _warnings(
         warnings.append("no public trace_url; upload the folder and name its address with --trace-url")
     family = re.sub(r"[-_]", "", model["model_family"].lower())
     if family not in _LEADERBOARD or data["input_len"] != _LEADERBOARD_INPUT:
+        known = f"model {model['model_family']}" if model["model_family"] else "no known model"
+        length = f"an input of {data['input_len']} tokens" if data["input_len"] else "no known length of input"
         warnings.append(
-            f"the leaderboard has no workload of model {model['model_family'] or 'not known'} with input "
-            f"{data['input_len'] or 'not known'}; the row appears only in the table"
+            f"it appears in the website's table alone: the leaderboard compares Qwen3 4B, Llama 3.1 8B and DeepSeek "
+            f"MoE 16B with an input of {_LEADERBOARD_INPUT} tokens, and this row has {known} and {length}"
         )
     if is_of_gpu and len([*folder.glob("*.json"), *folder.glob("*.sqlite")]) < run.rows.get("hosts", 1):
         warnings.append(
             "its trace is not here, and the warehouse does not hold it; name the recorded files by --capture"
         )
     if values.get("mfu") is None and not is_of_gpu:
-        warnings.append("no mfu: CCL-Bench knows only the peak of tpu_v6e, and needs operations in the trace")
+        warnings.append("no mfu: CCL-Bench computes it for the chip tpu_v6e alone, of events that state operations")
     size = (folder / VALUES).stat().st_size
     if size > MOST_VALUES_BYTES:
         warnings.append(f"{VALUES} has {size:,} bytes, more than the {MOST_VALUES_BYTES:,} that belong in git")
     return tuple(warnings)
-
-
-def _readme(
-    warehouse: Warehouse,
-    folder: Path,
-    run: RunVersion,
-    card: FilledCard,
-    warnings: tuple[str, ...],
-    caveats: Sequence[Mapping[str, Any]],
-    published: Sequence[PublishedDefinition],
-) -> str:
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "README.md")
-    digests = "\n".join(f"{file_digest(p)}  {p.relative_to(folder)}" for p in files)
-    url = card.content["trace_url"] or "not published yet"
-    care = "\n".join(f"- {_caveat(row)}" for row in caveats) or "Nothing: no flag, and nothing was inferred."
-    ways = "\n".join(
-        f"| {p.name} | {p.value} | {p.unit} | `{p.definition}` | {', '.join(p.tables)} |" for p in published
-    )
-    absent = "\n".join(f"- {', '.join(names)}: {why}" for why, names in _missing(warehouse, run, published))
-    return f"""# {folder.name}
-
-{card.content["description"]}.
-
-Run {run.run_id}, exported by tracewarehouse {version("tracewarehouse")} (Apache-2.0).
-Its command `tw` repeats the run; DuckDB alone answers the questions below.
-
-Trace and tables, which are not in git: {url}
-
-| file | what it is |
-|---|---|
-| `{folder.name}.yaml` | workload card |
-| {_TRACES[_is_of_gpu(warehouse, run)]} |
-| `{VALUES}` | every value of a metric, with version, dimensions, unit, polarity and description |
-| `tables/*.parquet` | all tables of the run, from which every value follows; times in ps |
-| `tables/{DEFINITIONS}` | every model and metric, as views over these tables |
-| `run.sh` | repeats the run |
-
-## Read with care
-
-{care}
-
-## From a published value to its evidence
-
-| published | value | unit | definition | tables that it reads |
-|---|---|---|---|---|
-{ways}
-
-Published values have six digits. What each means, and its SQL:
-
-    duckdb -c "SELECT metric, dimensions, value, unit, description, sql FROM '{VALUES}' WHERE published_as = 'NAME'"
-
-Compute one again from the tables, with its definition; `macros.ccl_row` has a column for each of its values:
-
-    cd tables && duckdb -init {DEFINITIONS} -c "FROM metrics.ccl_dominant_kernel_concentration"
-    cd tables && duckdb -init {DEFINITIONS} -c "FROM macros.ccl_row('{run.run_id}')"
-
-## Without a value
-
-{absent}
-
-## The card
-
-Filled from the capture: {", ".join(card.filled) or "nothing"}.
-Not known: {", ".join(card.missing) or "nothing"}.
-{"".join(f"Note: {w}.{chr(10)}" for w in warnings)}
-## Ask
-
-Where do collectives wait, and what takes the time?
-
-    duckdb -c "SELECT dimensions, value, unit FROM '{VALUES}' WHERE metric = 'sync_wait'"
-    duckdb -c "SELECT kind, count(*), sum(end_ps - start_ps) / 1e9 AS ms FROM 'tables/collectives.parquet' \
-GROUP BY kind"
-    duckdb -c "SELECT category, sum(self_ps) / 1e9 AS ms FROM 'tables/ops.parquet' JOIN 'tables/instructions.parquet' \
-USING (run_id, instruction_id) WHERE is_leaf GROUP BY category ORDER BY ms DESC"
-
-SHA-256:
-
-```
-{digests}
-```
-"""
-
-
-def _missing(
-    warehouse: Warehouse, run: RunVersion, published: Sequence[PublishedDefinition]
-) -> Iterator[tuple[str, list[str]]]:
-    """Reasons why metrics have no value, each with their names."""
-    known = {p.definition.rpartition(".")[2].removeprefix("ccl_") for p in published}
-    if lacking := [f"`{name}`" for name in COMPATIBLE if name not in known]:
-        yield "CCL-Bench's definition gives nothing on this trace.", lacking
-    sql = f"SELECT reason, metric FROM metrics.missing WHERE run_id = {literal(run.run_id)} ORDER BY ALL"
-    for reason, rows in groupby(warehouse.query(sql).rows(), lambda row: str(row[0])):
-        yield reason, [f"`{metric}`" for _, metric in rows]
 
 
 def _archive(folder: Path) -> None:

@@ -31,6 +31,8 @@ COMPATIBLE = (
     "coll_call_num", "straggler",
 )  # fmt: skip
 """Names of CCL-Bench's metrics, each a `ccl_` metric of ours."""
+VALUES = "metric_values.parquet"
+"""The file of the values of a row."""
 _COLLECTIVES = {
     "all-reduce": "allreduce",
     "all-gather": "allgather",
@@ -41,6 +43,7 @@ _COLLECTIVES = {
 _SUFFIXES = {"bandwidth_utilization": "_group_6", "collective_vol": "_gb"}
 """What CCL-Bench appends to the name of a metric after the kind of collective."""
 _REASON = re.compile(r"use (\w+) instead\.\s*(.*)")
+_OF_GPUS = re.compile(r"\s(?:In|For) Kineto traces\b")
 _COLUMNS = {"collective_transfer": ("bus_gbps", "GB/s")}
 """By metric, the column and unit to compare instead of a value that answers another question."""
 _REDUCED: dict[str, tuple[str, Callable[[list[float]], float]]] = {
@@ -53,7 +56,7 @@ _WORKLOAD = ("model_family", "hardware_model", "tp", "batch_size", "input_len", 
 """The fields of CCL-Bench's website that make two rows comparable."""
 _COLUMNS_OF_VALUES = (
     "run_id", "name", "metric", "version", "dimensions", "value", "unit", "polarity", "status", "published_as",
-    "description", "sql",
+    "description", "notes", "sql",
 )  # fmt: skip
 _IS_BETTER = {"higher_is_better": True, "lower_is_better": False}
 
@@ -78,8 +81,8 @@ METRIC_INFO = {
         False,
         40,
         15,
-        "Share of a decode step in which a device communicates and computes nothing, mean over the devices; of the "
-        "prefill if nothing is decoded. Each device counts for itself, and no op counts twice.",
+        "Share of a decode step, or else of a mixed or prefill step, in which a device communicates and computes "
+        "nothing, mean over the devices. Each device counts for itself, and no op counts twice.",
     ),
     "collective_bus_bandwidth": _information(
         "Collective Bus Bandwidth",
@@ -87,8 +90,9 @@ METRIC_INFO = {
         True,
         100,
         20,
-        "Message bytes of collectives times 2 (n-1)/n for all-reduce and (n-1)/n else, n the size of the replica "
-        "group, over the time from the last rank's start to the end.",
+        "Bytes over time of the collectives of decode steps, or else of mixed or prefill steps. The bytes are the "
+        "message times 2 (n-1)/n for all-reduce and (n-1)/n for all-gather, reduce-scatter and all-to-all, n the size "
+        "of the group. The time of a collective is its shortest duration over the ranks.",
     ),
     "collective_sync_wait": _information(
         "Collective Sync Wait",
@@ -96,7 +100,9 @@ METRIC_INFO = {
         False,
         5,
         0.5,
-        "Time per decode step that a device waits in collectives for later ranks, mean over devices.",
+        "Time per decode step, or else per mixed or prefill step, that a device waits in collectives for slower ranks, "
+        "mean over devices. In each collective this is its own time beyond the shortest over the ranks, at most the "
+        "exposed time.",
     ),
 }
 """The entries of our metrics in CCL-Bench's configuration."""
@@ -117,7 +123,7 @@ def row_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any]) ->
     by_name: dict[str, float] = {}
     for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
         kind = json.loads(row["dimensions"]).get("kind", "")
-        by_name[_ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
+        by_name[ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
     by_name |= {name: numbers[name] for name in METRIC_INFO if numbers[name] is not None}
     return {name: float(f"{value:.6g}") for name, value in by_name.items()}
 
@@ -131,6 +137,7 @@ class PublishedDefinition:
         value: the published value, and its unit.
         definition: the view or macro that gives it, with its schema.
         tables: the tables that the definition reads.
+        about: what it is, and by which rules.
     """
 
     name: str
@@ -138,10 +145,17 @@ class PublishedDefinition:
     unit: str
     definition: str
     tables: tuple[str, ...]
+    about: str
 
 
-def published_definitions(warehouse: Warehouse, values: Mapping[str, float]) -> list[PublishedDefinition]:
-    """Say of each published value which definition it has, and which tables it reads."""
+def published_definitions(
+    warehouse: Warehouse, values: Mapping[str, float], phase: str | None, *, with_gpus: bool
+) -> list[PublishedDefinition]:
+    """Say of each published value which definition it has, by which rules, and which tables it reads.
+
+    `phase` is that of the steps of our metrics. The rules of CCL-Bench's metrics for GPUs, which are the last ones of a
+    definition, are left out unless `with_gpus`.
+    """
     found, definitions = [], warehouse.definitions
     aliases = definitions.aliases
     for name, value in sorted(values.items()):
@@ -151,9 +165,16 @@ def published_definitions(warehouse: Warehouse, values: Mapping[str, float]) -> 
         views = [view, *(definitions.metric(n).view for n in named if n in aliases)]
         read = {table for v in views for each in (v, *definitions.upstream(v)) for table in each.depends_on}
         metric = view.name.removesuffix("_v1")
-        unit = METRIC_INFO[name]["unit"] if name in METRIC_INFO else definitions.metric(metric, 1).header.unit
+        if name in METRIC_INFO:
+            unit = METRIC_INFO[name]["unit"]
+            about = f"{METRIC_INFO[name]['description']} Here it is of {phase or 'all'} steps."
+        else:
+            header = definitions.metric(metric, 1).header
+            ours, rules = metric_of_ours(header.about)
+            unit, rules = header.unit, rules if with_gpus else _OF_GPUS.split(rules)[0]
+            about = f"As CCL-Bench defines it; ours is `metrics.{ours}`. {rules}" if ours else rules
         tables = tuple(table for table in TABLES if f"main.{table}" in read)
-        found.append(PublishedDefinition(name, value, unit, f"{view.schema}.{metric}", tables))
+        found.append(PublishedDefinition(name, value, unit, f"{view.schema}.{metric}", tables, about))
     return found
 
 
@@ -165,10 +186,13 @@ def definition_of(definitions: Definitions, published: str) -> View | None:
     return definitions["macros.ccl_row"] if published in METRIC_INFO else None
 
 
-def write_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], path: Path) -> None:
+def write_values(
+    warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], care: Mapping[str, str], path: Path
+) -> None:
     """Write all values of a run: its stored ones, and those that are published, under both names and with their SQL.
 
-    Each has its version, dimensions, unit, polarity and description. `published_as` is CCL-Bench's name of the value.
+    Each has its version, dimensions, unit, polarity, description and notes. `published_as` is CCL-Bench's name of the
+    value, whose notes begin with what `care` says of it.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -179,17 +203,21 @@ def write_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], 
     rows = warehouse.values(run_id).dicts()
     for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
         kind = json.loads(row["dimensions"]).get("kind", "")
-        rows.append(row | {"published_as": _ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)})
+        rows.append(row | {"published_as": ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)})
     own = {"run_id": run_id, "name": warehouse.run(run_id).name, "version": 1, "dimensions": "{}"}
     for name, info in METRIC_INFO.items():
         if numbers[name] is not None:
             meaning = {"unit": info["unit"], "description": info["description"], "status": "published"}
             meaning["polarity"] = "higher_is_better" if info["higher_is_better"] else "lower_is_better"
+            meaning["notes"] = f"Of {numbers['phase'] or 'all'} steps."
             rows.append(own | meaning | {"metric": name, "value": numbers[name], "published_as": name})
     for row in rows:
         if "description" not in row:
             about = definitions.metric(row["metric"], row["version"]).header
             row |= {"polarity": about.polarity, "description": " ".join(about.description.split())}
+            row["notes"] = " ".join((about.notes or "").split()) or None
+        if said := care.get(row.get("published_as", "")):
+            row["notes"] = f"In this row: {said}. {row['notes'] or ''}".strip()
         view = definition_of(definitions, row["published_as"]) if "published_as" in row else None
         row["sql"] = view and view.sql
     table = pa.Table.from_pylist(rows, schema)
@@ -202,7 +230,7 @@ def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
     for metric in COMPATIBLE:
         header = definitions.metric(f"ccl_{metric}", 1).header
         for kind in _COLLECTIVES:
-            name = _ccl_bench_name(metric, kind)
+            name = ccl_bench_name(metric, kind)
             info[name] = {
                 "label": name,
                 "description": header.about,
@@ -213,8 +241,15 @@ def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
     return info
 
 
-def _ccl_bench_name(metric: str, kind: str) -> str:
+def ccl_bench_name(metric: str, kind: str) -> str:
+    """CCL-Bench's name of one of its metrics, by ours without `ccl_` and the kind of collective, if it has one."""
     return f"{metric}_{_COLLECTIVES[kind]}{_SUFFIXES[metric]}" if metric in _SUFFIXES else metric
+
+
+def metric_of_ours(about: str) -> tuple[str, str]:
+    """From what is said about a `ccl_` metric: ours that asks the same, empty if there is none, and what differs."""
+    match = _REASON.search(about)
+    return (match[1], match[2]) if match else ("", about)
 
 
 class _Right(NamedTuple):
@@ -328,8 +363,7 @@ def _compared(warehouse: Warehouse, run: RunVersion, row: str, published: dict[s
         if metric is None:  # it needs what no trace has
             continue
         header = warehouse.definitions.metric(f"ccl_{metric}", 1).header
-        match, about = _REASON.search(header.about), header.about
-        ours, why = (match[1], match[2]) if match else ("", about)
+        ours, why = metric_of_ours(header.about)
         right = _right(warehouse, run.run_id, ours, kind)
         number = value if isinstance(value, int | float) else None
         relation = _relation(number, reproduced.get(name))
@@ -339,7 +373,7 @@ def _compared(warehouse: Warehouse, run: RunVersion, row: str, published: dict[s
 
 
 def _metric_and_kind(name: str) -> tuple[str | None, str | None]:
-    """The inverse of `_ccl_bench_name`; no kind stands for all kinds."""
+    """The inverse of `ccl_bench_name`; no kind stands for all kinds."""
     if name in COMPATIBLE:
         return name, None
     match = re.fullmatch(r"(bandwidth_utilization|collective_vol)_(\w+?)(?:_group_6|_gb)", name)

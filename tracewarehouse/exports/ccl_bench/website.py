@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.exports.ccl_bench.card import metadata
-from tracewarehouse.exports.ccl_bench.row import VALUES, Row
-from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, trace_row
+from tracewarehouse.exports.ccl_bench.row import Row
+from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, VALUES, trace_row
 from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError
 

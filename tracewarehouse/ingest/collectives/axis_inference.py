@@ -108,7 +108,8 @@ class InferredAxis:
     evidence: str
 
     def __str__(self) -> str:
-        return f"{self.axis or 'unnamed'}={self.size} ({self.confidence:.2f}: {self.evidence})"
+        sure = self.confidence if self.confidence == 1 else min(self.confidence, 0.99)
+        return f"{self.axis or 'unnamed'}={self.size} ({sure:.2f}: {self.evidence})"
 
     def place(self, device: int) -> int:
         """Return the coordinate of a device number on it."""

@@ -74,9 +74,10 @@ class ProgramLayers:
     def __str__(self) -> str:
         if any(place.confidence is None for place in self.in_loop.values()):
             return f"{self.count} layers, which a loop runs"
+        sure = f"confidence {self.confidence if self.confidence == 1 else min(self.confidence, 0.99):.2f}"
         if self.in_loop:
-            return f"{self.count} layers, in which kernels repeat, confidence {self.confidence:.2f}"
-        return self.refusal or f"{self.count} layers, confidence {self.confidence:.2f}"
+            return f"{self.count} layers, in which kernels repeat, {sure}"
+        return self.refusal or f"{self.count} layers, {sure}"
 
 
 def infer_layers(

@@ -31,6 +31,6 @@ SELECT
   CAST(MAX(layer) + 1 AS INTEGER) AS value,
   MIN(layer_confidence) AS confidence,
   NULL AS host,
-  'what repeats in the programs; the least sure of the instructions' AS detail
+  'from what repeats in the programs; as sure as the layer of the least sure instruction' AS detail
 FROM layers
 GROUP BY run_id
