@@ -85,7 +85,10 @@ def test_timeline_is_two_layers_with_lanes(warehouse: Warehouse) -> None:
     bars = {r["op"]: (r["start_ms"], r["end_ms"]) for r in figure.rows if r["lane"] == "layer"}
     assert bars["layer 0 attn"] == (0, 0.02)
     assert {"layer 0 attn", "layer 1 mlp", "device 0", "1 communication", "Device timeline"} <= texts(figure)
-    assert figure.subtitle.startswith("Layers 0 and 1 of decode step 1, 80 µs. Drag")
+    assert figure.subtitle.startswith(
+        "Layers 0 and 1 of decode step 1, a typical step: 80 µs of 150 µs, "
+        "of which 70 µs are idle before or after these layers. Drag"
+    )
 
 
 def test_timeline_of_a_window(warehouse: Warehouse) -> None:

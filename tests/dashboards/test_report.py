@@ -16,7 +16,7 @@ from tracewarehouse.dashboards import words, writing
 from tracewarehouse.dashboards.registry import RUN_CHARTS
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
 from tracewarehouse.dashboards.vega import vega_script
-from tracewarehouse.dashboards.writing import folded, report_text, with_code, write_pictures, write_text
+from tracewarehouse.dashboards.writing import folded, prose, report_text, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.queries.run_summary import Evenness, Missing, Number, RunFlag
 from tracewarehouse.warehouse import Warehouse
@@ -82,7 +82,18 @@ def test_page_stands_alone_and_escapes_names(both: Report) -> None:
 
 
 def test_what_stands_between_backticks_is_code_and_nothing_else_is_markup() -> None:
-    assert with_code("`--step P` or `, <b>") == "<code>--step P</code> or `, &lt;b&gt;"
+    assert prose("`--step P` or `, <b>") == "<code>--step P</code> or `, &lt;b&gt;"
+
+
+@pytest.mark.parametrize("said", ["97 %", "311 µs", "1.35 GB", "918 TFLOP/s", "423 tokens/s", "2 s", "-16.84 ms"])
+def test_a_number_and_its_unit_stay_on_one_line(said: str) -> None:
+    assert prose(f"takes ({said}), then") == f"takes ({said.replace(' ', chr(0xA0))}), then"
+
+
+def test_names_with_hyphens_stay_on_one_line_and_other_words_do_not() -> None:
+    assert prose("all-to-all over tp, --mesh") == '<span class="whole">all-to-all</span> over tp, --mesh'
+    assert prose("15 steps, 2 swaps, 3 Bs") == "15 steps, 2 swaps, 3 Bs"
+    assert prose("`5 ms-long`") == "<code>5 ms-long</code>"
 
 
 def test_headings_are_in_order_and_every_link_leads_somewhere(both: Report) -> None:
@@ -200,7 +211,8 @@ def test_several_runs_on_the_command_line_are_a_study(recorded: Warehouse, tmp_p
 def test_words_of_choices() -> None:
     best = {
         "workload": "m", "purpose": "one user", "unit": "tokens/s per user", "configuration": "tp=8", "value": 674.0,
-        "low": 491.0, "high": 849.0, "next_configuration": "tp=4", "next_value": 352.0, "is_within_range": False,
+        "low": 491.0, "high": 849.0, "next_configuration": "tp=4", "next_value": 352.0, "next_low": None,
+        "next_high": None, "is_within_range": False,
     }  # fmt: skip
     assert words.choices([best]) == [
         "For one user: tp=8, 674 tokens/s per user, 491 to 849; next tp=4, 352.",
@@ -221,14 +233,19 @@ def test_words_of_choices() -> None:
         f"m1: for the first token tp=8 (3 ms); {too_few}",
     ]
     assert words.choices([]) == []
+    ranged = {"next_low": 300.0, "next_high": 510.0, "is_within_range": True}
+    assert words.choices([best | ranged])[0] == (
+        "For one user: tp=8, 674 tokens/s per user, 491 to 849; next tp=4, 352, 300 to 510. "
+        "Their ranges overlap, so either may be better."
+    )
 
 
 def test_answers_on_devices_and_layers(warehouse: Warehouse) -> None:
     known = replace(warehouse.summary("tiny-tp2"), missing=[])
     evenness = [
-        Evenness("decode", 4, 1.0, 3, 0, 0.005),
+        Evenness("decode", 4, 1.0, 4, 0, 0.005),
         Evenness("prefill", 4, 1.73, 8, 7, -0.5),
-        Evenness("mixed", 4, None, 2, 0, 0.5),
+        Evenness("mixed", 4, None, 3, 0, 4.68),
     ]
     said = dict(words.answers(replace(known, evenness=evenness)))
     assert said["Balance of devices"] == (
@@ -236,8 +253,8 @@ def test_answers_on_devices_and_layers(warehouse: Warehouse) -> None:
         "uneven in prefill, the busiest computes 73 % longer than the mean"
     )
     assert said["Odd layer"] == (
-        "none, all 3 within 0.5 % of the median in decode; layer 7, 50 % shorter than the median of 8 in prefill; "
-        "too few to tell, 2 layers in mixed"
+        "none, all 4 within 0.5 % of the median in decode; layer 7, 50 % shorter than the median of 8 in prefill; "
+        "too few to tell, 3 layers in mixed"
     )
     one = [Evenness(None, 1, 1.0, None, None, None)]
     lacking = [
@@ -247,14 +264,48 @@ def test_answers_on_devices_and_layers(warehouse: Warehouse) -> None:
     said = dict(words.answers(replace(known, evenness=one, missing=lacking)))
     assert said["Balance of devices"] == "only one device is in the capture"
     assert said["Odd layer"] == "no op has a layer; name them"
-    assert said["Missing"] == "2 metrics; 1 (layer_time), as no op has a layer; name them"
+    assert said["Missing"] == "2 metrics. 1 of 2 (layer time): no op has a layer; name them"
+    names = ("comm_to_compute", "decode_cost", "e2e_latency", "tpot")
+    decodes = [Missing(name, 1, "decode", "no step is a decode; record for longer.") for name in names]
+    assert dict(words.answers(replace(known, missing=decodes)))["Missing"] == (
+        "4 metrics. 4 of 4 (TPOT, communication to compute, decode cost, 1 more): no step is a decode; "
+        "record for longer"
+    )
+
+
+def test_virtual_devices_have_no_links(warehouse: Warehouse) -> None:
+    """They take turns, so that their collectives tell nothing of links; on a TPU the same savings are said."""
+    on_tpu = warehouse.summary("tiny-tp2")
+    assert "shorter" in dict(words.answers(on_tpu))["Links twice as fast"]
+    assert any("inks twice as fast" in sentence for sentence, _ in words.findings(on_tpu))
+    virtual = replace(on_tpu, facts=on_tpu.facts | {"backend": "cpu"})
+    assert dict(words.answers(virtual))["Links twice as fast"] == "the devices are virtual, they have no links"
+    assert not any("inks twice as fast" in sentence for sentence, _ in words.findings(virtual))
+
+
+def test_words_of_a_comparison() -> None:
+    """Four digits, so that the causes add up to the difference: -16.84 + 10.5 + 3.84 + 1.05 = -1.45."""
+    sides = (("matrix", 42300, 25460), ("other compute", 3440, 13940), ("attention", 17000, 20840))
+    rows = [
+        {"phase": "prefill", "name": n, "baseline_us": b, "value_us": v, "difference_us": v - b} for n, b, v in sides
+    ]
+    sent = {"name": "all-to-all over tp", "baseline_us": 0, "value_us": 1050, "difference_us": 1050}
+    rows.append(rows[0] | sent | {"baseline_executions": 0, "value_executions": 128})
+    assert words.changes(rows) == [
+        "A prefill step is 1.45 ms shorter, 61.29 ms against 62.74 ms: matrix products -16.84 ms; "
+        "other compute +10.5 ms; attention +3.84 ms; all-to-all over tp, 128 new executions, +1.05 ms."
+    ]
+    assert words.verdicts(["unknown", "unknown", "same", "not in run"]) == (
+        "Of 4 values of metrics: 2 changed by an amount that may be noise, 1 same, 1 only in the baseline. "
+        "Repeats of the runs would tell their noise."
+    )
 
 
 def test_answers_are_numbers_of_the_run_or_say_why_not(warehouse: Warehouse) -> None:
     [tiny] = run_report(warehouse, ["tiny-tp2"], ["steps"]).sections
     summary = warehouse.summary("tiny-tp2")
     said = dict(tiny.answers)
-    assert said["Missing"].startswith(f"{len(summary.missing)} metrics; ")
+    assert said["Missing"].startswith(f"{len(summary.missing)} metrics. ")
     assert "is not predicted" not in said["Missing"]
     loads = warehouse.query("SELECT phase, compute_imbalance FROM metrics.load_imbalance WHERE phase <> 'outside'")
     for phase, imbalance in loads.rows():

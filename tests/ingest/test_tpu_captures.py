@@ -341,7 +341,7 @@ class TestNothingIsLost:
             (
                 "inferred_steps",
                 None,
-                "no marks tell steps: one is taken to begin with each execution of jit_f, the program with most time; "
+                "a step begins with each execution of jit_f, the program with most time; "
                 "`--step` at ingest names another",
             ),
             ("profiler_error", "host0", "a device did not answer"),

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from tracewarehouse.cli import app
 from tracewarehouse.dashboards import report
 from tracewarehouse.dashboards.registry import RUN_CHARTS, STUDY_CHARTS
+from tracewarehouse.dashboards.writing import prose
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import StuckQueryError
 from tracewarehouse.queries.read_only import Limits
@@ -88,7 +89,7 @@ def test_a_listed_run_has_its_step_in_miniature_and_its_sentence(client: TestCli
     with open_warehouse(folder) as opened:
         steps = opened.summary(LLAMA).steps
         first = report.run_in_short(opened, opened.run(LLAMA).run_id).words[0]
-    assert first in unescape(cells[LLAMA])
+    assert prose(first) in cells[LLAMA]
     assert len(re.findall("<rect ", cells[LLAMA])) == len(steps)
     assert "No step of a device is known" in cells[HOSTILE[0]]
     assert "<script" not in "".join(cells.values())
@@ -242,7 +243,7 @@ def test_several_runs_are_compared_with_one(client: TestClient, ids: dict[str, s
     tiny = ids["tiny-tp2"]
     page = client.get(f"/compare?baseline={tiny}&run={ids[LLAMA]}&run={ids[SP]}&unlike=1").text
     heading = texts(page.partition("<h1>")[2].partition("</h1>")[0]).split()
-    assert heading == [LLAMA, ",", SP, "against", "tiny-tp2"]
+    assert heading == [LLAMA, ",", SP, "against", "tiny-tp2", ",", "the", "baseline"]
     assert page.count('class="panel lazy"') == 2
     assert len(rows(page)[0]) == 3 + 2 * 3
 

@@ -641,3 +641,28 @@ def test_evenness_is_that_of_load_imbalance_and_of_the_mean_layers(recorded: War
         for row in layers:
             assert abs(found[row["phase"]]["odd_difference"]) == pytest.approx(row["most"])
             assert found[row["phase"]]["layers"] == row["layers"]
+
+
+def test_the_timeline_shows_a_typical_step_and_the_next_to_its_end(connection: duckdb.DuckDBPyConnection) -> None:
+    """Steps of 50, 100, 400, 100, 100, 100 us, and a last one; each begins with 40 us of one op.
+
+    The fourth is as long as the median, and so is the next one. The second is, but an odd one follows. The idle time
+    behind both steps is drawn.
+    """
+    starts = (0, 50, 150, 550, 650, 750, 850)
+    marks = [
+        {"kind": "step", "device_id": 0, "index": step, "start_us": at, "end_us": at + 40}
+        for step, at in enumerate(starts)
+    ]
+    ops = [
+        {"event_id": step, "device_id": 0, "step": step, "start_us": at, "duration_us": 40}
+        for step, at in enumerate(starts)
+    ]
+    fill(connection, {"runs": [{}], "devices": [{}], "instructions": [{}], "phases": marks, "ops": ops})
+    [run] = connection.execute("SELECT DISTINCT run_id FROM main.ops").fetchall()
+    columns = "begin_ps, finish_ps, layer, step, next_step, step_ps, idle_outside_ps"
+    found = connection.execute(f"SELECT {columns} FROM macros.timeline_window(?)", run).fetchall()
+    assert found == [(550_000_000, 750_000_000, None, 3, 4, 100_000_000, None)]
+    bars = "macros.timeline_bars(?, 550000000, 750000000, 1) WHERE class = 'idle' ORDER BY start_ms"
+    idle = connection.execute(f"SELECT start_ms, end_ms FROM {bars}", run).fetchall()
+    assert idle == [(0.04, 0.1), (0.14, 0.2)]

@@ -81,7 +81,7 @@ def test_facts_say_what_ran_and_how_steps_were_found(warehouse: Warehouse) -> No
         ("Requests", "4 sequences, 16 tokens in, 5 out"),
         ("Devices", "4 x virtual CPU device, 2 hosts"),
         ("Mesh", "pp=2,tp=2"),
-        ("Steps", "5, read from: marker"),
+        ("Steps", "5, of which 4 are timed, read from: marker"),
         ("Layers", "known for at least 97 % of each phase's op time"),
         ("Captured", "2026-11-22 23:33:17 UTC, 2,892 events"),
         ("Framework", "torch_xla 2.9.0"),
@@ -96,14 +96,17 @@ def test_an_inferred_mesh_says_how_sure_it_is() -> None:
     )  # fmt: skip
     facts |= {"mesh": "?=2,dp=4", "mesh_source": "inferred", "mesh_confidence": 0.39, "backend": "tpu", "devices": 1}
     facts["origin"] = "recorded"
-    facts |= {"chips": 1, "hosts": 1, "steps": 0, "captured_ns": 2**70, "events": 3, "run_id": "r"}
+    facts |= {"chips": 1, "captured_chips": 1, "hosts": 1, "steps": 0, "captured_ns": 2**70, "events": 3, "run_id": "r"}
     assert labelled(facts) == [
         ("Devices", "1 x TPU, 1 chip, 1 host"),
-        ("Mesh", "?=2,dp=4 (inferred, 39 % sure; give it with --mesh at ingest)"),
+        ("Mesh", "not told (39 % for ?=2,dp=4; give it with --mesh at ingest)"),
         ("Steps", "none known"),
         ("Captured", "3 events"),
         ("Run", "r"),
     ]
+    said = dict(labelled(facts | {"mesh_confidence": 0.5, "chips": 8, "devices": 4, "captured_chips": 4}))
+    assert said["Mesh"] == "?=2,dp=4 (inferred, 50 % sure; give it with --mesh at ingest)"
+    assert said["Devices"] == "4 x TPU, 4 of 8 chips captured, 1 host"
 
 
 def test_what_dominates_a_step() -> None:

@@ -309,8 +309,8 @@ def _print_screen(causes: list[dict[str, Any]], rows: list[dict[str, Any]]) -> N
             change = cause["difference_us"]
             bar = "" if not most else ("▓" if change > 0 else "░") * round(14 * abs(change) / most)
             typer.echo(
-                f"{printable(cause['name'])[:27]:<28}{quantity(cause['baseline_us'], 'us'):>12}"
-                f"{quantity(cause['value_us'], 'us'):>12}{signed(change, 'us'):>12}  {bar}".rstrip()
+                f"{printable(cause['name'])[:27]:<28}{quantity(cause['baseline_us'], 'us', 4):>12}"
+                f"{quantity(cause['value_us'], 'us', 4):>12}{signed(change, 'us', 4):>12}  {bar}".rstrip()
             )
     top = largest_changes(rows)
     if top:

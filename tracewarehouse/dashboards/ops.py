@@ -42,6 +42,9 @@ MAX_BARS = 3000
 MOST_DEVICES = 4
 """The most devices of a timeline."""
 
+_WORTHY = 0.01
+"""A step whose idle time outside of the window is a larger share says so."""
+
 _ZOOM = "wheel![event.ctrlKey]"
 """The wheel zooms only with Ctrl, so that a page scrolls over the chart."""
 
@@ -74,7 +77,7 @@ def device_timeline(
             or two steps without layers.
         max_bars: maximum number of bars.
     """
-    start, until, name = _window(warehouse, run, window_ms)
+    start, until, name, shown = _window(warehouse, run, window_ms)
     counted = ask(
         warehouse,
         "timeline",
@@ -117,33 +120,46 @@ def device_timeline(
         .encode(color=class_color("class", classes), opacity=alt.condition(pick, alt.value(1), alt.value(0.08)))
         .add_params(pick, zoom)
     )
-    layers = [bars]
+    layers, narrow = [bars], 0.08 * (until - start) / 1e9
     if "window" in drawn.values("class"):
         windows = base.transform_filter("datum.class === 'window'")
         layers.append(windows.mark_bar(height={"band": 0.25}, clip=True, color=ALARM))
     if "layer" in drawn.values("lane"):
         band = base.transform_filter("datum.lane === 'layer'")
         layers.append(band.mark_bar(height={"band": 0.82}, clip=True, fillOpacity=0, stroke=QUIET))
-        is_wide = f"datum.lane === 'layer' && datum.end_ms - datum.start_ms > {0.08 * (until - start) / 1e9}"
+        is_wide = f"datum.lane === 'layer' && datum.end_ms - datum.start_ms > {narrow}"
         texts = placed.transform_filter(is_wide).transform_calculate(middle="(datum.start_ms + datum.end_ms) / 2")
         layers.append(texts.mark_text(clip=True).encode(x="middle:Q", text="op:N"))
     chart = alt.layer(*layers).properties(width=WIDTH, height=17 * len(places))
     summed = "" if is_whole else f"; each stretch of {quantity(stretch, 'ps')} shows the class that takes most of it"
     of_devices = f"the first {devices} of {found['devices']} devices" if devices < found["devices"] else ""
-    times = {c: sum(r["duration_us"] for r in drawn.rows if r["class"] == c) for c in classes}
+    times = {c: sum(r["end_ms"] - r["start_ms"] for r in drawn.rows if r["class"] == c) for c in classes}
     ordered = sorted(times, key=lambda c: -times[c])
     return drawn.figure(
         chart,
-        ", ".join(t for t in (name, quantity(until - start, "ps"), of_devices) if t)
-        + f"{summed}. Drag to move, Ctrl and the wheel to zoom, click a class to single it out.",
+        ", ".join(t for t in (name, of_devices) if t)
+        + f"{summed}.{_unnamed(drawn.rows, narrow, shown)} Drag to move, Ctrl and the wheel to zoom, click a class to "
+        "single it out.",
         f"{devices} devices; time by class over all of them: "
-        + ", ".join(f"{c} {quantity(times[c], 'us')}" for c in ordered)
+        + ", ".join(f"{c} {quantity(times[c], 'ms')}" for c in ordered)
         + ".",
     )
 
 
-def _window(warehouse: Warehouse, run: str, window_ms: tuple[float, float] | None) -> tuple[int, int, str]:
-    """The part of a run that a timeline draws: its start and end in ps, and its name."""
+def _unnamed(rows: Sequence[Mapping[str, Any]], narrow: float, layers: Sequence[int]) -> str:
+    """Name those of some layers all of whose boxes are too narrow for a name."""
+    named = {r["layer"] for r in rows if r["lane"] == "layer" and r["end_ms"] - r["start_ms"] > narrow}
+    unnamed = [str(layer) for layer in layers if layer not in named]
+    if not unnamed:
+        return ""
+    which = f"Layer {unnamed[0]} is" if len(unnamed) == 1 else f"Layers {' and '.join(unnamed)} are"
+    return f" {which} too narrow for a name; point at its boxes."
+
+
+def _window(
+    warehouse: Warehouse, run: str, window_ms: tuple[float, float] | None
+) -> tuple[int, int, str, tuple[int, ...]]:
+    """The part of a run that a timeline draws: its start and end in ps, its name, and the layers in it."""
     if window_ms is not None:
         first = ask(
             warehouse,
@@ -152,16 +168,24 @@ def _window(warehouse: Warehouse, run: str, window_ms: tuple[float, float] | Non
             run=run,
         ).rows[0]["start_ps"]
         start, until = (first + round(t * 1e9) for t in window_ms)
-        return start, until, f"{window_ms[0]:g} to {window_ms[1]:g} ms after the first op"
+        length = quantity(until - start, "ps")
+        return start, until, f"{window_ms[0]:g} to {window_ms[1]:g} ms after the first op, {length}", ()
     [row] = ask(warehouse, "timeline", "SELECT * FROM macros.timeline_window($run)", run=run).rows
     step = f"{row['phase'] or ''} step {row['step']}".strip()
+    step += ", a typical step" if (row["steps"] or 0) > 1 else ""
+    length, whole = (quantity(t, "ps", 4) for t in (row["finish_ps"] - row["begin_ps"], row["step_ps"]))
     if row["step"] is None:
-        name = "The whole capture"
+        name = f"The whole capture, {length}"
     elif row["layer"] is not None:
-        name = f"Layers {row['layer']} and {row['layer'] + 1} of {step}"
+        name = f"Layers {row['layer']} and {row['layer'] + 1} of {step}: {length} of {whole}"
+        if row["idle_outside_ps"] >= _WORTHY * row["step_ps"]:
+            name += f", of which {quantity(row['idle_outside_ps'], 'ps')} are idle before or after these layers"
+    elif row["next_step"] is None:
+        name = f"{step[:1].upper()}{step[1:]}, {length}"
     else:
-        name = step.capitalize() + ("" if row["next_step"] is None else " and the next")
-    return row["begin_ps"], row["finish_ps"], name
+        name = f"{step[:1].upper()}{step[1:]} of {whole}, and the next: {length} together"
+    layers = () if row["layer"] is None else (row["layer"], row["layer"] + 1)
+    return row["begin_ps"], row["finish_ps"], name, layers
 
 
 def op_time_share(warehouse: Warehouse, run: str, most: int = 12) -> Figure:

@@ -210,7 +210,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         own.words = [sentence for sentence, _ in words.findings(summary)]
         own.notes = [str(f) for f in summary.flags]
         sections.append(own)
-    return Report(f"{run} against {against}", sections)
+    return Report(f"{run} against {against}, the baseline", sections)
 
 
 def study_report(
@@ -248,6 +248,8 @@ def study_report(
     section = Section("study", f"Study of {len(run_ids)} runs", facts)
     if len(workloads := {str(p["workload"]) for p in points}) == 1:
         section.facts.append(("Workload", workloads.pop()))
+    if len(machines := {(p["chips"], p["device_kind"]) for p in points if p["chips"] and p["device_kind"]}) == 1:
+        section.facts.append(("Chips", "{} x {}".format(*machines.pop())))
     section.words = words.choices(best)
     for name in names:
         _add(section, name, warehouse, run_ids)

@@ -175,24 +175,35 @@ def parallelisms(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
            ORDER BY position, parallelism, workload, label""",
         runs=runs,
     )
-    if len(drawn.values("parallelism")) < 2:
+    ways = drawn.values("parallelism")
+    if len(ways) < 2:
         raise NothingToDraw(f"All runs with a known mesh split their model alike, {drawn.rows[0]['parallelism']}.")
     measured = [m for m in drawn.values("measure") if any(r["value"] for r in drawn.rows if r["measure"] == m)]
     models, meshes = _all_of_study(warehouse, runs)
     color = series_color("model", drawn.values("model"), among=models)
-    chart = (
-        alt.Chart(drawn.data)
-        .transform_filter(alt.FieldOneOfPredicate(field="measure", oneOf=measured))
-        .mark_point(size=80, strokeWidth=2)
-        .encode(
-            x=alt.X("value:Q", title=None, axis=alt.Axis(format="~s")),
-            y=alt.Y("parallelism:N", title=None, sort=drawn.values("parallelism")),
+    base = alt.Chart().encode(
+        x=alt.X("value:Q", title=None, axis=alt.Axis(format="~s")),
+        y=alt.Y("parallelism:N", title=None, sort=ways),
+    )
+    layers = [
+        base.mark_point(size=80, strokeWidth=2).encode(
             color=color,
             shape=mesh_shape(drawn.values("mesh"), meshes),
             fill=alt.condition("datum.origin == 'predicted'", alt.value("transparent"), color),
             opacity=alt.condition("datum.is_best", alt.value(1), alt.value(0.4)),
             tooltip=tooltips("label:N", "origin:N", "parallelism:N", "measure:N", number("value", "value")),
         )
+    ]
+    if len(drawn.values("workload")) == 1:  # the best of a row has room for its label, of several they overlap
+        side = "datum.value > datum.most / 2"
+        texts = base.transform_filter("datum.is_best").mark_text(
+            align=alt.ExprRef(f"{side} ? 'right' : 'left'"), dx=alt.ExprRef(f"{side} ? -9 : 9"), dy=-8
+        )
+        layers.append(texts.encode(text="label:N"))
+    chart = (
+        alt.layer(*layers, data=drawn.data)
+        .transform_filter(alt.FieldOneOfPredicate(field="measure", oneOf=measured))
+        .transform_joinaggregate(most="max(value)", groupby=["measure"])
         .properties(width=WIDTH, height=alt.Step(26))
         .facet(facet=alt.Facet("measure:N", title=None, sort=measured), columns=1)
         .resolve_scale(x="independent")
@@ -200,9 +211,10 @@ def parallelisms(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     first = [r for r in drawn.rows if r["measure"] == measured[0]]
     return drawn.figure(
         chart,
-        "A point per configuration. The best of its workload in each way is full, others are pale. Predicted runs are "
-        "hollow.",
+        "A point per configuration. Strong colour: the best of its workload in each way; pale: the others."
+        + (" Points without filling are predicted." if "predicted" in drawn.values("origin") else ""),
         f"{measured[0]}: {largest(first, 'value', '', 'parallelism', 'label')}",
+        title=f"{', '.join(ways[:-1])} and {ways[-1]} beside each other",
     )
 
 
@@ -473,7 +485,7 @@ def step_differences(
         most=most,
     )
     colors = {"longer": ALARM, "shorter": "#4d9440"}
-    said = f"datum.name + '  ' + (datum.difference_us > 0 ? '+' : '') + {in_units('datum.difference_us', 'us')}"
+    said = f"datum.name + '  ' + (datum.difference_us > 0 ? '+' : '') + {in_units('datum.difference_us', 'us', 4)}"
     chart = (
         alt.Chart()
         .transform_calculate(said=said)

@@ -80,10 +80,10 @@ def axis(unit: str, **options: Any) -> alt.Axis:
     return alt.Axis(format="~s", **options)
 
 
-def in_units(value: str, unit: str) -> str:
+def in_units(value: str, unit: str, digits: int = 3) -> str:
     """The Vega expression of a value with its unit, such as 338 MB; `value` is an expression too."""
     factor, base = _SCALES[unit]
-    return f"replace(format({value} * {factor}, '.3~s'), /([^0-9.]?)$/, ' $1') + '{base}'"
+    return f"replace(format({value} * {factor}, '.{digits}~s'), /([^0-9.]?)$/, ' $1') + '{base}'"
 
 
 def powers(values: Sequence[float]) -> list[float]:

@@ -21,6 +21,9 @@ _EVEN = 0.05
 ODD = 0.02
 """A layer that differs from the median by a larger share is odd."""
 
+_FEW_LAYERS = 4
+"""Fewer layers do not tell which of them is odd: of three, any may be of a kind of its own."""
+
 # for each unit, the factor to the base unit, and the base unit
 _BASES = {
     "s": (1.0, "s"),
@@ -116,7 +119,7 @@ def findings(summary: RunSummary) -> list[tuple[str, str]]:
     for share in summary.steps:
         whole[share.phase] += share.mean_ms
     found = [(takes(summary.steps), _EVIDENCE.get(summary.steps[0].part, "top-ops"))] if summary.steps else []
-    for is_of_links in (False, True):
+    for is_of_links in (False, True) if _has_links(summary) else (False,):
         best: dict[str, Saving] = {}
         for saving in summary.savings:  # those of a phase begin with the most helpful
             if saving.saved >= _WORTH and (saving.metric == "faster_links") is is_of_links:
@@ -175,7 +178,14 @@ def _exposed(summary: RunSummary) -> str:
     return _why(summary, "exposed_communication") or "none"
 
 
+def _has_links(summary: RunSummary) -> bool:
+    """Virtual devices take turns on a host, so their collectives tell nothing of links."""
+    return bool(summary.facts["backend"] != "cpu")
+
+
 def _faster_links(summary: RunSummary) -> str:
+    if not _has_links(summary):
+        return "the devices are virtual, they have no links"
     savings = [s for s in summary.savings if s.metric == "faster_links"]
     said = []
     for saving in savings:
@@ -205,7 +215,7 @@ def _odd_layer(summary: RunSummary) -> str:
             continue
         by = quantity(abs(e.odd_difference), "ratio", 2)
         than = "longer" if e.odd_difference > 0 else "shorter"
-        if e.layers < 3:  # the median of two is one of them
+        if e.layers < _FEW_LAYERS:
             clauses.append(f"too few to tell, {_digits(e.layers)} layer{'s' if e.layers > 1 else ''}{_in(e.phase)}")
         elif abs(e.odd_difference) <= ODD:
             clauses.append(f"none, all {e.layers} within {by} of the median{_in(e.phase)}")
@@ -220,14 +230,20 @@ def _inferred(summary: RunSummary) -> str:
 
 
 def _missing(summary: RunSummary) -> str:
-    """Count the missing metrics, and say what would give most of them; that the run is measured is no lack."""
+    """Count the missing metrics, and say what would give most of them; that the run is measured is no lack.
+
+    Of those that lack one thing, three have names: the main numbers first.
+    """
+    main = {n.metric for n in summary.numbers}
+    whole = len(summary.missing)
     unpredicted = {m.metric for m in summary.missing if m.unmet == "predicted"}
     said = []
     for reason, metrics in summary.reasons.items():
         if "; " in reason and metrics[0] not in unpredicted:  # it says what to do
-            named = f"{', '.join(metrics[:2])}{', ...' if len(metrics) > 2 else ''}"
-            said.append(f"{_digits(len(metrics))} ({named}), as {reason.rstrip('.')}")
-    return "; ".join([f"{_digits(len(summary.missing))} metrics", *said[:2]]) if summary.missing else "nothing"
+            named = [_plain(name) for name in sorted(metrics, key=lambda name: name not in main)[:3]]
+            more = [f"{len(metrics) - 3} more"] if len(metrics) > 3 else []
+            said.append(f"{len(metrics)} of {whole} ({', '.join([*named, *more])}): {reason.rstrip('.')}")
+    return ". ".join([f"{whole} metric{'' if whole == 1 else 's'}", *said[:2]]) if whole else "nothing"
 
 
 def _why(summary: RunSummary, *metrics: str) -> str:
@@ -296,7 +312,7 @@ def _unsaid(said: Collection[str]) -> list[str]:
 
 def _choice(best: Mapping[str, Any]) -> str:
     unit = best["unit"]
-    after = quantity(best["next_value"], unit if unit == "ms" else "")
+    after = _ranged(best, "next_value", "next_low", "next_high", unit if unit == "ms" else "")
     close = " Their ranges overlap, so either may be better." if best["is_within_range"] else ""
     return (
         f"For {best['purpose']}: {best['configuration']}, {_reached(best)}; next {best['next_configuration']}, "
@@ -310,12 +326,14 @@ def _or_next(best: Mapping[str, Any]) -> str:
 
 def _reached(best: Mapping[str, Any]) -> str:
     """What the best configuration reaches, with the range of a predicted one."""
-    unit = best["unit"]
-    said = quantity(best["value"], unit)
-    if best["low"] is None:
-        return said
-    low, high = (quantity(best[end], unit if unit == "ms" else "") for end in ("low", "high"))
-    return f"{said}, {low} to {high}"
+    return _ranged(best, "value", "low", "high", best["unit"])
+
+
+def _ranged(row: Mapping[str, Any], value: str, low: str, high: str, unit: str) -> str:
+    if row[low] is None:
+        return quantity(row[value], unit)
+    ends = (quantity(row[end], unit if unit == "ms" else "") for end in (low, high))
+    return f"{quantity(row[value], unit)}, {' to '.join(ends)}"
 
 
 def communication_shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -371,29 +389,34 @@ def changes(causes: Sequence[Mapping[str, Any]], most: int = 4) -> list[str]:
         if not worthy:
             sentences.append(f"{step} takes as long, {sides}.")
             continue
-        verdict = f"{quantity(abs(difference), 'us')} {'longer' if difference > 0 else 'shorter'}"
-        named = "; ".join(f"{_cause(c)} {signed(c['difference_us'], 'us')}" for c in worthy)
+        verdict = f"{quantity(abs(difference), 'us', 4)} {'longer' if difference > 0 else 'shorter'}"
+        named = "; ".join(f"{_cause(c)} {signed(c['difference_us'], 'us', 4)}" for c in worthy)
         sentences.append(f"{step} is {verdict}, {sides}: {named}.")
     return sentences
 
 
 def _cause(row: Mapping[str, Any]) -> str:
-    """The cause, and how many collectives of a step are new or gone."""
+    """The cause, and how many more times a step runs a collective."""
     more = row.get("value_executions", 0) - row.get("baseline_executions", 0)
     if not more:
         return _PARTS.get(row["name"], str(row["name"]))
-    what = "new" if not row["baseline_executions"] else "gone" if not row["value_executions"] else ""
-    return f"{row['name']}, {_digits(abs(more))} {what or ('more' if more > 0 else 'fewer')},"
+    how = "fewer" if more < 0 else "more" if row["baseline_executions"] else "new"
+    return f"{row['name']}, {_digits(abs(more))} {how} execution{'' if abs(more) == 1 else 's'},"
+
+
+_VERDICTS = {
+    "unknown": "changed by an amount that may be noise",
+    "not in run": "only in the baseline",
+    "not in baseline": "only in the run",
+}
+"""For verdicts of macros.compare_values that need words, those."""
 
 
 def verdicts(found: Sequence[str]) -> str:
     """Count the verdicts on the values of a comparison."""
-    counts = Counter(found)
-    unknown = counts.pop("unknown", 0)
-    said = [f"{_digits(n)} {verdict}" for verdict, n in counts.most_common()]
-    if unknown:
-        said.append(f"{_digits(unknown)} changed, but only repeats of the runs can tell whether by more than noise")
-    return f"Of {_digits(len(found))} values of metrics: {', '.join(said)}."
+    counts = [f"{_digits(n)} {_VERDICTS.get(verdict, verdict)}" for verdict, n in Counter(found).most_common()]
+    said = f"Of {_digits(len(found))} values of metrics: {', '.join(counts)}."
+    return f"{said} Repeats of the runs would tell their noise." if "unknown" in found else said
 
 
 def measured(metric: str, dimensions: str) -> str:
@@ -408,18 +431,25 @@ def measured(metric: str, dimensions: str) -> str:
 
 def words_of(metric: str) -> str:
     """The name of a metric in words."""
-    text = " ".join(_ABBREVIATIONS.get(word, word) for word in metric.split("_"))
+    text = _plain(metric)
     return text[:1].upper() + text[1:]
 
 
-_ABBREVIATIONS = {name: name.upper() for name in ("ttft", "tpot", "mfu", "hbm", "ici", "kv", "e2e", "gemm")} | {
-    "comm": "communication"
+def _plain(metric: str) -> str:
+    """The name of a metric in words, inside of a sentence."""
+    return " ".join(_ABBREVIATIONS.get(word, word) for word in metric.split("_"))
+
+
+_ABBREVIATIONS = {name: name.upper() for name in ("ttft", "tpot", "mfu", "hbm", "ici", "kv", "gemm")} | {
+    "comm": "communication",
+    "e2e": "end-to-end",
+    "moe": "MoE",
 }
 
 
-def signed(value: float, unit: str) -> str:
+def signed(value: float, unit: str, digits: int = 3) -> str:
     """A difference in words, with its sign."""
-    return f"{'+' if value >= 0 else '-'}{quantity(abs(value), unit)}"
+    return f"{'+' if value >= 0 else '-'}{quantity(abs(value), unit, digits)}"
 
 
 def unknown(summary: RunSummary) -> list[tuple[str, str]]:

@@ -106,7 +106,7 @@ def _page(report: Report) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tracewarehouse.dashboards"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["with_code"] = with_code
+    environment.filters["prose"] = prose
     return environment.get_template("report.html.j2").render(
         report=report,
         figures=report.figures(),
@@ -116,11 +116,23 @@ def _page(report: Report) -> str:
     )
 
 
-def with_code(text: str) -> Markup:
-    """HTML of a sentence, with text between backticks as code."""
+_UNITS = r"(?:%|[mµnp]?s|[kMGTP]?(?:B|FLOP)(?:/s)?|tokens/s|USD)"
+_NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?={_UNITS}(?!\w))")
+_HYPHENATED = re.compile(r"(?<![\w-])[A-Za-z]+(?:-[A-Za-z]+){1,3}(?![\w-])")
+_CODE = re.compile("`([^`]+)`")
+
+
+def prose(text: str) -> Markup:
+    """HTML of a text: text between backticks is code; a number with its unit, or all-to-all, stays whole."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped before
+    parts = _CODE.split(str(escape(text)))  # plain text and code by turns
+    for at, part in enumerate(parts):
+        if at % 2:
+            parts[at] = f"<code>{part}</code>"
+        else:
+            parts[at] = _HYPHENATED.sub(r'<span class="whole">\g<0></span>', _NUMBER_AND_UNIT.sub("\u00a0", part))
+    return Markup("".join(parts))  # noqa: S704  escaped before
 
 
 def _digest(report: Report) -> str:

@@ -15,6 +15,9 @@ from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[[str], QueryResult]
 
+_LIKELY = 0.5
+"""An inferred mesh that is less probable is not told as one."""
+
 _SAVINGS = """
 SELECT phase, metric, change, saved, is_upper_bound FROM macros.step_savings([{run}]) ORDER BY phase, saved DESC, change
 """
@@ -206,7 +209,7 @@ def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         "Devices": _devices(facts),
         "Mesh": _mesh(facts),
-        "Steps": f"{facts['steps']}, read from: {facts['steps_source']}" if facts["steps"] else "none known",
+        "Steps": _steps(facts),
         "Layers": _layers(facts["layer_coverage"]),
         "Captured": _captured(facts),
         "Framework": facts["framework"],
@@ -225,17 +228,32 @@ def _captured(facts: Mapping[str, Any]) -> str | None:
 
 def _devices(facts: Mapping[str, Any]) -> str:
     kind = facts["device_kind"] or {"tpu": "TPU", "gpu": "GPU", "cpu": "CPU"}.get(facts["backend"], "device")
-    chips = _counted(facts["chips"], "chip") if facts["backend"] == "tpu" else None
+    chips = None
+    if facts["backend"] == "tpu":
+        captured = facts["captured_chips"]
+        chips = _counted(facts["chips"], "chip")
+        if chips and captured < facts["chips"]:
+            chips = f"{captured} of {chips} captured"
     return _joined(
         f"{facts['devices']} x {kind}" if facts["devices"] else "none", chips, _counted(facts["hosts"], "host")
     )
+
+
+def _steps(facts: Mapping[str, Any]) -> str:
+    if not facts["steps"]:
+        return "none known"
+    timed = "" if facts["timed_steps"] == facts["steps"] else f", of which {facts['timed_steps']} are timed"
+    return f"{facts['steps']}{timed}, read from: {facts['steps_source']}"
 
 
 def _mesh(facts: Mapping[str, Any]) -> str | None:
     mesh: str | None = facts["mesh"]
     if facts["mesh_source"] != "inferred":
         return mesh
-    return f"{mesh} (inferred, {100 * facts['mesh_confidence']:.0f} % sure; give it with --mesh at ingest)"
+    sure = f"{100 * facts['mesh_confidence']:.0f} %"
+    if facts["mesh_confidence"] < _LIKELY:
+        return f"not told ({sure} for {mesh}; give it with --mesh at ingest)"
+    return f"{mesh} (inferred, {sure} sure; give it with --mesh at ingest)"
 
 
 def _layers(coverage: float | None) -> str | None:

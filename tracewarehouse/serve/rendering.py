@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.theme import WIDTH, config
 from tracewarehouse.dashboards.vega import script_json, vega_script
-from tracewarehouse.dashboards.writing import with_code
+from tracewarehouse.dashboards.writing import prose
 from tracewarehouse.queries.output import Format, dump, encoded
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.queries.text_table import cell
@@ -57,7 +57,7 @@ def _environment() -> Any:
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(places), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["with_code"] = with_code
+    environment.filters["prose"] = prose
     environment.policies["json.dumps_kwargs"] = {"default": str}
     return environment
 

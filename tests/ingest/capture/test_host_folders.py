@@ -100,7 +100,7 @@ def test_one_of_two_hosts_is_missing(tmp_path: Path, tables_in: Callable[[Path],
     assert query("SELECT flag, detail FROM quality_flags ORDER BY flag") == [
         (
             "inferred_steps",
-            "no marks tell steps: one is taken to begin with each execution of jit_step, the program with most time; "
+            "a step begins with each execution of jit_step, the program with most time; "
             "`--step` at ingest names another",
         ),
         ("missing_devices", "the mesh dp=2,tp=2 has 4 devices, the capture 2: 0, 1 of host a are missing"),

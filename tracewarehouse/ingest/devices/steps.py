@@ -173,7 +173,7 @@ def _beside(devices: _Timelines) -> list[Flag]:
     if not ids:
         return []
     names = ", ".join(map(str, ids))
-    return [Flag("inferred_steps", f"nothing tells steps of devices {names}: theirs are another's at the same times")]
+    return [Flag("inferred_steps", f"devices {names} have the steps of another device at the same times")]
 
 
 def _called(surveys: Sequence[HostSurvey]) -> bool:
@@ -201,5 +201,5 @@ def _inferred(surveys: Sequence[HostSurvey], devices: _Timelines, instructions: 
     _take(devices, lambda r: r.module in begins, "program")
     names = ", ".join(sorted(begins))
     why = "the program with most time" if begins == starters(time) else "of those that hold layers"
-    sentence = f"no marks tell steps: one is taken to begin with each execution of {names}, {why}"
+    sentence = f"a step begins with each execution of {names}, {why}"
     return [Flag("inferred_steps", f"{sentence}; `--step` at ingest names another")]

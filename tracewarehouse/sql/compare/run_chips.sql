@@ -14,6 +14,7 @@ SELECT
   run_id,
   c.kind, -- Kind of the devices; the first by name if there are several.
   c.devices + COALESCE(r.missing_devices, 0) AS devices, -- Devices of the run.
+  c.chips AS captured_chips, -- Chips of the devices in the capture.
   (c.chips * (c.devices + COALESCE(r.missing_devices, 0)) + c.devices - 1) // c.devices AS chips -- Chips of the run.
 FROM captured AS c
 INNER JOIN main.runs AS r USING (run_id)

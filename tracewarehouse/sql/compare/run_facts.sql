@@ -22,8 +22,10 @@ columns:
   device_kind: Kind of the devices; NULL if unknown.
   devices: Devices in the capture.
   chips: Chips of the run, including those outside the capture; NULL without devices.
+  captured_chips: Chips of the devices in the capture.
   hosts: Hosts in the capture.
   steps: Number of steps; 0 if none is known.
+  timed_steps: Steps whose whole time is known on some device or host.
   steps_source: Where the steps come from; NULL without steps.
   layer_coverage: Least share of a phase's op time whose layer is known; NULL if no layer is.
   framework: Framework that ran the model, with its version.
@@ -51,7 +53,11 @@ covered AS (
 ),
 
 stepped AS (
-  SELECT run_id, COUNT(DISTINCT step) AS steps, STRING_AGG(DISTINCT source, ', ' ORDER BY source) AS source
+  SELECT
+    run_id,
+    COUNT(DISTINCT step) AS steps,
+    COUNT(DISTINCT CASE WHEN is_timed THEN step END) AS timed_steps,
+    STRING_AGG(DISTINCT source, ', ' ORDER BY source) AS source
   FROM models.steps
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id
@@ -68,9 +74,10 @@ SELECT
   r.sequence_parallelism, r.backend,
   c.kind AS device_kind,
   r.device_count AS devices,
-  c.chips,
+  c.chips, c.captured_chips,
   r.host_count AS hosts,
   COALESCE(s.steps, 0) AS steps,
+  COALESCE(s.timed_steps, 0) AS timed_steps,
   s.source AS steps_source,
   l.layer_coverage,
   r.framework,

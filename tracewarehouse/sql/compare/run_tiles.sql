@@ -170,7 +170,10 @@ found AS (
     phase AS part,
     SUM(executions_per_step ORDER BY executions_per_step) AS value,
     '' AS unit,
-    STRING_AGG(kind || ' ' || axis || ' ' || ROUND(executions_per_step, 2), ', ' ORDER BY kind, axis) AS detail
+    STRING_AGG(
+      kind || CASE axis WHEN 'unknown' THEN ' (axis not known) ' ELSE ' ' || axis || ' ' END
+      || ROUND(executions_per_step, 2), ', ' ORDER BY kind, axis
+    ) AS detail
   FROM metrics.collective_count
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id, phase

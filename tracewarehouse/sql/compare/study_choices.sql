@@ -128,6 +128,8 @@ SELECT
   b.high, -- High end.
   n.configuration AS next_configuration, -- The configuration that follows.
   n.value AS next_value, -- What that one reaches.
+  n.low AS next_low, -- Low end of its range, if it is predicted.
+  n.high AS next_high, -- High end.
   -- Whether the ranges of the two overlap, so that either may be the better one; NULL without ranges.
   b.low <= n.high AND n.low <= b.high AS is_within_range
 FROM ranked AS b

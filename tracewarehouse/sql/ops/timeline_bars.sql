@@ -10,7 +10,7 @@ description: >
   What devices do in a window of time, as bars in lanes: the core of each device, its communication, and the layers and
   parts of the model that the first device runs.
 notes: >
-  Idle time shorter than a thousandth of the window has no bar.
+  Idle time of less than a thousandth of the window has no bar.
 ---*/
 WITH inside AS (
   SELECT run_id, device_id, instruction_id, iteration, start_ps, start_ps + duration_ps AS end_ps, idle_before_ps
@@ -82,7 +82,8 @@ bars AS (
     start_ps - idle_before_ps AS start_ps,
     start_ps AS end_ps
   FROM ops
-  WHERE idle_before_ps * 1000 >= finish_ps - begin_ps AND start_ps > begin_ps
+  WHERE
+    (LEAST(start_ps, finish_ps) - GREATEST(start_ps - idle_before_ps, begin_ps)) * 1000 >= finish_ps - begin_ps
   UNION ALL
   SELECT
     device_id,
