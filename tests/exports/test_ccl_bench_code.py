@@ -100,8 +100,12 @@ def test_captures_of_the_repository(ccl_bench: Path, name: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     "name",
     [
+        "cpu/cpu_deepseekv2_ep4.xplane.pb",
         "cpu/cpu_deepseekv3_dp2ep2tp2.xplane.pb",
         "cpu/cpu_llama_pp2tp2.xplane.pb",
+        "cpu/cpu_llama_sp_tp4.xplane.pb",
+        "cpu/cpu_llama_tp4.xplane.pb",
+        "cpu/cpu_qwen3_dp2tp2.xplane.pb",
         "gpu-mi300-jax-gemm.xplane.pb",
         "tpu-2chip-vllm-tp2-prefill.trace.json.gz",
         "tpu-2chip-vllm-tp2-prefill.xplane.pb",
