@@ -18,7 +18,7 @@ ccl_bench: coll_call_num
 WITH files AS (
   SELECT run_id, host
   FROM main.hosts
-  WHERE REGEXP_MATCHES(file_name, '^kineto_trace_0\.json(\.gz)?$')
+  WHERE REGEXP_MATCHES(file_name, '^kineto_trace_0[.]json([.]gz)?$')
 ),
 
 counted AS (

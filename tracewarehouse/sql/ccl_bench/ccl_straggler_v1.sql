@@ -19,7 +19,7 @@ ccl_bench: straggler
 WITH files AS (
   SELECT run_id, host
   FROM main.hosts
-  WHERE REGEXP_MATCHES(file_name, '^rank.*_trace\.json(\.gz)?$')
+  WHERE REGEXP_MATCHES(file_name, '^rank.*_trace[.]json([.]gz)?$')
 ),
 
 ranks AS (
