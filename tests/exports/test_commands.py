@@ -102,7 +102,7 @@ def test_rows_are_printed_and_warnings_go_to_standard_error(
     assert (tmp_path / "qwen3-4b-tp2-tpu" / "qwen3-4b-tp2-tpu.yaml").is_file()
     assert cli.run([*command, "served", "--name", "a-tpu"]) == 2
     assert cli.run([*command, "--name", "qwen3"]) == 1
-    assert "look for 'tpu' in it" in capsys.readouterr().err
+    assert "if 'tpu' is in it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

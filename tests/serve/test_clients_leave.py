@@ -87,7 +87,10 @@ def test_short_questions_are_answered_beside_long_ones_which_end_with_their_clie
             for client in long:
                 group.start_soon(client.ask)
             await until(lambda: len(begun) >= FOR_QUESTIONS)
-            for waits_for in (0, len(long) + FOR_LONG_QUESTIONS):  # at once, and when the long ones have their places
+            for waits_for in (
+                0,
+                len(long) + FOR_LONG_QUESTIONS + 1,
+            ):  # at once, and beside long ones in their places
                 await until(lambda n=waits_for: len(begun) >= n)  # type: ignore[misc]
                 short.append(Client(app, "SELECT 1 AS a"))
                 await short[-1].ask()

@@ -32,6 +32,7 @@ NEED_MORE = {
     "models.ccl_marks",
     "models.ccl_messages",
     "models.launched_runs",
+    "models.layer_ops",  # layers
     "models.ccl_steps",  # host events
     "metrics.ccl_average_memory_bandwidth_v1",
     "metrics.ccl_bandwidth_utilization_v1",

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.queries import memory_limit, stuck_query
+from tracewarehouse.queries import stuck_query
 
 
 def serve(
@@ -41,6 +41,7 @@ def serve(
         raise TracewarehouseError(
             f"the server needs {error.name}, which is not installed; run `pip install 'tracewarehouse[serve]'`"
         ) from None
+    from tracewarehouse.queries import memory_limit
     from tracewarehouse.queries.read_only import Limits
 
     memory_limit.bounds_process = stuck_query.may_end_process
@@ -147,6 +148,8 @@ def mcp(
         raise TracewarehouseError(
             "tw mcp needs the package mcp, which is not installed; run `pip install 'tracewarehouse[mcp]'`"
         ) from None
+    from tracewarehouse.queries import memory_limit
+
     with context.obj.open() as warehouse:
         if sys.stdin.isatty():
             typer.echo(

@@ -97,16 +97,21 @@ def lens_text(tables: Mapping[str, str | None], definitions: Definitions) -> str
     return ";\n\n".join([*_tables(tables), *_all_views(definitions, with_comments=False), ""])
 
 
-def begin_lens(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the empty schemas of a lens; `add_tables` and `add_views` fill them."""
-    _plan_fast(connection)
+def begin_lens(connection: duckdb.DuckDBPyConnection, *disabled: str) -> None:
+    """Create the empty schemas of a lens; `add_tables` and `add_views` fill them.
+
+    Args:
+        connection: gets the lens.
+        disabled: names of DuckDB's optimizers that do not run, beside the slow one.
+    """
+    _plan_fast(connection, *disabled)
     connection.execute(_BEGIN)
 
 
-def _plan_fast(connection: duckdb.DuckDBPyConnection) -> None:
-    known = connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()
-    if (_SLOW_OPTIMIZER,) in known:  # older versions of DuckDB refuse a name that they do not know
-        connection.execute(f"SET disabled_optimizers = {literal(_SLOW_OPTIMIZER)}")
+def _plan_fast(connection: duckdb.DuckDBPyConnection, *disabled: str) -> None:
+    known = {name for (name,) in connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()}
+    names = [n for n in (_SLOW_OPTIMIZER, *disabled) if n in known]  # DuckDB refuses a name that it does not know
+    connection.execute(f"SET disabled_optimizers = {literal(','.join(names))}")
 
 
 def add_tables(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str | None]) -> None:

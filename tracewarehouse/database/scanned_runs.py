@@ -37,8 +37,7 @@ def runs_scanned(
         run_ids: the runs to choose from.
     """
     with TemporaryFolder() as spill, duckdb.connect(":memory:") as planner:
-        planner.execute("SET disabled_optimizers = 'statistics_propagation'")  # else empty tables are not scanned
-        begin_lens(planner)
+        begin_lens(planner, "statistics_propagation")  # with it, empty tables are not scanned
         for table in TABLES.values():
             planner.execute(f"CREATE TABLE main.{table.name} AS SELECT {table.nulls_sql} WHERE false")
         add_all_views(planner, definitions)
@@ -50,7 +49,7 @@ def runs_scanned(
                 found |= _let_through(planner, filters, run_ids)
         except (QueryError, ValueError):
             return None
-    return frozenset(found)
+    return frozenset(found) or None  # a plan that scans nothing has lost its tables
 
 
 def _scans(plan: list[dict[str, Any]]) -> Iterator[list[str]]:

@@ -205,12 +205,11 @@ def _values(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None
 ) -> TypedRows | pa.Table:
     """The rows as Python values, or as an Arrow table where these would lose something."""
-    connection.execute(sql, dict(parameters) if parameters else None)  # a relation would bind the query twice
-    columns = connection.description or []
-    types = [str(type_) for _, type_, *_ in columns]
-    if not columns or not ARROW_TYPES.keys() >= {*types}:
-        return _table(connection if columns else None)
-    return TypedRows([name for name, *_ in columns], types, connection.fetchall())
+    relation = connection.sql(sql, params=dict(parameters) if parameters else None)
+    types = [str(t) for t in relation.types] if relation is not None else []
+    if relation is None or not ARROW_TYPES.keys() >= {*types}:
+        return _table(relation)
+    return TypedRows(relation.columns, types, relation.fetchall())
 
 
 def _materialise(
@@ -233,10 +232,10 @@ def _materialise(
     return pa.Table.from_batches(batches, reader.schema)
 
 
-def _table(rows: duckdb.DuckDBPyRelation | duckdb.DuckDBPyConnection | None) -> pa.Table:
+def _table(relation: duckdb.DuckDBPyRelation | None) -> pa.Table:
     import pyarrow as pa
 
-    return rows.to_arrow_table() if rows is not None else pa.table({})
+    return relation.to_arrow_table() if relation is not None else pa.table({})
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _Rows], limits: Limits) -> _Rows:

@@ -211,7 +211,7 @@ def _package_metric(name: str, version: int = 1) -> str:
         (
             "models/other",
             MODEL.replace("my_ops", "other").replace("main.ops", "read_csv('/etc/passwd')"),
-            "write it with its schema",
+            "read_csv() is not for read-only queries",
         ),
     ],
 )

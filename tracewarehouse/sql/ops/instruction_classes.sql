@@ -45,7 +45,7 @@ SELECT
       OR (is_kernel AND REGEXP_MATCHES(category, 'convolution|dot|gemm|matmul'))
       OR (
         REGEXP_MATCHES(scope, '/dot_general$')
-        AND (category = 'custom fusion' OR (opcode = 'fusion' AND STARTS_WITH(name, 'multiply_reduce')))
+        AND (category = 'custom fusion' OR (opcode = 'fusion' AND name LIKE 'multiply_reduce%'))
       )
       THEN 'matrix'
     ELSE 'other compute'

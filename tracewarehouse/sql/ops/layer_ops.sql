@@ -7,7 +7,7 @@ description: >
 WITH executed AS (
   SELECT
     run_id, device_id, phase, instruction_id, iteration,
-    SUM(self_ps) AS self_ps,
+    CAST(SUM(self_ps) AS BIGINT) AS self_ps,
     MIN(start_ps) AS start_ps
   FROM models.leaf_ops
   WHERE phase IS DISTINCT FROM 'outside'
