@@ -26,9 +26,10 @@ _COVERED = """(() => {
     const text = walk.currentNode.textContent.trim(), of = walk.currentNode.parentElement;
     const isShown = of.checkVisibility({opacityProperty: true, visibilityProperty: true});
     if (!text || !isShown || of.closest('script, style, title, desc')) continue;
-    const range = document.createRange();
+    const range = document.createRange(), scrolled = (of.closest('.rows, pre') ?? document.body).getBoundingClientRect();
     range.selectNodeContents(walk.currentNode);
-    for (const r of range.getClientRects()) if (r.width > 1)  // the letters, without the space above and below them
+    for (const r of range.getClientRects()) if (r.width > 1 && r.top < scrolled.bottom && r.bottom > scrolled.top)
+      // the letters, without the space above and below them
       boxes.push([r.left, r.top + 0.2 * r.height, r.right, r.bottom - 0.2 * r.height, text.slice(0, 40)]);
   }
   boxes.sort((a, b) => a[1] - b[1]);
