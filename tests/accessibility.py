@@ -26,7 +26,8 @@ _COVERED = """(() => {
     const text = walk.currentNode.textContent.trim(), of = walk.currentNode.parentElement;
     const isShown = of.checkVisibility({opacityProperty: true, visibilityProperty: true});
     if (!text || !isShown || of.closest('script, style, title, desc')) continue;
-    const range = document.createRange(), scrolled = (of.closest('.rows, pre') ?? document.body).getBoundingClientRect();
+    const range = document.createRange();
+    const scrolled = (of.closest('.rows, pre') ?? document.body).getBoundingClientRect();
     range.selectNodeContents(walk.currentNode);
     for (const r of range.getClientRects()) if (r.width > 1 && r.top < scrolled.bottom && r.bottom > scrolled.top)
       // the letters, without the space above and below them
