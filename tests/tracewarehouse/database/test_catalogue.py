@@ -207,7 +207,7 @@ def test_one_that_cannot_be_used_counts_for_nothing(warehouse: Warehouse, tmp_pa
     with duckdb.connect(str(file)) as connection:
         connection.execute("UPDATE store.made SET format = format + 1")
     newer = file.read_bytes()
-    for content in (newer, whole[:5000], b"x" + whole[1:], b"", b"no database" * 1000):
+    for content in (newer, whole[:5000], b"no database" * 1000):
         file.write_bytes(content)
         assert answers(folder) == expected
         assert not warehouse.is_database_current()
