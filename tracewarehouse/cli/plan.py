@@ -178,7 +178,7 @@ def _skewed(study: Sequence[Place]) -> Iterator[str]:
     for ep, spec in {spec.axis("ep"): spec for spec in specs}.items():
         load = busiest_load(spec)
         if load is None:
-            told = "more than the mean (groups limit the choice, so how much is not known); the times are of equal loads"
+            told = "more than the mean (groups limit the choice, so how much is unknown); the times are of equal loads"
         else:
             told = f"{load:.2f} times the mean of the pairs of token and expert; the times are those of this device"
         yield (

@@ -45,9 +45,10 @@ class Exchange(NamedTuple):
     def expected(self, rows: int) -> float:
         """Return how many of the rows of a product of experts are filled on the busiest device.
 
-        With equal loads a device computes as many pairs of token and expert as its own tokens choose. The rows are for all tokens
-        of all devices with each expert here that a token may choose: with as many experts here as a token chooses,
-        one of `devices` rows is filled; with fewer, each choice of a token is another device, to which it is sent.
+        With equal loads a device computes as many pairs of token and expert as its own tokens choose. The rows are for
+        all tokens of all devices with each expert here that a token may choose: with as many experts here as a token
+        chooses, one of `devices` rows is filled; with fewer, each choice of a token is another device, to which it is
+        sent.
         """
         return min(float(rows), max(self.sent, rows / self.devices) * self.load)
 

@@ -158,12 +158,14 @@ class QueryResult:
         predicted = {run.run_id for run in self._flagged if "predicted" in run.flags}
         if not predicted or "run_id" not in self.columns or {"origin", _TOLD} & {*self.columns}:
             return self
-        place, names = self.columns.index("run_id"), [*self.columns, _TOLD]
+        place = self.columns.index("run_id")
         if isinstance(self._held, TypedRows):
             rows = [(*row, row[place] in predicted) for row in self._held.rows]
-            return QueryResult(TypedRows(names, [*self._held.types, "BOOLEAN"], rows), self._flagged, is_cut=self._is_cut)
-        told = [run_id in predicted for run_id in self._held.column(place).to_pylist()]
-        return QueryResult(self._held.append_column(_TOLD, [told]), self._flagged, is_cut=self._is_cut)
+            held: pa.Table | TypedRows = TypedRows([*self.columns, _TOLD], [*self._held.types, "BOOLEAN"], rows)
+        else:
+            told = [run_id in predicted for run_id in self._held.column(place).to_pylist()]
+            held = self._held.append_column(_TOLD, [told])
+        return QueryResult(held, self._flagged, is_cut=self._is_cut)
 
     def part(self, first: int, count: int) -> QueryResult:
         """A part of the result: `count` rows from row `first` on, counted from 0."""

@@ -384,9 +384,7 @@ def test_a_model_near_the_memory_of_a_chip_is_compiled_whole() -> None:
     assert room_refusal(place.spec, "v6e:2x4") is None
 
 
-def test_a_routing_skew_is_compiled_and_the_busiest_device_decides(
-    compiler: Compiler, tmp_path: Path
-) -> None:
+def test_a_routing_skew_is_compiled_and_the_busiest_device_decides(compiler: Compiler, tmp_path: Path) -> None:
     arguments = [
         "-w",
         str(tmp_path / "w"),
