@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from tracewarehouse.definitions.definition import (
-    KINDS,
     AuditHeader,
     Header,
     MacroHeader,
@@ -296,18 +297,15 @@ def _read_view(path: Path) -> View:
         raise MetricError(f"{path}: the front matter is not closed with {_CLOSING}")
     try:
         content = yaml.load(front, _LOADER)  # noqa: S506, a safe loader
-        schema, header_class = _kind(content)
-        header = header_class.model_validate(_described(content, sql))
+        schema, header_class, named = _kind(path, content)
+        header = header_class.model_validate(_described(content, named, sql))
     except yaml.YAMLError as error:
         raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         raise MetricError(f"{path}: {_faults(error, 'front matter')}") from None
     except ValueError as error:
         raise MetricError(f"{path}: {error}") from None
-    name = _name(header)
-    if path.stem != name:
-        raise MetricError(f"{path}: defines {name}, so it must be called {name}.sql")
-    return View(path, schema, name, header, _as_part(sql))
+    return View(path, schema, path.stem, header, _as_part(sql))
 
 
 def _read_preconditions(path: Path) -> list[View]:
@@ -358,49 +356,52 @@ MOST_CHARACTERS = 1 << 20
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _kind(front: object) -> tuple[str, type[Header]]:
-    first = next(iter(front), None) if isinstance(front, dict) else None
-    if first not in KINDS:
-        raise ValueError(f"the front matter must begin with {', '.join(KINDS)}, which tells the kind, not {first}")
-    return KINDS[first]
+def _kind(path: Path, front: object) -> tuple[str, type[Header], dict[str, Any]]:
+    """The schema of a file's definition, its front matter, and what its place tells.
+
+    The name of a metric's file ends in its version, an audit lies in a folder `audits`, and a macro has parameters.
+    """
+    if version := re.fullmatch(r"(.+)_v([0-9]+)", path.stem):
+        return "metrics", MetricHeader, {"metric": version[1], "version": int(version[2])}
+    if path.parent.name == "audits":
+        return "audits", AuditHeader, {"audit": path.stem}
+    if isinstance(front, dict) and "parameters" in front:
+        return "macros", MacroHeader, {"macro": path.stem}
+    return "models", ModelHeader, {"model": path.stem}
 
 
-def _described(front: object, sql: str) -> object:
-    """Add to a front matter the column sentences that are comments in the SQL, and those of columns.yaml.
+def _described(front: object, named: dict[str, Any], sql: str) -> object:
+    """Add to a front matter what the file's place tells, and the sentences of columns and parameters that lack one.
+
+    A column's sentence is a comment in the SQL, or stands in columns.yaml, as those of parameters do.
 
     Raises:
-        ValueError: a column has a sentence in the front matter and beside it.
+        ValueError: the front matter repeats what the place tells, a column has a sentence in it and beside the column,
+            or a parameter has none.
     """
-    columns = front.get("columns") or {} if isinstance(front, dict) else None
-    if not isinstance(front, dict) or not isinstance(columns, dict):
+    if not isinstance(front, dict):
+        return front
+    if repeated := sorted(named.keys() & front.keys()):
+        raise ValueError(f"the front matter says {', '.join(repeated)}, which the file's name tells; remove it")
+    front = named | front
+    shared, columns, parameters = _shared_sentences(), front.get("columns") or {}, front.get("parameters")
+    if isinstance(parameters, list):
+        if untold := [n for n in parameters if n not in shared]:
+            raise ValueError(f"parameter {untold[0]} has no sentence in columns.yaml; write one beside it")
+        front = front | {"parameters": {n: shared[n] for n in parameters}}
+    if not isinstance(columns, dict):
         return front
     listed = column_sentences(sql)
-    beside = {
-        c: s or _column_sentences()[c] for c, s in listed.items() if s or c in _column_sentences().keys() - columns
-    }
+    beside = {c: s or shared[c] for c, s in listed.items() if s or c in shared.keys() - columns}
     if twice := sorted(beside.keys() & columns.keys()):
         raise ValueError(f"column {', '.join(twice)} is described in the front matter and beside it; keep one")
     return front | {"columns": beside | columns}
 
 
 @cache
-def _column_sentences() -> dict[str, str]:
+def _shared_sentences() -> dict[str, str]:
     sentences: dict[str, str] = yaml.load(_text(SQL / "columns.yaml"), _LOADER)  # noqa: S506, a safe loader
     return sentences
-
-
-def _name(header: Header) -> str:
-    match header:
-        case ModelHeader():
-            return header.model
-        case AuditHeader():
-            return header.audit
-        case MacroHeader():
-            return header.macro
-        case MetricHeader():
-            return f"{header.metric}_v{header.version}"
-        case PreconditionHeader():
-            return header.precondition
 
 
 def _newest(versions: list[Metric]) -> Metric:
