@@ -138,25 +138,25 @@ class DefinitionsTarget(Target):
     def __init__(self, traces: Path | None = None) -> None:
         self._folder = scratch_file(self, "mine")
         self._folder.mkdir()
-        self._seeds = [f.read_text() for f in sorted(SQL.rglob("*.sql"))]
+        self._seeds = [(f, f.read_text()) for f in sorted(SQL.rglob("*.sql"))]
         self._entries = yaml.safe_load((SQL / "preconditions.yaml").read_text())
 
     def make(self, r: random.Random) -> tuple[str, bytes]:
         kind = r.choice(("front", "front", "statement", "entry", *KINDS))
+        path, text = r.choice(self._seeds)
         if kind == "bomb":
             text = f"/*---\n{_bomb(r)}\n---*/\nSELECT 1"
         elif kind == "deep":
             n = r.choice((300, 3000, 60_000))
             front = r.choice(("[" * n + "]" * n, '{"a":' * n + "1" + "}" * n, "- " * n, "? " * n))
-            text = f"/*---\nmodel: m\nnotes: {front}\n---*/\nSELECT 1"
+            text = f"/*---\nnotes: {front}\n---*/\nSELECT 1"
         elif kind == "entry":
             name = r.choice(list(self._entries))
             tree: dict[Any, Any] = {name: deepcopy(self._entries[name])}
             parent, key = r.choice(list(_places(tree)))
             parent[r.choice((key, key, "extra", 1, None))] = deepcopy(r.choice((*VALUES, statement(r, "plain"))))
-            text = yaml.safe_dump(tree, sort_keys=False)
+            path, text = SQL / "preconditions.yaml", yaml.safe_dump(tree, sort_keys=False)
         else:
-            text = r.choice(self._seeds)
             front, end, sql = text[len("/*---") :].partition("---*/")
             if kind in ("front", "value", "key"):
                 header = yaml.safe_load(front)
@@ -169,14 +169,16 @@ class DefinitionsTarget(Target):
             text = f"/*---{front}{end}{sql}"
             if kind not in ("front", "value", "key", "statement", "none"):
                 text = _damaged(r, text, kind)
-        return kind, text.encode("utf-8", "surrogatepass")
+        place = path.relative_to(SQL) if r.random() < 0.95 else r.choice(("x_v1.sql", f"x_v{'9' * 200}.sql", "X y.sql"))
+        return kind, f"{place}\n{text}".encode("utf-8", "surrogatepass")
 
     def read(self, data: bytes) -> Any:
-        found = re.search(rb"^(metric|model|audit|macro): (\w+)(?:\s+version: (\d{1,9})$)?", data, re.MULTILINE)
-        version = f"_v{found[3].decode()}" if found and found[3] else ""
-        name = f"{found[2].decode()[:99]}{version}.sql" if found and data[:1] == b"/" else "preconditions.yaml"
-        path = self._folder / name
-        path.write_bytes(data)
+        """The first line is the file's place."""
+        place, _, content = data.partition(b"\n")
+        name = re.sub(r"[^\w./-]", "_", place.decode(errors="replace"))[:250]
+        path = self._folder / (name if re.fullmatch(r"[\w-]+(/[\w-]+)*\.(sql|yaml)", name) else "preconditions.yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
         try:
             views = _read_user_folder(self._folder)
             _check_selects(views)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from tracewarehouse.definitions.definition import (
-    KINDS,
     AuditHeader,
     Header,
     MacroHeader,
@@ -317,16 +318,13 @@ def _read_view(path: Path) -> View:
             content = yaml_tree(front)
         except ValueError as error:
             raise ValueError(f"the front matter is not YAML: {error}") from None
-        schema, header_class = _kind(content)
-        header = header_class.model_validate(_described(content, sql))
+        schema, header_class, named = _kind(path, content)
+        header = header_class.model_validate(_described(content, named, sql))
     except ValidationError as error:
         raise MetricError(f"{path}: {_faults(error, 'front matter')}") from None
     except ValueError as error:
         raise MetricError(f"{path}: {error}") from None
-    name = _name(header)
-    if path.stem != name:
-        raise MetricError(f"{path}: defines {name}, so it must be called {name}.sql")
-    return View(path, schema, name, header, _as_part(sql))
+    return View(path, schema, path.stem, header, _as_part(sql))
 
 
 def _read_preconditions(path: Path) -> list[View]:
@@ -380,28 +378,43 @@ MOST_CHARACTERS = 1 << 20
 """Most characters of a file of definitions; the largest of the package has some 20,000."""
 
 
-def _kind(front: object) -> tuple[str, type[Header]]:
-    first = next(iter(front), None) if isinstance(front, dict) else None
-    if first not in KINDS:
-        raise ValueError(
-            f"the front matter must begin with {', '.join(KINDS)}, which tells the kind, not {shown(str(first))}"
-        )
-    return KINDS[first]
+def _kind(path: Path, front: object) -> tuple[str, type[Header], dict[str, Any]]:
+    """The schema of a file's definition, its front matter, and what its place tells.
+
+    The name of a metric's file ends in its version, an audit lies in a folder `audits`, and a macro has parameters.
+    """
+    if version := re.fullmatch(r"(.+)_v([0-9]+)", path.stem):
+        return "metrics", MetricHeader, {"metric": version[1], "version": int(version[2])}
+    if path.parent.name == "audits":
+        return "audits", AuditHeader, {"audit": path.stem}
+    if isinstance(front, dict) and "parameters" in front:
+        return "macros", MacroHeader, {"macro": path.stem}
+    return "models", ModelHeader, {"model": path.stem}
 
 
-def _described(front: object, sql: str) -> object:
-    """Add to a front matter the column sentences that are comments in the SQL, and those of columns.yaml.
+def _described(front: object, named: dict[str, Any], sql: str) -> object:
+    """Add to a front matter what the file's place tells, and the sentences of columns and parameters that lack one.
+
+    A column's sentence is a comment in the SQL, or stands in columns.yaml, as those of parameters do.
 
     Raises:
-        ValueError: a column has a sentence in the front matter and beside it.
+        ValueError: the front matter repeats what the place tells, a column has a sentence in it and beside the column,
+            or a parameter has none.
     """
-    columns = front.get("columns") or {} if isinstance(front, dict) else None
-    if not isinstance(front, dict) or not isinstance(columns, dict):
+    if not isinstance(front, dict):
+        return front
+    if repeated := sorted(named.keys() & front.keys()):
+        raise ValueError(f"the front matter says {', '.join(repeated)}, which the file's name tells; remove it")
+    front = named | front
+    shared, columns, parameters = _shared_sentences(), front.get("columns") or {}, front.get("parameters")
+    if isinstance(parameters, list):
+        if untold := [str(n) for n in parameters if not isinstance(n, str) or n not in shared]:
+            raise ValueError(f"parameter {shown(untold[0])} has no sentence in columns.yaml; write one beside it")
+        front = front | {"parameters": {n: shared[n] for n in parameters}}
+    if not isinstance(columns, dict):
         return front
     listed = column_sentences(sql)
-    beside = {
-        c: s or _column_sentences()[c] for c, s in listed.items() if s or c in _column_sentences().keys() - columns
-    }
+    beside = {c: s or shared[c] for c, s in listed.items() if s or c in shared.keys() - columns}
     if twice := sorted(beside.keys() & columns.keys()):
         raise ValueError(
             f"column {shown(', '.join(map(str, twice)))} is described in the front matter and beside it; keep one"
@@ -410,23 +423,9 @@ def _described(front: object, sql: str) -> object:
 
 
 @cache
-def _column_sentences() -> dict[str, str]:
+def _shared_sentences() -> dict[str, str]:
     sentences: dict[str, str] = yaml_tree(_text(SQL / "columns.yaml"))
     return sentences
-
-
-def _name(header: Header) -> str:
-    match header:
-        case ModelHeader():
-            return header.model
-        case AuditHeader():
-            return header.audit
-        case MacroHeader():
-            return header.macro
-        case MetricHeader():
-            return f"{header.metric}_v{header.version}"
-        case PreconditionHeader():
-            return header.precondition
 
 
 def _newest(versions: list[Metric]) -> Metric:
