@@ -13,7 +13,8 @@ from transcripts import check, transcripts
 from tracewarehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "docs"))
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS))
 
 import generate  # noqa: E402
 
@@ -50,3 +51,32 @@ def test_every_extra_is_explained() -> None:
     table = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs" / "faq.md").read_text(), re.M)
     explained = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
     assert explained == set(project["project"]["optional-dependencies"])
+
+
+MOST_WORDS = 25_000
+
+
+def test_what_people_write_can_be_read_in_two_hours() -> None:
+    """Words of README, CONTRIBUTING, changelog and docs/, without generated pages and parts, code blocks and tables.
+
+    A word has a letter and stands between spaces.
+    """
+    generated = {DOCS / "tables.md", DOCS / "metrics.md", DOCS / "agreement.md", *(DOCS / "metrics").iterdir()}
+    pages = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - generated)
+    words = {p.relative_to(ROOT).as_posix(): _words(p.read_text(encoding="utf-8")) for p in pages}
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"} <= words.keys()
+    assert sum(words.values()) <= MOST_WORDS, words
+
+
+def _words(page: str) -> int:
+    page = re.sub(
+        r"^<!-- [^\n]* from here -->\n.*?<!-- to here -->|^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE
+    )
+    page = re.sub(r"^ *\|.*|<!--.*?-->", "", page, flags=re.MULTILINE)
+    return len(re.findall(r"\S*[A-Za-z]\S*", page))
+
+
+def test_generated_parts_code_and_tables_are_no_words() -> None:
+    generated = "<!-- x writes from here -->\nnot these\n<!-- to here -->\n"
+    page = f"Two words\n{generated}| a | b |\n```sql\nSELECT 1\n```\n- 2 `three`"
+    assert _words(page) == 3
