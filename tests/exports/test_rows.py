@@ -46,8 +46,8 @@ def test_a_source_is_a_table_a_view_a_metric_or_a_query(folder: Path) -> None:
 
 
 def test_parquet_and_csv_come_back(folder: Path, tmp_path: Path) -> None:
-    assert tw(folder, "parquet", "ops", "-o", tmp_path / "ops.parquet") == 0
-    assert tw(folder, "csv", "SELECT name, opcode FROM instructions", "-o", tmp_path / "i.csv") == 0
+    assert tw(folder, "rows", "ops", "-o", tmp_path / "ops.parquet") == 0
+    assert tw(folder, "rows", "SELECT name, opcode FROM instructions", "-o", tmp_path / "i.csv") == 0
     with open_warehouse(folder) as warehouse:
         rows = warehouse.query("SELECT * FROM main.ops ORDER BY event_id").rows()
         assert duckdb.sql(f"SELECT * FROM '{tmp_path / 'ops.parquet'}' ORDER BY event_id").fetchall() == rows
@@ -56,7 +56,7 @@ def test_parquet_and_csv_come_back(folder: Path, tmp_path: Path) -> None:
 
 
 def test_arrow_comes_back(folder: Path, tmp_path: Path) -> None:
-    assert tw(folder, "arrow", "metrics.tpot", "-o", tmp_path / "t.arrow") == 0
+    assert tw(folder, "rows", "metrics.tpot", "-o", tmp_path / "t.arrow") == 0
     with open_warehouse(folder) as warehouse, pa.OSFile(str(tmp_path / "t.arrow")) as file:
         assert pa.ipc.open_file(file).read_all().equals(warehouse.query("SELECT * FROM metrics.tpot").arrow())
 
@@ -95,9 +95,8 @@ def test_an_unknown_ending_is_refused(folder: Path, tmp_path: Path, capsys: pyte
         suffix_format(Path("x.html"))
     assert cli.run(["-w", str(folder), "query", "SELECT 1", "-o", str(tmp_path / "x.pdf")]) == 1
     assert "no format for the ending .pdf" in capsys.readouterr().err
-    assert tw(folder, "parquet", "ops", "-o", tmp_path / "x.csv") == 2
-    assert tw(folder, "parquet", "ops", "-o", tmp_path / "x.pdf") == 1
-    assert tw(folder, "parquet", "ops", "-o", tmp_path / "x") == 2
+    assert tw(folder, "rows", "ops", "--format", "parquet", "-o", tmp_path / "x.csv") == 2
+    assert tw(folder, "rows", "ops", "-o", tmp_path / "x.pdf") == 1
     assert not any(tmp_path.iterdir())
 
 

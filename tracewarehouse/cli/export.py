@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from tracewarehouse.cli.options import OutputOption, RunsArgument, a_folder
-from tracewarehouse.cli.output import say_flags
-from tracewarehouse.queries.output import Format, suffix_format, write
+from tracewarehouse.cli.options import FormatOption, OutputOption, RunsArgument, a_folder
+from tracewarehouse.cli.output import chosen_format, say_flags
+from tracewarehouse.queries.output import write
 
 SourceArgument = Annotated[
     str,
@@ -225,37 +225,17 @@ def iceberg(
 
 
 @app.command()
-def parquet(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
-    """Write a table, a metric or a query as Parquet."""
-    _write_rows(context, source, "parquet", output)
+def rows(
+    context: typer.Context, source: SourceArgument, output_format: FormatOption = None, output: OutputOption = None
+) -> None:
+    """Write a table, a metric or a query as Parquet, Arrow, CSV, JSON or an Excel workbook, as -o ends.
 
-
-@app.command()
-def arrow(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
-    """Write a table, a metric or a query as an Arrow file."""
-    _write_rows(context, source, "arrow", output)
-
-
-@app.command()
-def csv(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
-    """Write a table, a metric or a query as CSV."""
-    _write_rows(context, source, "csv", output)
-
-
-@app.command()
-def xlsx(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
-    """Write a table, a metric or a query as an Excel workbook. Needs the extra `xlsx`."""
-    _write_rows(context, source, "xlsx", output)
-
-
-def _write_rows(context: typer.Context, source: str, format_: Format, output: Path | None) -> None:
+    Rows of a metric say by `origin` whether their run was recorded or predicted. Excel needs the extra `xlsx`.
+    """
     from tracewarehouse.exports.rows import source_rows
 
-    if output is not None and output.suffix == "":
-        raise typer.BadParameter(f"{output} has no ending; name it {output}.{format_}")
-    if output is not None and suffix_format(output) != format_:
-        raise typer.BadParameter(f"{output} is not a name for {format_}; `tw query ... -o {output}` writes that format")
+    chosen = chosen_format(context, output_format, output)
     with context.obj.open() as warehouse:
         result = source_rows(warehouse, source)
-    write(result, format_, output)
+    write(result, chosen, output)
     say_flags(result.flagged_runs)

@@ -297,8 +297,6 @@ def new(
     """Start a metric: write its SQL, a case and what it needs, and print the files.
 
     They go into the folder of --sql, or into the package's in a checkout. The draft works; change what it computes.
-
-    Example: tw --sql mine metrics new ops_per_phase
     """
     from tracewarehouse.definitions.new_metric import new_metric
 

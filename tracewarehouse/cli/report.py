@@ -128,10 +128,7 @@ def chart(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare runs of different workloads.")] = False,
 ) -> None:
-    """Draw one chart for a paper: as wide as a column, without title, a PNG with 300 dots per inch.
-
-    Example: tw chart traffic llama-tp4 -o traffic.pdf
-    """
+    """Draw one chart for a paper: as wide as a column, without title, a PNG with 300 dots per inch."""
     from tracewarehouse.dashboards.figure import refuse_other_endings
 
     entry = _chart(name)

@@ -45,6 +45,55 @@ VERBS = {
 }
 """By verb, a module of this package and a function in it, or an app with verbs of its own; help has this order."""
 
+_RUN = "llama-tp4-b4-i16-o17"
+EXAMPLES = {
+    "collect": "tw collect tiny --dry-run",
+    "tpu plan": "tw tpu plan tpu_v6e --generation v6e",
+    "tpu doctor": "tw tpu doctor tpu_v6e --generation v6e --bucket study-weights",
+    "tpu create": "tw tpu create two --type v6e-4 --queue 6h",
+    "tpu run": "tw tpu run one tpu_v6e -o captures --token",
+    "tpu fetch": "tw tpu fetch one tpu_v6e -o captures",
+    "tpu delete": "tw tpu delete one",
+    "sample": "tw sample",
+    "plan": "tw plan llama --slices v6e:2x4 --meshes tp=8",
+    "ingest": "tw ingest captures",
+    "watch": "tw watch captures --until-idle 60",
+    "query": "tw query 'SELECT name, mesh FROM runs'",
+    "shell": "tw shell",
+    "runs": "tw runs --notes",
+    "show": f"tw show {_RUN}",
+    "metrics list": "tw metrics list",
+    "metrics show": "tw metrics show tpot",
+    "metrics values": f"tw metrics values {_RUN} -m tpot,ttft",
+    "metrics docs": "tw metrics docs tpot",
+    "metrics refresh": "tw metrics refresh",
+    "metrics new": "tw --sql mine metrics new ops_per_phase",
+    "metrics lock": "tw --sql mine metrics lock",
+    "metrics new-version": "tw --sql mine metrics new-version ops_per_phase",
+    "compare": f"tw compare llama-tp4-sp-b4-i16-o9 {_RUN} --force",
+    "baseline": f"tw baseline {_RUN} -o baseline.ndjson",
+    "check": f"tw check {_RUN} --against baseline.ndjson",
+    "report": "tw report -o report.html",
+    "chart": f"tw chart traffic {_RUN} -o traffic.pdf",
+    "open": f"tw open {_RUN}",
+    "mcp": "tw mcp --skill",
+    "serve": "tw serve --port 0 --no-browser",
+    "export chrome": f"tw export chrome {_RUN} -o run.json.gz",
+    "export ccl-bench": f"tw export ccl-bench {_RUN} --out rows",
+    "export perfetto": f"tw export perfetto {_RUN} --step 0-2",
+    "export chakra": f"tw export chakra {_RUN}",
+    "export duckdb": "tw export duckdb -o runs.duckdb",
+    "export iceberg": "tw export iceberg -o iceberg",
+    "export rows": "tw export rows tpot -o tpot.csv",
+    "import ccl-bench": "tw import ccl-bench ccl-bench/trace_collection/NAME",
+    "build": "tw build",
+    "audit": f"tw audit {_RUN}",
+    "fsck": "tw fsck",
+    "remove": f"tw remove {_RUN}",
+    "gc": "tw gc --dry-run",
+}
+"""By verb, a call of it, which its help shows. Tests make them, in this order where no page has them."""
+
 
 class Verbs(TyperGroup):
     """The group of all verbs; it imports the module of a verb when somebody asks for it.
@@ -144,11 +193,19 @@ def with_options(verb: Any) -> Any:
     Args:
         verb: the command that typer makes of a function, or the group that it makes of an app.
     """
-    if verb.name in _WITHOUT_WAREHOUSE:
-        return verb
-    for command in verb.commands.values() if hasattr(verb, "commands") else [verb]:
+    for name, command in _commands(verb).items():
+        command.epilog = f"Example: {EXAMPLES[name]}"
+        if verb.name in _WITHOUT_WAREHOUSE:
+            continue
         own = {p.name for p in command.params}
         short = {"json", "csv"} if "output_format" in own else set()
         wanted = {"warehouse", "sql", "memory_limit", *short} - own
         command.params += [p for p in _parameters() if p.name in wanted]
     return verb
+
+
+def _commands(verb: Any) -> dict[str, Any]:
+    """By its name as in the examples, the command, or each command of a group."""
+    if hasattr(verb, "commands"):
+        return {f"{verb.name} {name}": command for name, command in verb.commands.items()}
+    return {verb.name: verb}
