@@ -19,8 +19,6 @@ from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 
 METRIC = """/*---
-metric: my_ops
-version: 1
 status: experimental
 unit: count
 polarity: none
@@ -30,7 +28,6 @@ description: Ops.
 columns:
   run_id: The run.
   n: A number.
-changed: First version.
 ---*/
 """
 OPS_ONE_BY_ONE = "SELECT o.run_id AS run_id, o.event_id AS n FROM main.ops AS o"
