@@ -17,8 +17,7 @@ WITH halves AS (
 -- once for the bandwidth, which ignores a start without bytes, and once for the overhead, which counts only TPUs
 used AS (
   SELECT
-    run_id, event_id,
-    'bandwidth' AS purpose,
+    run_id, event_id, 'bandwidth' AS purpose,
     COALESCE(start_number, done_number) AS number,
     start_number IS NOT NULL AS is_start,
     offset_ps, bytes
@@ -26,8 +25,7 @@ used AS (
   WHERE (start_number IS NOT NULL AND bytes IS NOT NULL) OR (start_number IS NULL AND done_number IS NOT NULL)
   UNION ALL
   SELECT
-    run_id, event_id,
-    'overhead' AS purpose,
+    run_id, event_id, 'overhead' AS purpose,
     COALESCE(start_number, done_number) AS number,
     start_number IS NOT NULL AS is_start,
     offset_ps, bytes

@@ -74,8 +74,7 @@ moved AS (
 
 found AS (
   SELECT
-    run_id,
-    'ttft' AS metric,
+    run_id, 'ttft' AS metric,
     clock AS part,
     ttft_ms AS value,
     'ms' AS unit,
@@ -84,8 +83,7 @@ found AS (
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id,
-    'tpot' AS metric,
+    run_id, 'tpot' AS metric,
     clock AS part,
     tpot_ms AS value,
     'ms' AS unit,
@@ -94,9 +92,7 @@ found AS (
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id,
-    'throughput' AS metric,
-    '' AS part,
+    run_id, 'throughput' AS metric, '' AS part,
     output_tokens_per_s AS value,
     'tokens/s' AS unit,
     output_tokens || ' tokens, ' || clock || ' clock' AS detail
@@ -104,8 +100,7 @@ found AS (
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    t.run_id,
-    'step_time' AS metric,
+    t.run_id, 'step_time' AS metric,
     t.phase AS part,
     COALESCE(s.step_ms, t.step_ms) AS value,
     'ms' AS unit,
@@ -115,39 +110,32 @@ found AS (
   LEFT JOIN stepped AS s ON t.run_id = s.run_id AND t.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
   SELECT
-    run_id,
-    'mfu' AS metric,
+    run_id, 'mfu' AS metric,
     phase AS part,
     100 * mfu AS value,
-    '%' AS unit,
-    'of the peak of all devices' AS detail
+    '%' AS unit, 'of the peak of all devices' AS detail
   FROM metrics.mfu
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id,
-    'hbm_bandwidth' AS metric,
+    run_id, 'hbm_bandwidth' AS metric,
     phase AS part,
     SUM(bytes) / SUM(busy_ms ORDER BY busy_ms) / 1e6 AS value,
-    'GB/s' AS unit,
-    'of a device while it is busy' AS detail
+    'GB/s' AS unit, 'of a device while it is busy' AS detail
   FROM metrics.hbm_bandwidth
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id, phase
   UNION ALL
   SELECT
-    r.run_id,
-    'device_idle' AS metric,
+    r.run_id, 'device_idle' AS metric,
     r.phase AS part,
     100 * COALESCE(s.idle, r.idle_ratios / r.devices) AS value,
-    '%' AS unit,
-    'mean over devices' AS detail
+    '%' AS unit, 'mean over devices' AS detail
   FROM running AS r
   LEFT JOIN stepped AS s ON r.run_id = s.run_id AND r.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
   SELECT
-    e.run_id,
-    'exposed_communication' AS metric,
+    e.run_id, 'exposed_communication' AS metric,
     e.phase AS part,
     COALESCE(
       ANY_VALUE(s.exposed_ms),
@@ -162,8 +150,7 @@ found AS (
   GROUP BY e.run_id, e.phase
   UNION ALL
   SELECT
-    run_id,
-    'collective_count' AS metric,
+    run_id, 'collective_count' AS metric,
     phase AS part,
     SUM(executions_per_step ORDER BY executions_per_step) AS value,
     '' AS unit,
@@ -176,8 +163,7 @@ found AS (
   GROUP BY run_id, phase
   UNION ALL
   SELECT
-    run_id,
-    'traffic_volume' AS metric,
+    run_id, 'traffic_volume' AS metric,
     phase AS part,
     CASE
       WHEN bytes >= 1e9 THEN bytes / 1e9

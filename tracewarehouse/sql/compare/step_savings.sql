@@ -54,9 +54,7 @@ shares AS (
   WHERE part IN ('exposed communication', 'waiting for copies', 'idle')
   UNION ALL
   SELECT
-    s.run_id, s.phase,
-    'sync_wait' AS metric,
-    'no waiting for late devices in collectives' AS change,
+    s.run_id, s.phase, 'sync_wait' AS metric, 'no waiting for late devices in collectives' AS change,
     w.wait_ps / s.time_ps AS saved,
     TRUE AS is_upper_bound
   FROM steps AS s

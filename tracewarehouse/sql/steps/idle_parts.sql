@@ -31,9 +31,7 @@ parts AS (
   FROM inside
   UNION ALL
   SELECT
-    t.run_id, t.device_id, t.phase,
-    'between steps' AS part,
-    4 AS position,
+    t.run_id, t.device_id, t.phase, 'between steps' AS part, 4 AS position,
     GREATEST(t.span_ps - t.busy_ps - COALESCE(w.idle_ps, 0), 0) AS idle_ps
   FROM models.timed_phases AS t
   LEFT JOIN whole AS w ON t.run_id = w.run_id AND t.device_id = w.device_id AND t.phase IS NOT DISTINCT FROM w.phase

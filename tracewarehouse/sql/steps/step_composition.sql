@@ -20,21 +20,13 @@ parts AS (
   FROM ops
   UNION ALL
   SELECT
-    run_id, device_id, phase,
-    NULL AS instruction_id,
-    NULL AS iteration,
-    NULL AS kind,
-    NULL AS axis,
+    run_id, device_id, phase, NULL AS instruction_id, NULL AS iteration, NULL AS kind, NULL AS axis,
     step_ps AS time_ps
   FROM models.steps
   WHERE clock = 'device' AND is_timed
   UNION ALL
   SELECT
-    run_id, device_id, phase,
-    NULL AS instruction_id,
-    NULL AS iteration,
-    NULL AS kind,
-    NULL AS axis,
+    run_id, device_id, phase, NULL AS instruction_id, NULL AS iteration, NULL AS kind, NULL AS axis,
     -time_ps AS time_ps
   FROM ops
 ),
