@@ -9,14 +9,6 @@ notes: >
   Without such steps they come from the metrics. Latencies have a row per clock. What devices do in a step has a row per
   phase, and one row for all that they do outside of steps. Doubles are added in a fixed order, so that a sum is the
   same each time.
-columns:
-  position: Position of the number among the ten, from 0.
-  metric: The metric that it comes from.
-  name: Name of the number.
-  part: The clock or the phase; empty if there is only one row.
-  value: The number.
-  unit: Unit of the number; empty for a count.
-  detail: A line that says more.
 ---*/
 WITH numbers (position, metric, name) AS (
   VALUES
@@ -177,12 +169,14 @@ found AS (
 )
 
 SELECT
-  r.run_id, n.position, n.metric,
-  CASE WHEN f.part = 'outside' THEN REPLACE(n.name, ' per step', '') ELSE n.name END AS name,
-  COALESCE(f.part, '') AS part,
-  f.value,
-  COALESCE(f.unit, '') AS unit,
-  f.detail
+  r.run_id,
+  n.position, -- Position of the number among the ten, from 0.
+  n.metric, -- The metric that it comes from.
+  CASE WHEN f.part = 'outside' THEN REPLACE(n.name, ' per step', '') ELSE n.name END AS name, -- Name of the number.
+  COALESCE(f.part, '') AS part, -- The clock or the phase; empty if there is only one row.
+  f.value, -- The number.
+  COALESCE(f.unit, '') AS unit, -- Unit of the number; empty for a count.
+  f.detail -- A line that says more.
 FROM main.runs AS r
 CROSS JOIN numbers AS n
 LEFT JOIN found AS f ON r.run_id = f.run_id AND n.metric = f.metric AND f.value IS NOT NULL

@@ -7,12 +7,6 @@ description: >
 notes: >
   The shares are those of macros.step_shares and, for waiting, of models.collective_ranks. They overlap, so they do not
   add up. A share that is not known has no row.
-columns:
-  phase: Phase; empty for steps of none.
-  metric: The metric that the share comes from.
-  change: What would cost nothing or be twice as fast.
-  saved: Share of the step's time.
-  is_upper_bound: The share is an upper bound; false where a fit of the links tells the share itself.
 ---*/
 WITH steps AS (
   SELECT run_id, phase, SUM(span_ps) AS time_ps
@@ -72,7 +66,10 @@ shares AS (
 
 SELECT
   run_id,
-  COALESCE(phase, '') AS phase,
-  metric, change, saved, is_upper_bound
+  COALESCE(phase, '') AS phase, -- Phase; empty for steps of none.
+  metric, -- The metric that the share comes from.
+  change, -- What would cost nothing or be twice as fast.
+  saved, -- Share of the step's time.
+  is_upper_bound -- The share is an upper bound; false where a fit of the links tells the share itself.
 FROM shares
 WHERE saved IS NOT NULL

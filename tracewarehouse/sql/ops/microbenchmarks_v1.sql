@@ -9,14 +9,75 @@ description: >
   Times that the programs of the experiment calibrate show, of links, products, memories, attention kernels and the
   host. The median counts, and the 10th and 90th percentile are its spread.
 notes: >
-  models.microbenchmark_times says what an execution shows. A collective is named as it ran: the compiler may have
-  chosen another kind than the program asks for. Percentiles are by nearest rank.
+  A program is named jit_micro.<kind>.<class>.<what>. An execution of a collective shows the shortest time over its
+  ranks. A chain of fusions shows its inner ones, whose operands and results are in the same memory. A program of the
+  host shows how long the device was idle before it. The program with one argument also shows its op, a fusion in HBM.
+  Any other program shows its longest op. A collective is named as it ran: the compiler may have chosen another kind
+  than the program asks for. Percentiles are by nearest rank.
 ---*/
-WITH ranked AS (
+WITH ops AS (
+  SELECT
+    run_id, device_id, module, execution, self_ps, idle_before_ps,
+    REGEXP_EXTRACT(module, '^jit_micro[.]([a-z]+)[.].*$', 1) AS kind,
+    ROW_NUMBER() OVER (PARTITION BY run_id, device_id, execution ORDER BY start_ps, event_id) AS place,
+    ROW_NUMBER() OVER (PARTITION BY run_id, device_id, execution ORDER BY start_ps DESC, event_id DESC) AS from_end,
+    DENSE_RANK() OVER (PARTITION BY run_id, device_id, module ORDER BY execution) AS turn
+  FROM models.leaf_ops
+  WHERE module LIKE 'jit_micro.%'
+),
+
+shown AS (
+  SELECT run_id, device_id, module, kind, self_ps AS time_ps
+  FROM ops
+  WHERE kind = 'fusion' AND place > 1 AND from_end > 1
+  UNION ALL
+  SELECT run_id, device_id, module, kind, idle_before_ps AS time_ps
+  FROM ops
+  WHERE kind = 'host' AND place = 1 AND turn > 1 AND idle_before_ps IS NOT NULL
+  UNION ALL
+  SELECT run_id, device_id, 'jit_micro.fusion.hbm.8x128' AS module, 'fusion' AS kind, self_ps AS time_ps
+  FROM ops
+  WHERE module = 'jit_micro.host.arguments.1'
+  UNION ALL
+  SELECT run_id, device_id, module, kind, MAX(self_ps) AS time_ps
+  FROM ops
+  WHERE kind NOT IN ('fusion', 'host', 'collective')
+  GROUP BY run_id, device_id, module, execution, kind
+),
+
+times AS (
+  SELECT
+    run_id,
+    device_id,
+    module AS program,
+    kind,
+    REGEXP_EXTRACT(module, '^jit_micro[.][a-z]+[.]([^.]*)[.].*$', 1) AS class,
+    CAST(NULL AS VARCHAR) AS axis,
+    REGEXP_EXTRACT(module, '^jit_micro[.][a-z]+[.][^.]*[.](.*)$', 1) AS what,
+    time_ps
+  FROM shown
+  UNION ALL
+  SELECT
+    run_id,
+    MIN(c.device_id) AS device_id,
+    MIN(i.module) AS program,
+    'collective' AS kind,
+    MIN(c.kind) AS class,
+    MIN(c.axis) AS axis,
+    CAST(MAX(c.message_bytes) AS VARCHAR) AS what,
+    MIN(c.end_ps - c.start_ps) AS time_ps
+  FROM main.collectives AS c
+  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  WHERE i.module LIKE 'jit_micro.%' AND NOT c.is_partial AND c.window_source <> 'fused op'
+  GROUP BY run_id, c.instance
+  HAVING MIN(c.end_ps - c.start_ps) IS NOT NULL
+),
+
+ranked AS (
   SELECT
     run_id, device_id, program, kind, class, axis, what, time_ps,
     CUME_DIST() OVER (PARTITION BY run_id, program, class, axis, what ORDER BY time_ps) AS quantile
-  FROM models.microbenchmark_times
+  FROM times
 ),
 
 spread AS (
