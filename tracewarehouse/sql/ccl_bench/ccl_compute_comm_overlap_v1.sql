@@ -112,17 +112,13 @@ edges AS (
   FROM marks
   UNION ALL
   SELECT
-    run_id, place,
-    start_ps AS at_ps,
-    0 AS marks,
+    run_id, place, start_ps AS at_ps, 0 AS marks,
     CASE WHEN is_communication THEN 1 ELSE 0 END AS communications,
     CASE WHEN is_communication THEN 0 ELSE 1 END AS computes
   FROM kernels
   UNION ALL
   SELECT
-    run_id, place,
-    end_ps AS at_ps,
-    0 AS marks,
+    run_id, place, end_ps AS at_ps, 0 AS marks,
     CASE WHEN is_communication THEN -1 ELSE 0 END AS communications,
     CASE WHEN is_communication THEN 0 ELSE -1 END AS computes
   FROM kernels

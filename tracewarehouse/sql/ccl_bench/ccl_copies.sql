@@ -8,8 +8,7 @@ WITH halves AS (
     run_id, event_id, is_tpu,
     NULLIF(REGEXP_EXTRACT(name, 'copy-start[.]([0-9]+)', 1), '') AS start_number,
     NULLIF(REGEXP_EXTRACT(name, 'copy-done[.]([0-9]+)', 1), '') AS done_number,
-    device_offset_ps AS offset_ps,
-    copied_bytes AS bytes
+    device_offset_ps AS offset_ps, copied_bytes AS bytes
   FROM models.ccl_events
   WHERE device_offset_ps IS NOT NULL AND name LIKE '%copy-%'
 ),
@@ -35,8 +34,7 @@ used AS (
 
 paired AS (
   SELECT
-    run_id, purpose, event_id, is_start,
-    offset_ps AS end_offset_ps,
+    run_id, purpose, event_id, is_start, offset_ps AS end_offset_ps,
     LAG(CASE WHEN is_start THEN offset_ps END) OVER (PARTITION BY run_id, purpose, number ORDER BY event_id)
       AS start_offset_ps,
     LAG(bytes) OVER (PARTITION BY run_id, purpose, number ORDER BY event_id) AS bytes

@@ -51,16 +51,13 @@ intervals AS (
   WHERE r.format = 'nsys' AND o.line LIKE 'Stream #%' AND i.name LIKE 'Memcpy%' AND o.duration_ps > 0
   UNION ALL
   SELECT
-    run_id, FALSE AS is_of_gpu, FALSE AS is_nsys, '' AS place, event_id,
-    start_offset_ps AS start_ps,
-    end_offset_ps AS end_ps,
-    TRUE AS is_copy, TRUE AS is_no_communication
+    run_id, FALSE AS is_of_gpu, FALSE AS is_nsys, '' AS place, event_id, start_offset_ps AS start_ps,
+    end_offset_ps AS end_ps, TRUE AS is_copy, TRUE AS is_no_communication
   FROM models.ccl_copies
   WHERE purpose = 'overhead'
   UNION ALL
   SELECT
-    run_id, FALSE AS is_of_gpu, FALSE AS is_nsys, '' AS place, event_id,
-    device_offset_ps AS start_ps,
+    run_id, FALSE AS is_of_gpu, FALSE AS is_nsys, '' AS place, event_id, device_offset_ps AS start_ps,
     device_offset_ps + device_duration_ps AS end_ps,
     FALSE AS is_copy, TRUE AS is_no_communication
   FROM models.ccl_events

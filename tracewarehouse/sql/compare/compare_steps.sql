@@ -80,8 +80,7 @@ named AS (
       WHEN COALESCE(phase, '') NOT IN (SELECT k.phase FROM known_layers AS k) THEN 'unknown layers'
       WHEN layer IS NULL THEN 'no layer'
       ELSE 'layer ' || layer
-    END AS name,
-    time_ps, 0 AS executions
+    END AS name, time_ps, 0 AS executions
   FROM parts
   UNION ALL
   SELECT
@@ -95,16 +94,14 @@ named AS (
       WHEN is_idle THEN 'idle'
       WHEN collective IS NULL THEN 'no collective'
       ELSE collective || ' over ' || axis
-    END AS name,
-    time_ps, 0 AS executions
+    END AS name, time_ps, 0 AS executions
   FROM parts
   UNION ALL
   SELECT
     is_run, is_baseline, phase, 'operation' AS split, CASE
       WHEN is_idle THEN 'idle'
       ELSE COALESCE(REGEXP_REPLACE(op_name, '[.][0-9]+(/|:|$)', '\1', 'g'), kernel)
-    END AS name,
-    time_ps, 0 AS executions
+    END AS name, time_ps, 0 AS executions
   FROM parts
 ),
 

@@ -66,34 +66,25 @@ moved AS (
 
 found AS (
   SELECT
-    run_id, 'ttft' AS metric,
-    clock AS part,
-    ttft_ms AS value,
-    'ms' AS unit,
+    run_id, 'ttft' AS metric, clock AS part, ttft_ms AS value, 'ms' AS unit,
     prefill_steps || ' prefill step' || CASE WHEN prefill_steps > 1 THEN 's' ELSE '' END AS detail
   FROM metrics.ttft
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id, 'tpot' AS metric,
-    clock AS part,
-    tpot_ms AS value,
-    'ms' AS unit,
+    run_id, 'tpot' AS metric, clock AS part, tpot_ms AS value, 'ms' AS unit,
     'p50 ' || ROUND(p50_ms, 3) || ', p90 ' || ROUND(p90_ms, 3) AS detail
   FROM metrics.tpot
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id, 'throughput' AS metric, '' AS part,
-    output_tokens_per_s AS value,
-    'tokens/s' AS unit,
+    run_id, 'throughput' AS metric, '' AS part, output_tokens_per_s AS value, 'tokens/s' AS unit,
     output_tokens || ' tokens, ' || clock || ' clock' AS detail
   FROM metrics.throughput
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    t.run_id, 'step_time' AS metric,
-    t.phase AS part,
+    t.run_id, 'step_time' AS metric, t.phase AS part,
     COALESCE(s.step_ms, t.step_ms) AS value,
     'ms' AS unit,
     CASE WHEN s.steps IS NULL THEN '' ELSE 'mean over devices, ' END
@@ -102,16 +93,14 @@ found AS (
   LEFT JOIN stepped AS s ON t.run_id = s.run_id AND t.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
   SELECT
-    run_id, 'mfu' AS metric,
-    phase AS part,
+    run_id, 'mfu' AS metric, phase AS part,
     100 * mfu AS value,
     '%' AS unit, 'of the peak of all devices' AS detail
   FROM metrics.mfu
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id, 'hbm_bandwidth' AS metric,
-    phase AS part,
+    run_id, 'hbm_bandwidth' AS metric, phase AS part,
     SUM(bytes) / SUM(busy_ms ORDER BY busy_ms) / 1e6 AS value,
     'GB/s' AS unit, 'of a device while it is busy' AS detail
   FROM metrics.hbm_bandwidth
@@ -119,16 +108,14 @@ found AS (
   GROUP BY run_id, phase
   UNION ALL
   SELECT
-    r.run_id, 'device_idle' AS metric,
-    r.phase AS part,
+    r.run_id, 'device_idle' AS metric, r.phase AS part,
     100 * COALESCE(s.idle, r.idle_ratios / r.devices) AS value,
     '%' AS unit, 'mean over devices' AS detail
   FROM running AS r
   LEFT JOIN stepped AS s ON r.run_id = s.run_id AND r.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
   SELECT
-    e.run_id, 'exposed_communication' AS metric,
-    e.phase AS part,
+    e.run_id, 'exposed_communication' AS metric, e.phase AS part,
     COALESCE(
       ANY_VALUE(s.exposed_ms),
       SUM(e.exposed_ms ORDER BY e.exposed_ms) / COALESCE(ANY_VALUE(r.devices), COUNT(DISTINCT e.device_id))
@@ -142,8 +129,7 @@ found AS (
   GROUP BY e.run_id, e.phase
   UNION ALL
   SELECT
-    run_id, 'collective_count' AS metric,
-    phase AS part,
+    run_id, 'collective_count' AS metric, phase AS part,
     SUM(executions_per_step ORDER BY executions_per_step) AS value,
     '' AS unit,
     STRING_AGG(
@@ -155,9 +141,7 @@ found AS (
   GROUP BY run_id, phase
   UNION ALL
   SELECT
-    run_id, 'traffic_volume' AS metric,
-    phase AS part,
-    CASE
+    run_id, 'traffic_volume' AS metric, phase AS part, CASE
       WHEN bytes >= 1e9 THEN bytes / 1e9
       WHEN bytes >= 1e6 THEN bytes / 1e6
       WHEN bytes >= 1e3 THEN bytes / 1e3

@@ -41,9 +41,7 @@ shares AS (
       WHEN 'exposed communication' THEN 'communication that is hidden altogether'
       WHEN 'waiting for copies' THEN 'copies that are hidden altogether'
       ELSE 'devices that never idle'
-    END AS change,
-    share AS saved,
-    TRUE AS is_upper_bound
+    END AS change, share AS saved, TRUE AS is_upper_bound
   FROM macros.step_shares(runs)
   WHERE part IN ('exposed communication', 'waiting for copies', 'idle')
   UNION ALL

@@ -49,8 +49,7 @@ rated AS (
   SELECT
     workload, run_id, configuration,
     2 AS "position",
-    'the first token' AS purpose, 'ms' AS unit,
-    ttft_ms AS value, ttft_low_ms AS low, ttft_high_ms AS high,
+    'the first token' AS purpose, 'ms' AS unit, ttft_ms AS value, ttft_low_ms AS low, ttft_high_ms AS high,
     ttft_ms AS badness
   FROM points
   UNION ALL
@@ -65,8 +64,7 @@ rated AS (
   SELECT
     workload, run_id, configuration,
     CASE WHEN has_prompts THEN 5 ELSE 3 END AS "position",
-    'most tokens per chip in decode' AS purpose, 'tokens/s per chip' AS unit,
-    rate AS value, low, high,
+    'most tokens per chip in decode' AS purpose, 'tokens/s per chip' AS unit, rate AS value, low, high,
     -rate AS badness
   FROM decoding
   UNION ALL

@@ -47,10 +47,7 @@ shown AS (
 
 times AS (
   SELECT
-    run_id,
-    device_id,
-    module AS program,
-    kind,
+    run_id, device_id, module AS program, kind,
     REGEXP_EXTRACT(module, '^jit_micro[.][a-z]+[.]([^.]*)[.].*$', 1) AS class,
     CAST(NULL AS VARCHAR) AS axis,
     REGEXP_EXTRACT(module, '^jit_micro[.][a-z]+[.][^.]*[.](.*)$', 1) AS what,

@@ -64,9 +64,7 @@ bars AS (
   SELECT
     device_id,
     CASE class WHEN 'communication' THEN class ELSE 'core' END AS lane,
-    class,
-    name AS op,
-    layer, part, start_ps, end_ps
+    class, name AS op, layer, part, start_ps, end_ps
   FROM ops
   WHERE start_ps < finish_ps
   UNION ALL
@@ -79,9 +77,7 @@ bars AS (
     (LEAST(start_ps, finish_ps) - GREATEST(start_ps - idle_before_ps, begin_ps)) * 1000 >= finish_ps - begin_ps
   UNION ALL
   SELECT
-    device_id, 'communication' AS lane, 'window' AS class,
-    kind AS op,
-    NULL AS layer, NULL AS part, start_ps, end_ps
+    device_id, 'communication' AS lane, 'window' AS class, kind AS op, NULL AS layer, NULL AS part, start_ps, end_ps
   FROM main.collectives
   WHERE
     run_id = run AND is_async AND start_ps < finish_ps AND end_ps > begin_ps

@@ -136,8 +136,7 @@ windows AS (
   WHERE p.place = (p.pairs + 1) // 2
   UNION ALL
   SELECT
-    1 AS choice, step, next_step, phase, steps, mean_ps, idle_ps, NULL AS layer,
-    start_ps AS begin_ps,
+    1 AS choice, step, next_step, phase, steps, mean_ps, idle_ps, NULL AS layer, start_ps AS begin_ps,
     COALESCE(next_until_ps, until_ps) AS finish_ps
   FROM typical
   WHERE step IN (SELECT o.step FROM ops AS o)

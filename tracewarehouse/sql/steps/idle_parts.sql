@@ -60,14 +60,12 @@ whole AS (
 
 parts AS (
   SELECT
-    run_id, device_id, phase, part,
-    CASE
+    run_id, device_id, phase, part, CASE
       WHEN part = 'before a launch' THEN 0
       WHEN part = 'before a pipeline''s tick' THEN 1
       WHEN part = 'before another collective' THEN 2
       ELSE 3
-    END AS position,
-    idle_ps
+    END AS position, idle_ps
   FROM inside
   UNION ALL
   SELECT
