@@ -19,7 +19,7 @@ from tracewarehouse.cli import run
 from tracewarehouse.definitions.derived import UNTOLD
 from tracewarehouse.definitions.new_metric import new_metric
 from tracewarehouse.definitions.portable import portability_notes
-from tracewarehouse.definitions.reading import MOST_CHARACTERS, SQL, load_with
+from tracewarehouse.definitions.reading import MOST_CHARACTERS, MOST_DEFINITIONS, MOST_NESTED, SQL, load_with
 from tracewarehouse.ingest.errors import MetricError
 
 MODEL = """/*---
@@ -441,6 +441,17 @@ ATTACKS = (
     *("SELECT " + "(" * 5000 + "1" + ")" * 5000 + " AS run_id FROM main.ops", "SELECT '" + "x" * MOST_CHARACTERS),
     "SELECT run_id FROM models.my_model",
 )
+FRONTS = (
+    "[" * 60_000,
+    '{"a":' * 60_000,
+    "- " * 60_000,
+    "&a [*a]",
+    "!!int x",
+    "\n? a\n\n  b\n: 1",
+    "9" * 5000,
+    "a: b: c",
+)
+"""Values of a header: nested until a parser in C has no stack, or said in many lines."""
 
 
 @pytest.mark.parametrize("kind", ["model", "audit", "macro", "precondition"])
@@ -467,6 +478,49 @@ def test_a_folder_of_definitions_only_reads(tmp_path: Path, kind: str) -> None:
             assert len(str(error)) < 1000
         assert not canary.exists()
     assert passed == ([ATTACKS[-1]] if kind in ("audit", "macro") else [])  # what they read is checked when they run
+
+
+@pytest.mark.parametrize("front", FRONTS, ids=lambda front: front[:12])
+def test_a_hostile_header_is_one_sentence(tmp_path: Path, front: str) -> None:
+    for name, text in (
+        ("m.sql", f"/*---\nnotes: {front}\n---*/\nSELECT 1"),
+        ("preconditions.yaml", f"m:\n  reason: {front}"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(MetricError) as refused:
+            load_with(tmp_path)
+        (tmp_path / name).unlink()
+        assert str(refused.value).startswith(f"{tmp_path / name}: ")
+        assert len(str(refused.value).splitlines()) == 1
+        assert len(str(refused.value)) < 600
+
+
+def test_a_folder_has_so_many_definitions_in_a_row_and_in_all(tmp_path: Path) -> None:
+    """DuckDB takes a minute to refuse 500 views that read each other."""
+    (tmp_path / "chain").mkdir()
+    for i in range(MOST_NESTED + 1):
+        front = "/*---\ndescription: All runs.\ncolumns: {run_id: The run.}\n---*/\n"
+        source = f"models.m{i - 1}" if i else "main.runs"
+        (tmp_path / "chain" / f"m{i}.sql").write_text(f"{front}SELECT run_id FROM {source}")
+    with pytest.raises(
+        MetricError, match=f"models.m{MOST_NESTED}: more than {MOST_NESTED} definitions read each other"
+    ):
+        load_with(tmp_path / "chain")
+    (tmp_path / "chain" / f"m{MOST_NESTED}.sql").unlink()
+    assert f"models.m{MOST_NESTED - 1}" in load_with(tmp_path / "chain").names
+    (tmp_path / "many").mkdir()
+    entry = "p{}: {{reason: no run, remedy: do it, runs: SELECT run_id FROM main.runs}}\n"
+    (tmp_path / "many" / "preconditions.yaml").write_text("".join(entry.format(i) for i in range(MOST_DEFINITIONS + 1)))
+    with pytest.raises(MetricError, match="holds more than 1,024 definitions"):
+        load_with(tmp_path / "many")
+    needs = "p{}: {{reason: no run, remedy: do it, needs: [p{}], runs: SELECT run_id FROM main.runs}}\n"
+    row = "".join(needs.format(i, i + 1) for i in range(MOST_NESTED + 2)) + entry.format(MOST_NESTED + 2)
+    (tmp_path / "many" / "preconditions.yaml").write_text(row)
+    metric = METRIC.replace("grain:", "needs: [p0]\ngrain:", 1)
+    (tmp_path / "many" / "my_ops_per_step_v1.sql").write_text(metric)
+    (tmp_path / "many" / "my_ops.sql").write_text(MODEL)
+    with pytest.raises(MetricError, match=f"more than {MOST_NESTED} preconditions need each other in a row"):
+        load_with(tmp_path / "many")
 
 
 def test_a_definition_may_end_in_a_semicolon_or_a_comment(folder: Path, sql: Path) -> None:
