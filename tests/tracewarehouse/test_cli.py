@@ -566,7 +566,8 @@ class TestOthers:
         pdf = tw(*asked, "-o", tmp_path / "r.pdf")
         assert (pdf.code, "print the page" in pdf.err) == (2, True)
         other = tw(*asked, "-o", tmp_path / "r.html", "-f", "md")
-        assert (other.code, "different formats" in " ".join(other.err.split())) == (2, True)
+        assert (other.code, "exclude each other" in " ".join(other.err.split())) == (2, True)
+        assert tw(*asked, "-o", tmp_path / "r.pdf", "-f", "png").code == 2  # no folder of that name
         assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("r.")) == ["r.md", "r.svg"]
 
     @pytest.fixture

@@ -35,6 +35,7 @@ ARROW_TYPES = {
     "HUGEINT": "decimal128(38, 0)",
     "FLOAT": "float",
     "DOUBLE": "double",
+    "VARCHAR[]": "list<l: string>",
 }
 """The types of DuckDB whose values Python holds without loss, each with its type in Arrow."""
 
@@ -70,7 +71,8 @@ class TypedRows:
         """The rows as the Arrow table that DuckDB would give."""
         import pyarrow as pa
 
-        types = [pa.decimal128(38, 0) if t == "HUGEINT" else pa.type_for_alias(ARROW_TYPES[t]) for t in self.types]
+        special = {"HUGEINT": pa.decimal128(38, 0), "VARCHAR[]": pa.list_(pa.field("l", pa.string()))}
+        types = [special.get(t) or pa.type_for_alias(ARROW_TYPES[t]) for t in self.types]
         values = zip(*self.rows, strict=True) if self.rows else ((),) * len(types)
         arrays = [pa.array(list(v), t) for v, t in zip(values, types, strict=True)]
         return pa.Table.from_arrays(arrays, list(self.column_names))

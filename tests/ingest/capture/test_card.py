@@ -106,6 +106,41 @@ def test_a_missing_card_is_an_error_of_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+LAUGHS = "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30))])
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (LAUGHS, "an alias"),
+        ("a: &a {b: *a}", "an alias"),
+        ("a: " + "[" * 40 + "]" * 40, "nested too deeply"),
+        ("a: " + "[" * 20_000, "nested too deeply"),
+        ("version: " + "9" * 25, "over 64 bits"),
+        ("a: {b: [" + ":".join(["59"] * 5000) + "]}", "over 64 bits"),
+        ("version: " + "9" * 5000, "4300 digits"),
+        ("a: .inf", "not finite"),
+        ("a: !!int ", "type of its tag"),
+        ("a: !!bool x", "type of its tag"),
+        ('a: "\\ud800"', "invalid Unicode"),
+        ("a: !!binary AA==", "constructor"),
+        ("a: !!python/object/apply:os.system [x]", "constructor"),
+        ("a: x\n" * 200_000, "larger than 128 kB"),
+        ("a: \0", "control characters"),
+        ("workload: {data: {batch_size: 2147483648}}", "batch_size"),
+        ("workload: {model: {model_arch: {num_params: 1e300}}}", "num_params"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_what_is_no_card_but_a_trap_is_refused(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "card.yaml"
+    path.write_text(text)
+    with pytest.raises(CaptureError, match=what) as caught:
+        load_card(path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1500
+
+
 def test_what_is_not_applicable_is_blank(tmp_path: Path) -> None:
     path = tmp_path / "card.yaml"
     path.write_text(

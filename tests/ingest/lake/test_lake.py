@@ -95,3 +95,15 @@ def test_a_warehouse_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file where the folder should be")
     with pytest.raises(WarehouseError, match="cannot write"), Lake(tmp_path).stage("r1", "v1"):
         pass
+
+
+def test_what_cannot_be_taken_back_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, folder = Lake(tmp_path), tmp_path / "lake" / "r1" / "v1"
+    folder.mkdir(parents=True)
+
+    def stays(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.rmdir", stays)
+    with pytest.raises(KeyError, match="the first"), lake._taken_back("r1", folder):
+        raise KeyError("the first")

@@ -1,5 +1,4 @@
 /*---
-model: prediction_times
 description: >
   Device time of the ops of each predicted step by what it rests on, with the ends of its range, in picoseconds of one
   device.
