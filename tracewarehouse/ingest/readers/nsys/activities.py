@@ -97,9 +97,9 @@ def read_activities(database: Database) -> Activities:
             columns = [*_COLUMNS, *_OWN[kind]]
             if kind == KERNEL and not database.has(table, "demangledName"):
                 columns[columns.index(_NAME)] = "shortName"
-            found = database.columns(table, columns)
-            parts.append(np.vstack([np.full(found.shape[1], kind), found]))
-            del found
+            part = database.columns(table, columns)
+            parts.append(np.vstack([np.full(part.shape[1], kind), part]))
+            del part
     rows = np.concatenate(parts, axis=1)
     del parts
     found = Activities(*rows[:, np.lexsort((rows[3], rows[2], rows[1]))])
@@ -124,7 +124,7 @@ def short_names(database: Database) -> dict[int, int]:
         return {}
     query = f"SELECT DISTINCT demangledName, shortName FROM {table} "  # noqa: S608  a name of this module
     query += "WHERE demangledName IS NOT NULL AND shortName IS NOT NULL"
-    return dict(database.checked(row) for row in database.texts(query))
+    return {full: short for row in database.texts(query) for full, short in [database.checked(row)]}
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,9 @@ class Database:
         _check_size(file)
         self._steps_left = _FREE_STEPS + _STEPS_PER_BYTE * file.size
         self._rows_left = file.size // _SHORTEST_ROW
-        self._open = ExitStack()
-        with ExitStack() as named, self._reading():
-            uri = f"file:{quote(os.fspath(named.enter_context(_named(file)).absolute()))}?mode=ro&immutable=1"
-            self._connection = self._open.enter_context(closing(sqlite3.connect(uri, uri=True)))
+        with ExitStack() as opened, ExitStack() as names, self._reading():
+            uri = f"file:{quote(os.fspath(names.enter_context(_named(file)).absolute()))}?mode=ro&immutable=1"
+            self._connection = opened.enter_context(closing(sqlite3.connect(uri, uri=True)))
             self._connection.text_factory = _text
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
             for setting in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
@@ -73,10 +72,11 @@ class Database:
                 for (name,) in named.fetchall()
                 if isinstance(name, str)
             }
-            self._numbers = self._open.enter_context(AdbcConnection(self._open.enter_context(connect(uri))))
+            self._numbers = opened.enter_context(AdbcConnection(opened.enter_context(connect(uri))))
             for setting in ("trusted_schema = OFF", "cell_size_check = ON"):
                 list(self._batches(f"PRAGMA {setting}"))
             list(self._batches("SELECT COUNT(*) FROM sqlite_master"))  # opens the file while it has a name
+            self._open = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +123,7 @@ class Database:
                 parts += [batch] * bool(batch.num_rows)
         found = np.full((len(columns), sum(part.num_rows for part in parts)), NONE)
         for column, place in enumerate(np.flatnonzero(known).tolist() if parts else ()):
-            np.concatenate([part[column].to_numpy() for part in parts], out=found[place])
+            np.concatenate([_values(part[column]) for part in parts], out=found[place])
         return found
 
     def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
@@ -214,6 +214,11 @@ def _named(file: CaptureFile) -> Iterator[Path]:
             f"{file.path}: cannot be uncompressed in {tempfile.gettempdir()}: {error.strerror or error}; make room "
             "there, or name another folder in TMPDIR"
         ) from None
+
+
+def _values(column: pa.Array) -> Int64:
+    """Return the integers of a column without NULL; its own `to_numpy` would import pandas."""
+    return np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
 
 
 def _integer(column: str) -> str:

@@ -240,7 +240,8 @@ def _read_rows(database: Database, strings: dict[int, str], ranges: Ranges) -> _
     has_own = " OR ".join(f"{c} IS NOT NULL" for c in own)
     thread, start, end, kind, text, of_row = database.columns(TABLE, [*_COLUMNS, has_own or "absent"])
     is_kept = np.isin(kind, (_PUSH_POP, _START_END, _MARK)) & (start != NONE)
-    names = [(int(thread[i]), int(start[i]), strings.get(int(text[i]), "")) for i in np.flatnonzero(kind == _THREAD_NAME)]
+    of_names = np.flatnonzero(kind == _THREAD_NAME).tolist()
+    names = [(int(thread[i]), int(start[i]), strings.get(int(text[i]), "")) for i in of_names]
     used, place = np.unique(text[is_kept], return_inverse=True)
     text[is_kept] = np.array([ranges.text_code(strings.get(i) or UNNAMED) for i in used.tolist()], np.int64)[place]
     payload = np.full(len(text), -1, np.int64)

@@ -264,8 +264,8 @@ def _window(database: Database, zero_ns: int) -> tuple[int | None, int | None]:
         start -= shift
     if start is None or zero_ns or not database.has("ANALYSIS_DETAILS", "duration"):
         return start, None
-    lasted = next((int(length) for length in database.columns("ANALYSIS_DETAILS", ("duration",))[0] if length > 0), None)
-    return start, None if lasted is None else start + lasted
+    lengths = database.columns("ANALYSIS_DETAILS", ("duration",))[0].tolist()
+    return start, next((start + length for length in lengths if length > 0), None)
 
 
 def _shift(database: Database) -> int:
