@@ -19,7 +19,6 @@ from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.profiler_names import device_plane
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
-from tracewarehouse.ingest.processes.freed_memory import MOST, keep_freed_memory
 from tracewarehouse.ingest.readers.files import CaptureFile, peeked
 
 if TYPE_CHECKING:
@@ -212,7 +211,6 @@ def open_trace(file: CaptureFile) -> Trace:
     Raises:
         CaptureError: it has no known format, or is damaged.
     """
-    keep_freed_memory(MOST)
     trace = file_format(file).reader.open_file(file)
     try:
         lines = sum(len(plane.lines) for plane in trace.planes if device_plane(plane.name))

@@ -67,7 +67,7 @@ def write_in_parts(
 ) -> EventsWritten:
     """Write all lines in parts; this process runs `meanwhile` while the helpers start. The helpers end afterwards."""
     pieces, parts = divide(planes)
-    with staging.processes, counting:
+    with staging.processes:
         written = start_parts(staging, counting, survey.instructions.facts, pieces, parts)
         meanwhile()
         lines_of_parts = written()
