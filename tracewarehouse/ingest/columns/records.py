@@ -95,6 +95,10 @@ class EventBatch:
     def __len__(self) -> int:
         return len(self.metadata)
 
+    def moved(self, by_ps: int) -> EventBatch:
+        """Return the events on another clock."""
+        return EventBatch(self.metadata, self.start_ps + by_ps, self.duration_ps, self.stats)
+
 
 @dataclass(frozen=True, slots=True)
 class EventMetadata:

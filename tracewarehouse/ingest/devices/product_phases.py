@@ -24,9 +24,8 @@ from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.sampled_programs import FIRST_EVENTS, Program, sampled_until
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction, is_product
 from tracewarehouse.ingest.hlo.instructions import Instructions
-from tracewarehouse.ingest.hlo.products import is_product
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 _FEWEST = 8
@@ -226,7 +225,6 @@ def _read_tpu(tally: _Tally, survey: HostSurvey, device_id: int, instructions: I
         if core.device.device_id != device_id:
             continue
         row_instruction = instructions.add_metadata(plane, survey.modules)
-        instructions.complete()
         for i in np.unique(row_instruction).tolist():
             row = instructions.rows[i]
             if row.hlo and (not row.collective or row.is_fused) and is_product(row.hlo, row.category, row.op_name):
@@ -277,8 +275,7 @@ def _named_lines(survey: HostSurvey, number: int) -> Iterator[tuple[Plane, Itera
         for line in plane.lines:
             if line.name.startswith(STREAM_PREFIX):
                 batches = survey.host.trace.batches(plane, line)
-                moved = (replace(b, start_ps=b.start_ps + survey.host.clock_offset_ps) for b in batches)
-                yield plane, ((b, np.ones(len(b), bool)) for b in moved)
+                yield plane, ((b.moved(survey.host.clock_offset_ps), np.ones(len(b), bool)) for b in batches)
 
 
 def _rows_and_columns(hlo: Instruction) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tracewarehouse.ingest.capture.batches import Batch
 from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.nesting import outermost
 from tracewarehouse.ingest.columns.profiler_names import (
     ENQUEUED,
     JITTED,
@@ -77,7 +78,8 @@ class Launches:
 
     def starts(self, thread: tuple[int, int]) -> list[int]:
         """Return the times of a thread's launches; without such events, the starts of its calls of jitted functions."""
-        return sorted(self.linked.get(thread, ())) or [start for start, _ in _outermost(self.jitted.get(thread, ()))]
+        jitted = self.jitted.get(thread, [])
+        return sorted(self.linked.get(thread, ())) or [jitted[i][0] for i in outermost(jitted)]
 
 
 def launches(host: Host) -> Launches:
@@ -105,7 +107,7 @@ def _is_wanted(name: str) -> bool:
 def _read(
     launches: Launches, host: Host, plane: Plane, thread: tuple[int, int], batch: EventBatch, wanted: np.ndarray
 ) -> None:
-    shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
+    shifted = batch.moved(host.clock_offset_ps)
     launches.markers += step_markers(plane, shifted, launches.threads.setdefault(thread, len(launches.threads)))
     stats = {s.name: s for s in batch.stats}
     run_id, has_run_id = integers(stats.get("run_id"), len(batch))
@@ -123,14 +125,6 @@ def _read(
             launches.jitted.setdefault(thread, []).append((start, end))
         elif SERVER_LOOP.search(name) or SERVER_ENGINE.search(name):
             launches.called.append(Call(thread, name, start, end))
-
-
-def _outermost(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    kept: list[tuple[int, int]] = []
-    for start, end in sorted(intervals, key=lambda i: (i[0], -i[1])):
-        if not kept or start >= kept[-1][1]:
-            kept.append((start, end))
-    return kept
 
 
 def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> dict[int, list[Step]]:
@@ -154,8 +148,8 @@ def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> dict[int
 
 
 def _outermost_calls(calls: Sequence[Call], thread: tuple[int, int]) -> list[Call]:
-    own = {(c.start_ps, c.end_ps): c for c in calls if c.thread == thread}
-    return [own[i] for i in _outermost(list(own))]
+    own = list({(c.start_ps, c.end_ps): c for c in calls if c.thread == thread}.values())
+    return [own[i] for i in outermost([(c.start_ps, c.end_ps) for c in own])]
 
 
 def _busiest(found: Launches, calls: Sequence[Call]) -> list[Call]:

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy, is_memset
 from tracewarehouse.ingest.columns.records import Stat
-from tracewarehouse.ingest.hlo import op_names, text
+from tracewarehouse.ingest.hlo import op_names
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop, carried_arrays, signature
+from tracewarehouse.ingest.hlo.instruction import (
+    KNOWN_TRIPS,
+    AsyncRole,
+    Instruction,
+    Loop,
+    carried_arrays,
+    operand_dtype,
+    signature,
+)
 from tracewarehouse.ingest.hlo.opcodes import (
     OpClass,
     async_role,
@@ -21,7 +29,6 @@ from tracewarehouse.ingest.hlo.opcodes import (
     is_spread_step,
     op_class,
 )
-from tracewarehouse.ingest.hlo.products import operand_dtype
 from tracewarehouse.ingest.hlo.replica_groups import Groups
 
 if TYPE_CHECKING:
@@ -129,8 +136,6 @@ class InstructionRow:
     """Its place in the model, if it is in a loop over layers."""
     loops: tuple[Loop, ...] = ()
     """The loops that hold it, outermost first, if its program tells them."""
-    outline: text.Outline | None = None
-    """The part of `hlo` that has been read so far, if the instruction is neither a collective nor a done."""
     kernel: str | None = None
     """Name of its event on a GPU's stream."""
     kernel_part: str | None = None
@@ -153,8 +158,6 @@ class InstructionRow:
     @cached_property
     def collective(self) -> Collective | None:
         """The collective that the instruction executes; None if it executes none."""
-        if self.outline:
-            return None
         if self.hlo is None:
             return self.stated or self._by_kernel
         stated = find_collective(self.hlo)
