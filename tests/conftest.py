@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-hypothesis.settings.register_profile("any machine", deadline=None)  # a slow one must pass
+hypothesis.settings.register_profile("any machine", deadline=None, max_examples=50)  # a slow one must pass
 hypothesis.settings.load_profile("any machine")
 
 
@@ -192,7 +192,7 @@ MESHES = {
 
 @pytest.fixture(scope="session")
 def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    """A warehouse of all real captures beside the repository, for tests that only read it.
+    """A warehouse of all real captures beside the repository, for tests that only read it; none violates an audit.
 
     Of the one that is there in both forms, the run `chrome` is of the Chrome trace.
     """
@@ -205,17 +205,15 @@ def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactor
     from tracewarehouse.warehouse import open_warehouse
 
     def make(folder: Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SkippedEntryWarning)  # the folder holds files of other tools too
-            captures = find_captures(shared_traces)
         [chrome] = find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SkippedEntryWarning)  # reports of Nsight lie among them
+            warnings.simplefilter("ignore", SkippedEntryWarning)  # files of other tools lie among them
             captures = find_captures(shared_traces)
         with open_warehouse(folder, create=True) as opened:
             for capture in [*captures, replace(chrome, name="chrome")]:
                 mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
-                opened.ingest_capture(capture, RunOptions(mesh, capture.name))
+                result = opened.ingest_capture(capture, RunOptions(mesh, capture.name))
+                assert not any(note.startswith("audit ") for note in result.notes), result.notes
 
     with open_warehouse(made_once(tmp_path_factory, "shared-captures", make)) as opened:
         yield opened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 MODEL = """/*---
-model: base
 description: All runs.
 columns:
   run_id: The run.
@@ -11,8 +10,6 @@ columns:
 SELECT r.run_id AS run_id FROM main.runs AS r
 """
 METRIC = """/*---
-metric: m
-version: 1
 status: stable
 unit: count
 polarity: none
@@ -22,7 +19,6 @@ description: Counts runs.
 columns:
   run_id: The run.
   n: How many.
-changed: First version.
 ---*/
 SELECT b.run_id AS run_id, COUNT(*) AS n FROM models.base AS b GROUP BY b.run_id
 """

@@ -80,6 +80,16 @@ class Page:
         gone_to = self.call("Page.navigate", url=address)
         assert "errorText" not in gone_to, gone_to
 
+    def resize(self, width: int, height: int = 900) -> None:
+        """Change the width of the window, and wait until the charts that are drawn are drawn anew."""
+        self.evaluate("document.querySelectorAll('.chart svg.marks').forEach(s => { s.dataset.before = 'yes'; })")
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.evaluate(
+            "(async () => { const drawn = () => [...document.querySelectorAll('.chart svg.marks')]; let last = [];"
+            " for (;;) { await new Promise(done => setTimeout(done, 300)); const now = drawn();"
+            " if (!now.some(s => s.dataset.before) && now.every((s, i) => s === last[i])) return; last = now; } })()"
+        )
+
     def wheel(self, x: float, y: float, delta: float, *, is_ctrl_held: bool = False) -> None:
         """Turn the wheel over a point of what is in view."""
         self.call(

@@ -51,7 +51,9 @@ def test_a_fixed_part_of_the_long_run(name: str) -> None:
     assert report.largest[0] > 0
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("batches", 300), ("costs", 300), ("experiment", 12)])
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("batches", 300), ("costs", 300), ("experiment", 60), ("definitions", 60)]
+)
 def test_a_fixed_part_of_descriptions(name: str, inputs: int) -> None:
     report = run(TARGETS[name](None), seed=1, numbers=range(inputs))
     assert not report.failures

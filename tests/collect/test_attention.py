@@ -104,13 +104,13 @@ errors = []
 with pltpu.force_tpu_interpret_mode():
     # Shared keys and values, as many as queries, one for all; narrow heads; keys wider than values.
     for batch, heads, kv_heads, tokens, width, value_width in [
-        (2, 2, 1, 256, 128, 128), (1, 1, 1, 1024, 128, 128), (1, 4, 1, 128, 64, 64), (1, 1, 1, 128, 192, 128)
+        (1, 2, 1, 1024, 128, 128), (1, 4, 1, 128, 64, 64), (1, 1, 1, 128, 192, 128)
     ]:
         given = inputs(batch, heads, kv_heads, tokens, tokens, width, value_width)
         errors.append(error(flash(*given, 0.1), given, 0))
     # Several queries for a key-value head, eight, and one; one page and several in a block; the ends of a page.
     for batch, heads, kv_heads, cached, position in [
-        (2, 4, 2, 256, 0), (1, 8, 1, 384, 127), (1, 2, 2, 256, 128), (1, 5, 1, 512, 511)
+        (2, 4, 2, 256, 0), (1, 8, 1, 384, 127), (1, 5, 1, 512, 511)
     ]:
         given = inputs(batch, heads, kv_heads, 1, cached)
         errors.append(error(paged(*given, jnp.int32(position), 0.1), given, position))
@@ -162,7 +162,7 @@ def test_the_kernels_compute_attention(jax_processes: TorchProcesses) -> None:
     """The kernels themselves, which multiply in bfloat16."""
     errors = jax_processes.answer(JAX, JAX_PLATFORMS="cpu")
 
-    assert len(errors) == 8
+    assert len(errors) == 6
     assert max(errors) < 0.02
 
 

@@ -187,6 +187,9 @@ def test_repeats_record_each_run_again() -> None:
         ("[" * 20_000, "cannot be read as an experiment: nested too deeply"),
         ("repeats: " + "9" * 5000, "cannot be read as an experiment"),
         (f"matrix: {{{', '.join(f'f{n}: [1, 2, 3, 4, 5, 6, 7, 8]' for n in range(40))}}}", "are planned"),
+        ("repeats: 1000000000\nruns: [{}]", "has 1000000000 runs and combinations; at most 100,000"),
+        ("repeats: 40000\nmatrix: [{batch_size: [1, 2]}, {batch_size: [3]}]", "has 120000 runs"),
+        ("exclude: [{model: &a [x]}, {model: *a}]", "an alias (*name) is not read"),
     ],
 )
 def test_a_wrong_field_of_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -36,12 +36,7 @@ if importlib.util.find_spec("jax") is None:
     pytest.skip("jax is not installed: pip install 'tracewarehouse[jax]'", allow_module_level=True)
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
-TORCH_XLA = (
-    "deepseek_v2-ep4-b4-i16-o9",
-    "llama-pp2tp2-b4-i16-o5",
-    "llama-tp4-sp-b4-i16-o9",
-    "qwen3-dp2tp2-b4-i16-o9",
-)
+TORCH_XLA = ("deepseek_v2-ep4-b4-i16-o9", "llama-pp2tp2-b4-i16-o5")
 
 
 @pytest.fixture
@@ -106,35 +101,15 @@ def test_equal_workloads_under_torch_xla_and_jax(
     assert traffic(collectives(capture, tmp_path / "jax")) == traffic(dict(zip(columns, r, strict=True)) for r in rows)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
-def test_both_backends_give_the_same_tokens_from_a_seed(
-    record: Callable[[RunSpec], Path], torch_processes: TorchProcesses, tmp_path: Path
-) -> None:
-    fields = {"model": "deepseek_v2", "mesh": "pp=2,ep=2", "layers": 3, "capacity_factor": 1.25, "seed": 3}
-    fields |= {"batch": 4, "input_length": 16, "output_length": 4}
-    here = load_manifest(record(run_spec(**fields)) / "manifest.json")
-    there = torch_processes.record(run_spec(**fields, backend="torch_xla"), tmp_path)
-    theirs = load_manifest(there / "manifest.json")
-
-    assert (here.backend, theirs.backend) == ("jax", "torch_xla")
-    assert here.checks["tokens_equal"] == theirs.checks["tokens_equal"] is not False
-    for same in ("dropped_pairs", "routed_pairs", "comparable_share"):
-        assert here.checks.get(same) == theirs.checks.get(same)
-    assert here.model == theirs.model
-
-
 @pytest.mark.parametrize(
     "fields",
     [
         {"model": "deepseek_v3", "mesh": "dp=2,ep=2,tp=2", "capacity_factor": "inf"},
         {"model": "qwen3_moe", "mesh": "pp=2,ep=2"},
         {"model": "deepseek_v2", "mesh": "ep=4", "dtype": "bfloat16"},
-        {"model": "deepseek_v3", "mesh": "ep=8", "batch": 8},
         {"model": "deepseek_v3", "mesh": "ep=2,tp=2", "sequence_parallelism": "megatron"},
-        {"model": "deepseek_v2", "mesh": "tp=4"},
         {"model": "qwen3", "mesh": "dp=2,tp=2", "sequence_parallelism": "ring"},
         {"model": "llama", "mesh": "tp=4", "sequence_parallelism": "ulysses"},
-        {"model": "qwen2", "mesh": "tp=8", "sequence_parallelism": "megatron"},
     ],
     ids=lambda fields: run_spec(backend="jax", **fields).name,
 )
@@ -182,15 +157,6 @@ def test_all_processes_of_a_run_end_with_a_killed_collector(tmp_path: Path) -> N
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
 
 
-def test_a_tie_between_experts_is_no_error(record: Callable[[RunSpec], Path]) -> None:
-    """In bfloat16 the last prompt token of sequence 0 may go to expert 1 or 3: 0.193 of its logits."""
-    spec = run_spec(backend="jax", model="deepseek_v3", mesh="ep=2", dtype="bfloat16", output_length=3)
-    checks = load_manifest(record(spec) / "manifest.json").checks
-    assert checks["max_logit_error"] < 0.02
-    assert checks.get("tied_steps", 0) <= 1
-    assert checks.get("comparable_share", 1.0) == 1 - checks.get("tied_steps", 0) / 12
-
-
 def test_experts_as_served_send_what_the_closed_form_says(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
     """Bytes of virtual devices, which exchange all rows that there may be, and the tokens that the routing sends."""
     spec = run_spec(backend="jax", model="deepseek_v2", mesh="ep=4", batch=8, input_length=16, output_length=3)
@@ -217,7 +183,7 @@ def test_a_skewed_routing_is_recorded_without_a_reference(record: Callable[[RunS
     assert 40 <= checks["token_sends"] <= 2 * 40
 
 
-@pytest.mark.parametrize("mode", [None, "ulysses", "ring"])
+@pytest.mark.parametrize("mode", [None, "ring"])
 def test_a_published_model_with_more_devices_than_key_value_heads(
     record: Callable[[RunSpec], Path], tmp_path: Path, mode: str | None
 ) -> None:

@@ -208,19 +208,6 @@ def collector(output: Path, *meshes: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", program])
 
 
-def test_a_killed_collector_goes_on_where_it_was(output: Path) -> None:
-    behave(output, TWO, "hang")
-    process = collector(output, "tp=4", "tp=2")
-    wait_until(lambda: any(p.name.startswith(f".{TWO.name}.") for p in output.iterdir()))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-    results = collect(Experiment.from_runs(ONE, TWO), output)
-
-    assert [r.status for r in results] == ["skipped", "recorded"]
-    assert {n for n in captures(output) if not n.startswith(".")} == {ONE.name, TWO.name}
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_killed_at_any_moment_and_started_again_it_ends_with_the_same_captures(output: Path) -> None:
     meshes = ["tp=4", "tp=2", "dp=2", "dp=4", "dp=2,tp=2", "pp=2"]

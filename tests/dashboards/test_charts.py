@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import vl_convert
 from altair import Chart
-from given_tables import warehouse_of
 from xplane_builder import Space
 
 from tracewarehouse.dashboards.figure import ENDINGS, Figure, NothingToDraw
@@ -110,22 +109,6 @@ def test_timeline_of_more_ops_than_bars_shows_what_takes_most_of_each_stretch(wa
     assert all(r["end_ms"] - r["start_ms"] == pytest.approx(0.08, rel=1e-4) for r in figure.rows)
 
 
-def test_step_parts_add_up_to_the_step(warehouse: Warehouse) -> None:
-    """A step lasts 150 us to the next one's start: 80 us of ops, the rest idle; no step follows the last."""
-    rows = RUN_CHARTS["steps"](warehouse, TINY).rows
-    of_step = {s: {r["part"]: round(1000 * r["mean_ms"], 3) for r in rows if r["step"] == s} for s in range(3)}
-    # device 0: dots and fusions 48 us, all-reduces 32 us; device 1 starts 2 us late, so 30 us in all-reduces
-    busy = {
-        "matrix": 24.0,
-        "attention": 0,
-        "other compute": 24.0,
-        "waiting for copies": 0,
-        "exposed communication": 31.0,
-    }
-    assert of_step[0] == of_step[1] == of_step[2] == busy | {"idle": 71.0}
-    assert {r["step"] for r in rows} == {0, 1, 2}
-
-
 def test_step_times_and_tokens(warehouse: Warehouse) -> None:
     """Steps of 150 us; of three decode steps the last has no successor."""
     times = RUN_CHARTS["step-times"](warehouse, TINY)
@@ -140,59 +123,6 @@ def test_step_times_and_tokens(warehouse: Warehouse) -> None:
     assert [(r["context_tokens"], r["step_time_ms"]) for r in contexts] == [(17, 0.15), (18, 0.15)]
 
 
-def test_idle_time_is_between_steps(warehouse: Warehouse) -> None:
-    """The ops of a step follow each other without a gap, so that all idle time is between steps."""
-    rows = RUN_CHARTS["idle"](warehouse, TINY).rows
-    found = {(r["phase"], r["device"]): round(1000 * r["ms"], 3) for r in rows if r["part"] == "between steps"}
-    # device 0 is busy 80 us of each step of 150, device 1 78 us; the last decode step has no end and does not count
-    assert found == {(phase, f"device {d}"): 70 + 2 * d for phase in ("prefill", "decode") for d in (0, 1)}
-    assert {r["part"] for r in rows} == {"between steps"}
-
-
-def test_exposed_communication_per_device(warehouse: Warehouse) -> None:
-    rows = RUN_CHARTS["exposed-communication"](warehouse, TINY).rows
-    found = {(r["phase"], r["device"]): round(1000 * r["exposed_ms"], 3) for r in rows}
-    assert found == {(p, f"device {d}"): 32.0 - 2 * d for p in ("prefill", "decode") for d in (0, 1)}
-
-
-def test_collectives_are_transfer_and_waiting(warehouse: Warehouse) -> None:
-    """Each step has four all-reduces of 8 us; in the first device 1 comes 2 us late and takes 6, so device 0 waits 2.
-
-    Mean over two devices: 30 us of transfer, 1 us of waiting, and all 31 us are exposed.
-    """
-    rows = RUN_CHARTS["collective-time"](warehouse, TINY).rows
-    found = {(r["phase"], r["part"]): round(1000 * r["ms"], 3) for r in rows}
-    parts = {"transfer": 30.0, "waiting": 1.0, "rest of the window": 0.0, "exposed": 31.0}
-    assert found == {(p, part): us for p in ("prefill", "decode") for part, us in parts.items()}
-
-
-def test_traffic_by_axis(warehouse: Warehouse) -> None:
-    rows = RUN_CHARTS["traffic"](warehouse, TINY).rows
-    assert [(r["phase"], r["axis"], r["message_bytes_per_step"]) for r in rows] == [
-        ("prefill", "tp", 4 * 16 * 64 * 4),
-        ("decode", "tp", 4 * 64 * 4),
-    ]
-
-
-def test_traffic_matrix_is_symmetric(warehouse: Warehouse) -> None:
-    """A ring of two sends each message whole: 4 all-reduces a step, one prefill of 16 rows and three decodes of one."""
-    rows = RUN_CHARTS["traffic-matrix"](warehouse, TINY).rows
-    sent = 4 * 64 * 4 * (16 + 3)
-    assert [(r["source"], r["target"], r["sent_bytes"]) for r in rows] == [(0, 1, sent), (1, 0, sent)]
-
-
-def test_faster_links_save_a_part_of_the_bandwidth_term(fitted: Warehouse) -> None:
-    """Of 100 us a step 70 are bytes over bandwidth, of which links twice as fast save a half."""
-    figure = RUN_CHARTS["what-if"](fitted, "fitted")
-    assert figure.rows == fitted.query(figure.sql).dicts()
-    found = {(r["phase"], r["faster"], r["factor"], r["what"]): round(r["saved"], 6) for r in figure.rows}
-    assert found == {
-        (phase, "ICI links of tp", factor, "by the fit"): saved
-        for phase in ("prefill", "decode")
-        for factor, saved in (("2 times", 0.35), ("4 times", 0.525), ("infinite", 0.7))
-    }
-
-
 def test_fit_and_peak_stand_beside_the_measured_bandwidth(fitted: Warehouse) -> None:
     """1 MB in 12 us is 83.3 GB/s; the fit goes through all sizes, and the links of a TPU v6e give 400 GB/s."""
     rows = RUN_CHARTS["bandwidth"](fitted, "fitted").rows
@@ -202,24 +132,6 @@ def test_fit_and_peak_stand_beside_the_measured_bandwidth(fitted: Warehouse) -> 
     assert fit[min(fit)] == pytest.approx(1000 / 12)
     assert fit[max(fit)] == pytest.approx(4000 / 42)
     assert {r["gbps"] for r in rows if r["what"] == "peak of the links"} == {400}
-
-
-def test_bandwidth_of_each_size(warehouse: Warehouse) -> None:
-    """Two ranks send each message whole; of 16 transfers four take 6 us and the others 8 us, so the median is 8 us."""
-    rows = [r for r in RUN_CHARTS["bandwidth"](warehouse, TINY).rows if r["what"] == "measured"]
-    assert [(r["bus_bytes"], r["executions"], round(r["gbps"] * 8e3, 6)) for r in rows] == [
-        (256, 12, 256),
-        (4096, 4, 4096),
-    ]
-
-
-def test_time_between_collectives(warehouse: Warehouse) -> None:
-    """Between the all-reduces of a step are 12 us of compute; between two steps 70 us more, 2 us later on device 1."""
-    rows = RUN_CHARTS["traffic-intervals"](warehouse, TINY).rows
-    assert {(r["axes"], r["place"]) for r in rows} == {("within tp", "within one parallelism")}
-    prefill = {round(r["interval_us"], 3) for r in rows if r["phase"] == "prefill"}
-    assert prefill == {12.0}
-    assert max(r["interval_us"] for r in rows) == pytest.approx(12 + 70 + 2)
 
 
 def test_top_ops_have_names_without_numbers(warehouse: Warehouse) -> None:
@@ -291,45 +203,6 @@ def test_roofline_has_the_peaks_of_the_device(tmp_path: Path) -> None:
     bend = 918e12 / 1.638e12
     assert [x for x, _ in roof] == pytest.approx([1, bend, 2 * bend], rel=1e-4)
     assert [y for _, y in roof] == pytest.approx([1.638e12, 918e12, 918e12], rel=1e-4)
-
-
-def test_collective_time_adds_up_to_the_windows() -> None:
-    """Microseconds; an asynchronous collective whose window goes on while device 1 computes.
-
-            0    2    4    6    8
-    dev 0   [ window       )          transfer 6, as the shorter
-    dev 1   [ window            )     8: 1 exposed, so it waits 1, and 1 is the rest
-    """
-    given = {
-        "instructions": [
-            {"instruction_id": 0, "opcode": "all-gather-start", "collective": "all-gather", "async_role": "start"}
-        ],
-        "ops": [{"event_id": d, "instruction_id": 0, "device_id": d, "start_us": 0, "duration_us": 1} for d in (0, 1)],
-        "collectives": [
-            {
-                "event_id": d,
-                "device_id": d,
-                "instance": 0,
-                "kind": "all-gather",
-                "axis": "tp",
-                "group_size": 2,
-                "is_partial": False,
-                "is_async": True,
-                "message_bytes": 8,
-                "start_us": 0,
-                "end_us": end,
-                "exposed_us": 1,
-            }
-            for d, end in ((0, 6), (1, 8))
-        ],
-    }
-    with warehouse_of(given) as database:
-        rows = database.execute(
-            "SELECT device_id, window_ps, transfer_ps, wait_ps, rest_ps, exposed_ps "
-            "FROM models.collective_time ORDER BY ALL"
-        ).fetchall()
-    us = 1_000_000
-    assert rows == [(0, 6 * us, 6 * us, 0, 0, us), (1, 8 * us, 6 * us, us, us, us)]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tracewarehouse.dashboards.kernel_names import short_name, short_names
+from tracewarehouse.dashboards import words
+from tracewarehouse.dashboards.kernel_names import short_label, short_name, short_names
 
 _ADD = "at::native::CUDAFunctor_add<c10::BFloat16>"
 
@@ -49,3 +52,16 @@ def test_different_kernels_have_different_names() -> None:
     shown = short_names([*tiles, "fusion", tiles[0]])
     assert list(shown.values()) == ["nvjet 8x64_64x16", "nvjet 8x64_64x16 (2)", "nvjet 8x64_64x16 (3)"]
     assert len(short_name("x" * 500)) < 50
+
+
+def test_charts_and_sentences_have_short_names() -> None:
+    """The expression that labels an axis or a bar, and the sentence on what changed by operation."""
+    kernel = f"void at::native::vectorized_elementwise_kernel<4, {_ADD}, std::array<char*, 3ul> >(int)"
+    assert short_label(["fusion"], "datum.name") == "datum.name"
+    assert short_label(["fusion", kernel], "datum.name") == (
+        f"({json.dumps({kernel: 'vectorized_elementwise [CUDAFunctor_add]'})}[datum.name] || datum.name)"
+    )
+    cause = {"phase": "", "name": kernel, "baseline_us": 100.0, "value_us": 110.0, "difference_us": 10.0}
+    assert words.changes([cause]) == [
+        "A step is 10 µs longer, 110 µs against 100 µs: vectorized_elementwise [CUDAFunctor_add] +10 µs."
+    ]

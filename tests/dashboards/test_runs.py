@@ -17,7 +17,6 @@ from xplane_builder import Space, Unsigned
 from tracewarehouse.dashboards import communication, ops, runs, steps, theme
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.registry import CHARTS, STUDY_CHARTS
-from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 pytestmark = pytest.mark.usefixtures("asked_once")
@@ -66,31 +65,9 @@ def test_points_of_equal_runs_are_both_on_the_front() -> None:
     assert rows == [("a", 2, 50, 50, True), ("b", 2, 50, 50, True), ("c", 2, 50, 30, False)]
 
 
-def test_sweep_is_the_mean_of_each_configuration(study: Warehouse) -> None:
-    rows = runs.sweep_heat_map(study, ALL).rows
-    found = {(r["batch_size"], r["input_length"]): (r["value"], r["runs"]) for r in rows}
-    assert found == {(1, 16): (pytest.approx((0.150 + 0.180) / 2), 2), (4, 16): (pytest.approx(0.240), 1)}
-    with pytest.raises(NothingToDraw, match="one batch size and one prompt length"):
-        runs.sweep_heat_map(study, ["fast", "slow"])
-    with pytest.raises(NothingToDraw, match="No column 'nosuch'"):
-        runs.sweep_heat_map(study, ALL, "nosuch")
-
-
 def test_scaling_needs_two_numbers_of_chips(study: Warehouse) -> None:
     with pytest.raises(NothingToDraw, match="two numbers of chips"):
         runs.scaling(study, ALL)
-
-
-def test_scaling_is_drawn_beside_what_one_chip_gives(tmp_path: Path) -> None:
-    """Four steps of 100 us give a token each on one chip and on four: linear is four times as much."""
-    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
-        for chips in (1, 4):
-            opened.ingest(_independent(tmp_path / f"chips{chips}", chips))
-        figure = runs.scaling(opened, ["chips1", "chips4"])
-        assert figure.rows == opened.query(figure.sql).dicts()
-    rate = 4 / 390e-6  # the last decode step ends with its op, after 90 us
-    found = [(r["chips"], r["tokens_per_s"], r["linear"]) for r in figure.rows]
-    assert found == [(1, pytest.approx(rate), pytest.approx(rate)), (4, pytest.approx(rate), pytest.approx(4 * rate))]
 
 
 def test_models_of_other_sizes_are_no_points_of_one_line(tmp_path: Path) -> None:
@@ -131,17 +108,6 @@ def _independent(folder: Path, chips: int, layers: int = 2) -> Path:
     return folder
 
 
-def test_metric_against_metric(study: Warehouse) -> None:
-    """31 us are exposed, on the mean, of steps of 150 and of 240 us; all alike in overlap is nothing to draw."""
-    rows = runs.metric_against_metric(study, ["fast", "wide"], x="communication_fraction").rows
-    prefill = {(r["name"], round(r["x"], 6), round(r["y"], 6)) for r in rows if r["phase"] == "prefill"}
-    assert prefill == {("fast", round(31 / 150, 6), 0.15), ("wide", round(31 / 240, 6), 0.24)}
-    with pytest.raises(NothingToDraw, match="overlap_ratio is 0 % in every run"):
-        runs.metric_against_metric(study, ["fast", "wide"])
-    with pytest.raises(MetricError, match="did you mean tpot"):
-        runs.metric_against_metric(study, ALL, "tpott")
-
-
 def test_labels_of_points_leave_each_other_room() -> None:
     """A label that would lie on one of the front is left out; one far away, or well below, is not."""
     near = {"point": "dp=2,tp=4", "user_low": None, "user_high": None, "chip_high": None}
@@ -150,22 +116,6 @@ def test_labels_of_points_leave_each_other_room() -> None:
         for n, x, y in (("front", 50.0, 100.0), ("close", 45.0, 101.0), ("below", 50.0, 80.0), ("far", 100.0, 100.0))
     ]
     assert set(runs._apart(rows)) == {"front", "below", "far"}
-
-
-def test_parts_of_a_step_stand_side_by_side(study: Warehouse) -> None:
-    """Of 150 and of 240 us, 31 are exposed communication: 20.7 and 12.9 %."""
-    figure = runs.study_parts(study, ["fast", "wide"])
-    found = {
-        (r["phase"], r["run"], r["part"]): round(1e3 * r["mean_ms"], 3)
-        for r in figure.rows
-        if r["part"] in ("exposed communication", "idle")
-    }
-    assert found["prefill", "tp=2, batch 1", "exposed communication"] == 31
-    assert found["prefill", "tp=2, batch 4", "exposed communication"] == 31
-    assert found["prefill", "tp=2, batch 4", "idle"] - found["prefill", "tp=2, batch 1", "idle"] == 90
-    assert figure.description.startswith(
-        "Exposed communication takes 20.7 % of the prefill step at tp=2, batch 1 and 12.9 % at tp=2, batch 4."
-    )
 
 
 def test_ways_to_split_a_model_stand_beside_each_other(study: Warehouse) -> None:
@@ -240,37 +190,6 @@ def test_predicted_runs_are_hollow_with_bars(tmp_path: Path) -> None:
     assert [[f'fill="{theme.SERIES[0]}"' in point for point in found] for found in points] == [[True], [False]]
 
 
-def test_value_over_time(study: Warehouse) -> None:
-    rows = runs.value_over_time(study, ALL).rows
-    assert {r["captured"] for r in rows} == {"2023-11-14T22:13:20Z"}
-    assert {(r["name"], r["of"], round(r["value"], 6)) for r in rows if r["of"] == "device"} == {
-        ("fast", "device", 0.15),
-        ("slow", "device", 0.18),
-        ("wide", "device", 0.24),
-    }
-
-
-def test_links_twice_as_fast_save_a_share_of_each_run(fitted: Warehouse) -> None:
-    """With a fit half of the 70 us of bytes in a step of 100 us, and all of them with links without cost."""
-    figure = runs.faster_links(fitted, ["fitted"])
-    assert figure.rows == fitted.query(figure.sql).dicts()
-    found = {(r["panel"], r["links"], r["what"]): round(r["saved"], 6) for r in figure.rows}
-    assert found == {
-        (f"TPU, {phase}", links, "by the fit"): saved
-        for phase in ("prefill", "decode")
-        for links, saved in (("twice as fast", 0.35), ("without cost", 0.7))
-    }
-
-
-def test_differences_of_steps(study: Warehouse) -> None:
-    """A step of 180 us is one of 150 us with 30 us more of idle time."""
-    figure = runs.step_differences(study, "slow", "fast")
-    first, *others = [r for r in figure.rows if r["phase"] == "prefill"]
-    assert (first["name"], first["what"], round(first["difference_us"], 6)) == ("idle", "longer", 30)
-    assert {r["difference_us"] for r in others} == {0}
-    assert figure.description.startswith("A prefill step is 30 µs longer, 180 µs against 150 µs: idle time +30 µs.")
-
-
 @pytest.mark.parametrize(
     "name", [n for n in STUDY_CHARTS if n not in ("scaling", "parallelisms", "overlap-ratio-against-step-time")]
 )
@@ -281,18 +200,6 @@ def test_every_chart_over_runs_draws_the_rows_of_its_query(study: Warehouse, nam
     assert figure.name == name
     svg = vl_convert.vegalite_to_svg(figure.specification())
     assert re.search(r'class="mark-(rect|symbol|line)[^"]*"[^>]*><path', svg)
-
-
-def test_savings_are_shares_of_a_step(study: Warehouse) -> None:
-    """Of 150 us device 0 communicates 32 us and idles 70, device 1 30 and 72; device 0 waits 2 us."""
-    fast = study.run("fast").run_id
-    rows = study.query(
-        "SELECT metric, saved FROM macros.step_savings([$run]) WHERE phase = 'prefill' ORDER BY metric", run=fast
-    ).rows()
-    found = dict(rows)
-    assert found["communication_fraction"] == pytest.approx(31 / 150)
-    assert found["device_idle"] == pytest.approx(71 / 150)
-    assert found["sync_wait"] == pytest.approx(1 / 150)
 
 
 def test_a_chart_over_runs_of_no_values_says_so(warehouse: Warehouse) -> None:

@@ -17,7 +17,6 @@ from xplane_builder import Ref, Space, Unsigned
 
 from tracewarehouse.exports import chrome
 from tracewarehouse.exports.chrome import chrome_text, export_chrome
-from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -137,12 +136,6 @@ def test_events_are_the_same_however_many_are_written_at_once(tmp_path: Path, mo
     assert exported(warehouse, tmp_path / "pieces.json") == whole
     export_chrome(warehouse, "run", tmp_path / "packed.json.gz")
     assert json.loads(gzip.decompress((tmp_path / "packed.json.gz").read_bytes())) == whole
-
-
-def test_another_ending_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TracewarehouseError, match=r"out\.csv: a Chrome trace ends in \.json or \.json\.gz"):
-        export_chrome(made(tmp_path), "run", tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()
 
 
 def test_times_before_the_profile_keep_their_sign(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 from tests.served_capture import write_served_capture
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.exports.rows import export_duckdb
-from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse, open_warehouse
@@ -90,9 +89,3 @@ def test_only_the_runs_that_are_asked_for(warehouse: Warehouse, tmp_path: Path) 
     file = export_duckdb(warehouse, [run], tmp_path / "runs.db")
     found = asked(file, "SELECT run_id FROM main.runs UNION SELECT run_id FROM main.ops")
     assert found == [{"run_id": run.run_id}]
-
-
-def test_another_ending_is_refused(warehouse: Warehouse, tmp_path: Path) -> None:
-    with pytest.raises(TracewarehouseError, match=r"ends in \.duckdb or \.db"):
-        export_duckdb(warehouse, [], tmp_path / "runs.sqlite")
-    assert not any(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""What users and servers say of runs: batches, costs of kernels, experiments. Only how they are refused is judged.
+"""What users and servers say of runs: batches, costs, experiments, definitions. Only how they are refused is judged.
 
 Each is accepted, with numbers that fit 64 bits, or refused in one sentence, and never more than that sentence costs.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from typing import Any
 import yaml
 from fuzz.card import VALUES, _bomb, _damaged, _places
 from fuzz.judging import Target, UnknownError, scratch_file
+from fuzz.query import KINDS as STATEMENTS
+from fuzz.query import statement
 
 from tracewarehouse.collect.experiment import READY_MADE, load_experiment
+from tracewarehouse.definitions.reading import SQL, _check_selects, _read_user_folder
 from tracewarehouse.ingest.capture.batches import BatchFile, read_batches
 from tracewarehouse.ingest.capture.costs import load_costs
 
@@ -121,3 +125,66 @@ class ExperimentTarget(BatchesTarget):
         self._path.write_bytes(data)
         load_experiment(self._path)
         return None
+
+
+class DefinitionsTarget(Target):
+    """Definitions of the package with other headers and statements, and damaged as text, in a user's folder."""
+
+    name = "definitions"
+    suffix = ".sql"
+    works = 100.0
+    room = 32 << 30  # each folder opens a database, whose threads take address space
+
+    def __init__(self, traces: Path | None = None) -> None:
+        self._folder = scratch_file(self, "mine")
+        self._folder.mkdir()
+        self._seeds = [(f, f.read_text()) for f in sorted(SQL.rglob("*.sql"))]
+        self._entries = yaml.safe_load((SQL / "preconditions.yaml").read_text())
+
+    def make(self, r: random.Random) -> tuple[str, bytes]:
+        kind = r.choice(("front", "front", "statement", "entry", *KINDS))
+        path, text = r.choice(self._seeds)
+        if kind == "bomb":
+            text = f"/*---\n{_bomb(r)}\n---*/\nSELECT 1"
+        elif kind == "deep":
+            n = r.choice((300, 3000, 60_000))
+            front = r.choice(("[" * n + "]" * n, '{"a":' * n + "1" + "}" * n, "- " * n, "? " * n))
+            text = f"/*---\nnotes: {front}\n---*/\nSELECT 1"
+        elif kind == "entry":
+            name = r.choice(list(self._entries))
+            tree: dict[Any, Any] = {name: deepcopy(self._entries[name])}
+            parent, key = r.choice(list(_places(tree)))
+            parent[r.choice((key, key, "extra", 1, None))] = deepcopy(r.choice((*VALUES, statement(r, "plain"))))
+            path, text = SQL / "preconditions.yaml", yaml.safe_dump(tree, sort_keys=False)
+        else:
+            front, end, sql = text[len("/*---") :].partition("---*/")
+            if kind in ("front", "value", "key"):
+                header = yaml.safe_load(front)
+                for _ in range(r.choice((1, 1, 3))):
+                    parent, key = r.choice(list(_places(header)))
+                    parent[r.choice((key, key, "extra", 1, None, "a\nb"))] = deepcopy(r.choice(VALUES))
+                front = f"\n{yaml.safe_dump(header, sort_keys=False)}"
+            elif kind == "statement":
+                sql = statement(r, r.choice(STATEMENTS))
+            text = f"/*---{front}{end}{sql}"
+            if kind not in ("front", "value", "key", "statement", "none"):
+                text = _damaged(r, text, kind)
+        place = path.relative_to(SQL) if r.random() < 0.95 else r.choice(("x_v1.sql", f"x_v{'9' * 200}.sql", "X y.sql"))
+        return kind, f"{place}\n{text}".encode("utf-8", "surrogatepass")
+
+    def read(self, data: bytes) -> Any:
+        """The first line is the file's place."""
+        place, _, content = data.partition(b"\n")
+        name = re.sub(r"[^\w./-]", "_", place.decode(errors="replace"))[:250]
+        path = self._folder / (name if re.fullmatch(r"[\w-]+(/[\w-]+)*\.(sql|yaml)", name) else "preconditions.yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        try:
+            views = _read_user_folder(self._folder)
+            _check_selects(views)
+        finally:
+            path.unlink()
+        return None
+
+    def reference(self, data: bytes) -> Any:
+        raise UnknownError("only how it is refused is judged")

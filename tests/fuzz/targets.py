@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fuzz.card import CardTarget
 from fuzz.chrome import ChromeTarget
-from fuzz.descriptions import BatchesTarget, CostsTarget, ExperimentTarget
+from fuzz.descriptions import BatchesTarget, CostsTarget, DefinitionsTarget, ExperimentTarget
 from fuzz.hlo_proto import HloProtoTarget
 from fuzz.hlo_text import HloTextTarget
 from fuzz.ingest import ChromeIngestTarget, DividedIngestTarget, IngestTarget
@@ -31,6 +31,7 @@ _ALL = (
     BatchesTarget,
     CostsTarget,
     ExperimentTarget,
+    DefinitionsTarget,
     QueryTarget,
     CommandTarget,
     IngestTarget,
@@ -42,22 +43,23 @@ TARGETS: dict[str, type[Target] | Callable[[Path | None], Target]] = {target.nam
 """By name; each is made with a folder of captures to damage, or None."""
 
 SHARES = {
-    "xplane": 0.1,
-    "xplane-counted": 0.0485,
-    "hlo-text": 0.3145,
+    "xplane": 0.08,
+    "xplane-counted": 0.03,
+    "hlo-text": 0.3003,
     "hlo-proto": 0.2,
     "nsys": 0.01,
-    "chrome": 0.08,
-    "kineto": 0.01,
-    "card": 0.01,
-    "manifest": 0.1,
-    "batches": 0.05,
-    "costs": 0.05,
-    "experiment": 0.005,
-    "query": 0.02,
+    "chrome": 0.02,
+    "kineto": 0.015,
+    "card": 0.02,
+    "manifest": 0.16,
+    "batches": 0.07,
+    "costs": 0.07,
+    "experiment": 0.01,
+    "definitions": 0.005,
+    "query": 0.008,
     "query-command": 0.0005,
-    "ingest": 0.0005,
-    "ingest-divided": 0.0005,
-    "ingest-chrome": 0.0005,
+    "ingest": 0.0001,
+    "ingest-divided": 0.0001,
+    "ingest-chrome": 0.001,
 }
 """How the inputs are shared out when all targets run: more where they cost less."""

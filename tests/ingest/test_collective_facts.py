@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -225,27 +224,6 @@ class TestSpread:
                 assert from_text is not None
                 assert (from_text.kind, from_text.role) == ("all-gather", "start")
                 assert from_text.message_bytes == collective.message_bytes
-
-    def test_counts_of_all_real_programs(self, shared_traces: Path) -> None:
-        """As counted by hand in the programs' README: all-gathers of fused computations once per channel."""
-        folder = shared_traces / "tpu-hlo"
-        if not folder.is_dir():
-            pytest.skip(f"no compiled programs in {folder}")
-        counted = {}
-        for line in (folder / "README.md").read_text().splitlines():
-            cells = [c.strip() for c in line.split("|")[1:-1]]
-            if len(cells) == 8 and (folder / f"{cells[0]}.hlo.pb.gz").exists():
-                real = [int(m[1] or m[2] or 0) for c in cells[2:7] if (m := re.match(r"\d+ \((\d+) real|(\d*)", c))]
-                kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-                counted[cells[0]] = {k: n for k, n in zip(kinds, real, strict=True) if n}
-        assert len(counted) == 10
-        for name, expected in counted.items():
-            module = read_module(gzip.decompress((folder / f"{name}.hlo.pb.gz").read_bytes()))
-            fused = {c for i in module.instructions.values() if i.opcode == "fusion" for c in i.called}
-            inside = {inner.name for i in module.instructions.values() if i.opcode == "fusion" for inner in i.inner}
-            run = [c for n, i in module.instructions.items() if n not in inside and (c := find_collective(i))]
-            assert Counter(c.kind for c in run if c.role != "done") == expected, name
-            assert fused
 
 
 class TestReplicasAndPartitions:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,10 +18,9 @@ from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, SkippedEntryWarning, TracewarehouseError, WarehouseError
-from tracewarehouse.ingest.lake.garbage import collect_garbage
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.ingest.pipeline import ingest_capture, ingest_one
+from tracewarehouse.ingest.pipeline import ingest_one
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -215,21 +209,6 @@ class TestBadInput:
         assert "bad.xplane.pb" in str(error.value)
         assert not list(tmp_path.glob("w/**/*.parquet"))
 
-    def test_every_truncation_is_an_error(self, tmp_path: Path) -> None:
-        whole = capture(40).to_bytes()
-        path = tmp_path / "cut.xplane.pb"
-        boundaries = 0
-        for size in range(1, len(whole), 31):
-            path.write_bytes(whole[:size])
-            try:
-                result = ingest_one(path, tmp_path / f"w{size}")
-            except CaptureError:
-                assert not list((tmp_path / f"w{size}").glob("**/*.parquet"))
-            else:  # the cut lies between two planes: what is left is a whole, smaller XSpace
-                boundaries += 1
-                assert result.event_count in (0, 41)
-        assert boundaries <= 2
-
     def test_a_manifest_that_is_wrong_names_the_field(self, tmp_path: Path) -> None:
         capture().write(tmp_path / "c" / "plugins" / "profile" / "t" / "vm.xplane.pb")
         (tmp_path / "c" / "manifest.json").write_text(json.dumps({"name": "x", "mesh": {"axes": {"qp": 2}}}))
@@ -289,31 +268,3 @@ class TestTables:
         with pytest.raises(TracewarehouseError, match="no"):
             ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w", evaluate=Fails())
         assert not list(tmp_path.glob("w/**/*.parquet"))
-
-
-INGEST = (
-    "import sys; from pathlib import Path; from tracewarehouse.ingest.pipeline import ingest_one; "
-    "print('go', flush=True); ingest_one(Path(sys.argv[1]), Path(sys.argv[2]))"
-)
-
-
-def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(
-    tmp_path: Path, tables_in: Callable[[Path], Query]
-) -> None:
-    path = capture(20_000).write(tmp_path / "a.xplane.pb")
-    for i in range(0, 10, 2):
-        process = subprocess.Popen(
-            [sys.executable, "-c", INGEST, str(path), str(tmp_path / "w")], stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.02 * i)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        runs = Lake(tmp_path / "w").runs()
-        if runs:
-            assert tables_in(tmp_path / "w")("SELECT count(*), max(duration_ps) FROM ops") == [(20_001, 200_000)]
-    assert ingest_capture(find_captures(path)[0], tmp_path / "w").event_count == 20_001
-    collect_garbage(Lake(tmp_path / "w"), grace_seconds=0)
-    assert len(list((tmp_path / "w" / "lake").iterdir())) == 1

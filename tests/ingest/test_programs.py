@@ -147,23 +147,6 @@ def test_programs_of_the_tpu_compiler_have_the_collectives_that_stand_in_them(
     assert of_program["reasons"] == [("known_throughput",), ("predicted",), ("timed",)]
 
 
-def test_text_and_proto_of_a_program_give_the_same_collectives(shared_traces: Path, warehouse: Warehouse) -> None:
-    folder = shared_traces / "tpu-hlo"
-    if not folder.is_dir():
-        pytest.skip("the compiled programs are not here")
-    for name in ("deepseek_v3-tp8-sp.prefill.v6e-2x4-libtpu21", "llama-pp2tp4.decode.v6e-2x4"):
-        for ending in ("txt.gz", "hlo.pb.gz"):
-            warehouse.ingest(folder / f"{name}.{ending}")
-    columns = "i.name, kind, c.message_bytes, c.dtype, is_async, axis, i.layer, i.part"
-    sql = f"SELECT {columns}, COUNT(*) FROM main.collectives c JOIN main.instructions i USING (run_id, instruction_id)"
-    text, proto = (
-        _rows(warehouse, f"{sql} JOIN main.runs USING (run_id) WHERE format = '{f}' GROUP BY ALL ORDER BY ALL")
-        for f in ("hlo_text", "hlo_proto")
-    )
-    assert text == proto
-    assert len(text) > 30
-
-
 def test_bytes_of_real_programs(shared_traces: Path, warehouse: Warehouse) -> None:
     """By hand from the texts: f32[8,128]; 4 f32[8,32,128] scattered; f32[8,128] joined with f32[1,8,8,128].
 

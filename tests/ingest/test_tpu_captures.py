@@ -40,36 +40,11 @@ REDUCE = (
     "use_global_device_ids=true, to_apply=%add"
 )
 DOT = "%dot.1 = f32[8,8]{1,0} dot(f32[8,8]{1,0} %a, f32[8,8]{1,0} %b), lhs_contracting_dims={1}"
-WHILE = "%while.2 = (s32[], f32[8]{0}) while((s32[], f32[8]{0}) %tuple.1), condition=%cond, body=%body"
 
 
 def add_op(plane: TpuPlane, hlo: str, start: int, duration: int, category: str = "") -> None:
     metadata = plane.instruction(hlo, hlo_category=category or "op", program_id=Unsigned(PROGRAM))
     plane.ops.event(metadata, start, duration)
-
-
-class TestNesting:
-    def test_a_loop_is_a_container_and_its_self_time_is_what_its_body_leaves(self, ingest: Any) -> None:
-        #  0        100                                   400
-        #  |while.2...................................|
-        #     |dot.1|10..60    |all-reduce.7|100..250
-        space = Space()
-        tpu = space.tpu(0)
-        tpu.modules.event(f"jit_step({PROGRAM})", 0, 400)
-        add_op(tpu, WHILE, 0, 400)
-        add_op(tpu, DOT, 10, 50)
-        add_op(tpu, REDUCE, 100, 150, "all-reduce")
-        _, query = ingest(space)
-        sql = """SELECT i.name, o.depth, o.self_ps, o.is_leaf, p.name, o.execution
-                 FROM ops AS o JOIN instructions AS i USING (instruction_id)
-                 LEFT JOIN (SELECT event_id, name FROM ops JOIN instructions USING (instruction_id)) AS p
-                   ON o.parent_event_id = p.event_id
-                 WHERE line = 'XLA Ops' ORDER BY o.start_ps"""
-        assert query(sql) == [
-            ("while.2", 0, 200, False, None, 0),
-            ("dot.1", 1, 50, True, "while.2", 0),
-            ("all-reduce.7", 1, 150, True, "while.2", 0),
-        ]
 
 
 class TestAsyncCollectives:
@@ -160,13 +135,6 @@ class TestInstances:
             (3, [2300, 2330], "tp", [0, 1], False),
         ]
 
-    def test_wire_bytes_equal_the_traffic(self, ingest: Any) -> None:
-        """A ring of two: 2 (n-1)/n S = S to the other device."""
-        _, query = ingest(self.two_devices())
-        assert query("SELECT DISTINCT message_bytes, wire_bytes FROM collectives") == [(1024, 1024)]
-        sql = "SELECT source_device_id, target_device_id, algorithm, bytes FROM traffic ORDER BY ALL"
-        assert query(sql) == [(0, 1, "ring", 1024), (1, 0, "ring", 1024)]
-
     def test_a_device_in_no_pair_of_a_permute_sends_nothing(self, ingest: Any) -> None:
         permute = (
             "%collective-permute.1 = f32[16,16]{1,0} collective-permute(f32[16,16]{1,0} %x), channel_id=1, "
@@ -231,15 +199,6 @@ class TestSteps:
         _, query = ingest(space)
         assert query("SELECT phase, step FROM ops WHERE is_leaf ORDER BY start_ps") == [("decode", 1), ("decode", 2)]
 
-    def test_with_one_program_each_execution_is_a_step(self, ingest: Any) -> None:
-        space = Space()
-        tpu = space.tpu(0)
-        for start in (0, 100):
-            tpu.modules.event(f"jit_f({PROGRAM})", start, 90)
-            add_op(tpu, DOT, start, 20)
-        _, query = ingest(space)
-        assert query("SELECT phase, step FROM ops WHERE is_leaf ORDER BY start_ps") == [(None, 0), (None, 1)]
-
     def test_host_markers(self, ingest: Any) -> None:
         space = Space()
         tpu = space.tpu(0)
@@ -265,20 +224,6 @@ class TestHosts:
         add_op(tpu, REDUCE, 1_100, 200, "all-reduce")
         space.profiled(start_ns, start_ns + 1_000_000)
         return space
-
-    def test_devices_count_over_hosts_and_clocks_are_aligned(self, ingest: Any) -> None:
-        _, query = ingest(self.host("a", 5_000), self.host("b", 5_002), mesh="tp=2")
-        assert query("SELECT device_id, host, local_ordinal FROM devices ORDER BY device_id") == [
-            (0, "a", 0),
-            (1, "b", 0),
-        ]
-        sql = (
-            "SELECT device_id, instance, start_ps, is_partial, rank_in_group, axis FROM collectives ORDER BY device_id"
-        )
-        assert query(sql) == [(0, 0, 1_100, False, 0, "tp"), (1, 0, 1_100 + 2_000, False, 1, "tp")]
-        hosts = "SELECT host, clock_offset_ps, clock_source FROM hosts ORDER BY host_index"
-        assert query(hosts) == [("a", 0, "first_host"), ("b", 2_000, "profile_start")]
-        assert query("SELECT host_count, device_count FROM runs") == [(2, 2)]
 
     def test_event_ids_are_unique_over_hosts(self, ingest: Any) -> None:
         result, query = ingest(self.host("a", 5_000), self.host("b", 5_002))

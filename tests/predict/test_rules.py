@@ -293,7 +293,7 @@ def test_a_faster_hbm_makes_the_segments_of_a_gather_faster_and_not_its_rows() -
 
 
 def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None:
-    def experts(rows: int, filled: str) -> int:
+    def experts(rows: int, filled: str, load: float = 1.0) -> int:
         module = program(
             8,
             main=f"""
@@ -303,7 +303,7 @@ def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None
             %c = bf16[{rows},1024]{{1,0:S(1)}} custom-call(%x, %w), custom_call_target="tpu_custom_call"
             """.replace("%c = ", "%ragged-dot-none = "),
         )
-        return predict_program(module, Machine.named("v6e:2x4"))[-1].duration_ps
+        return predict_program(module, Machine.named("v6e:2x4"), busiest_load=load)[-1].duration_ps
 
     def exchange(rows: int, room: int) -> str:
         return (
@@ -323,6 +323,11 @@ def test_a_product_of_experts_takes_its_filled_rows_and_their_matrices() -> None
     # 16 rows of which two are filled need the matrices of two experts
     assert experts(16, exchange(2, 16)) == round(2 * 2048 * 1024 * 2 / RATE * 1e3)
     assert experts(16, "") == round(8 * 2048 * 1024 * 2 / RATE * 1e3)
+    # the busiest device decides: its rows, its matrices, and no more than the room
+    assert experts(65536, exchange(8192, 65536), 1.5) == round(1.5 * full / 8)
+    assert experts(65536, exchange(8192, 65536), 9) == round(full)
+    assert experts(16, exchange(2, 16), 1.5) == round(3 * 2048 * 1024 * 2 / RATE * 1e3)
+    assert experts(65536, "", 1.5) == round(full)  # one device has all experts
 
 
 def kernel_program(name: str, shapes: str) -> HloModule:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 import uvicorn
-from accessibility import HAS_AXE, needs_axe, violations
+from accessibility import HAS_AXE, covered_texts, needs_axe, violations
 from headless_browser import CHROMIUM, Page, browser
 from page_client import HOSTILE
 
@@ -104,7 +104,10 @@ def test_print_cuts_nothing_of_a_run(page: Page, address: str, ids: dict[str, st
     ],
 )
 def test_every_page(page: Page, address: str, ids: dict[str, str], path: str, drawn: int, scheme: str) -> None:
-    """Wide in the other scheme and narrow in this one, in which axe-core looks at the page where it is installed."""
+    """Wide in the other scheme, narrow and very narrow in this one; no text lies on another.
+
+    axe-core looks at the narrowest page where it is installed.
+    """
     sql = quote("SELECT name, kind, count(*) AS n FROM collectives JOIN runs USING (run_id) GROUP BY ALL ORDER BY ALL")
     given = {"llama": ids[LLAMA], "sp": ids[SP], "hostile": ids[HOSTILE[0]], "sql": sql}
     for width, shown in ((1440, "dark" if scheme == "light" else "light"), (800, scheme)):
@@ -117,6 +120,10 @@ def test_every_page(page: Page, address: str, ids: dict[str, str], path: str, dr
         assert [name for name, count in marks.items() if not count] == []
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.evaluate("document.title").endswith(" - tracewarehouse")
+        assert covered_texts(page) == []
+    page.resize(390)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert covered_texts(page) == []
     assert not HAS_AXE or violations(page) == []
 
 

@@ -306,18 +306,6 @@ def test_most_time_of_decode_has_the_same_operations_in_programs_compiled_apart(
     assert len(paths[ours] & paths[theirs]) < len(both)
 
 
-def test_busy_time_is_what_the_contributions_without_idle_add_up_to(recorded: Warehouse) -> None:
-    busy = recorded.query(
-        "SELECT run_id, b.phase, sum(busy_ps) FROM models.device_busy AS b "
-        "JOIN models.steps USING (run_id, device_id, step) WHERE NOT is_last GROUP BY ALL ORDER BY ALL"
-    ).rows()
-    parts = recorded.query(
-        "SELECT run_id, phase, sum(time_ps) FROM models.step_composition WHERE NOT is_idle GROUP BY ALL ORDER BY ALL"
-    ).rows()
-    assert len(busy) == 6
-    assert parts == busy
-
-
 def test_repeats_are_runs_of_one_configuration(connection: duckdb.DuckDBPyConnection) -> None:
     def manifest(commit: str = "c", **spec: Any) -> str:
         return json.dumps({"spec": {"model": "llama", **spec}, "versions": {"torch": "2"}, "git_commit": commit})

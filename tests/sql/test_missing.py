@@ -115,7 +115,10 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         [
             {"instructions": [_ATTENTION | {"name": "kernel.1"}]},
             {"instructions": [_ATTENTION | {"hlo_text": None}]},
-            {"instructions": [_ATTENTION | {"hlo_text": _ATTENTION["hlo_text"].replace("9,8,4,2", "9,8")}]},
+            *(
+                {"instructions": [_ATTENTION | {"hlo_text": _ATTENTION["hlo_text"].replace("9,8,4,2", shape)}]}
+                for shape in ("9,8", "0,8,4,2")
+            ),
         ],
     ),
     "padded_batches": (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sealed_manifest import change_manifest, read_manifest
+from sealed_manifest import change_manifest
 from tiny_capture import overlapping
 from xplane_builder import Space, Unsigned
 
@@ -30,23 +30,6 @@ def fsck(folder: Path, capfd: pytest.CaptureFixture[str]) -> Fsck:
         return code, list(csv.DictReader(io.StringIO(capfd.readouterr().out)))
 
     return command
-
-
-def test_a_whole_warehouse(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run(["-w", str(folder), "build"])
-    capfd.readouterr()
-    assert run(["-w", str(folder), "fsck"]) == 0
-    assert capfd.readouterr() == ("", "nothing is wrong\n")
-
-
-def test_damage_names_run_file_and_command(folder: Path, capture: Path, fsck: Fsck) -> None:
-    [file] = read_manifest(folder).files["ops"]
-    (folder / file).write_bytes(b"x" + (folder / file).read_bytes()[1:])
-    code, [found] = fsck()
-    assert (code, found["run"], found["file"], found["severity"]) == (1, "tiny-tp2", file, "error")
-    assert found["action"] == "`tw ingest` its capture again"
-    assert run(["-w", str(folder), "ingest", str(capture)]) == 0
-    assert fsck() == (0, [])
 
 
 def test_old_metric_values_and_an_old_database(folder: Path, capture: Path, fsck: Fsck) -> None:
@@ -118,19 +101,6 @@ def read_manifest_of(folder: Path, run_id: str) -> Path:
 
 
 class TestAgainst:
-    def test_every_line_of_several_captures(self, folder: Path, capture: Path, tmp_path: Path, fsck: Fsck) -> None:
-        space = Space()
-        tpu = space.tpu(0)
-        tpu.ops.event(tpu.instruction("%dot.1 = f32[8]{0} dot(f32[8]{0} %a)", program_id=Unsigned(1)), 0, 100, cost=3)
-        other = space.write(tmp_path / "other.xplane.pb")
-        assert run(["-w", str(folder), "ingest", str(other)]) == 0
-        code, rows = fsck("--against", capture, other)
-        assert code == 0
-        assert {r["is_equal"] for r in rows} == {"true"}
-        assert len({r["run_id"] for r in rows}) == 2
-        [op] = [r for r in rows if r["run_id"] == rows[-1]["run_id"] and r["line"] == "XLA Ops"]
-        assert (op["events"], op["events_in_run"], op["stats"]) == ("1", "1", "1")
-
     def test_a_capture_without_a_run(self, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         capfd.readouterr()
         assert run(["-w", str(folder), "fsck", "--against", str(overlapping(tmp_path))]) == 1

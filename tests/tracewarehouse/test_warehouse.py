@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
-from sealed_manifest import change_manifest, read_manifest
 from tiny_capture import write_capture_directory
 from xplane_builder import Space
 
@@ -105,13 +103,6 @@ def test_it_follows_new_runs_by_itself(folder: Path, tmp_path: Path) -> None:
         assert wh.query("SELECT count(*) FROM main.runs").scalar() == 1
 
 
-def test_the_same_capture_again_is_unchanged(folder: Path, capture: Path) -> None:
-    with tw.open(folder) as wh:
-        [result] = wh.ingest(capture)
-        assert (result.status, result.name) == ("unchanged", "tiny-tp2")
-        assert result.event_count > 0
-
-
 def test_a_folder_of_captures_is_several_runs(tmp_path: Path) -> None:
     for i in range(2):
         other_capture(tmp_path / "in" / str(i) / "x.xplane.pb", name=f"f{i}")
@@ -150,38 +141,6 @@ def test_a_run_is_found_by_id_beginning_or_name(folder: Path, tmp_path: Path) ->
             wh.run("")
 
 
-def test_a_metric_is_evaluated_for_the_runs_asked_for(folder: Path, tmp_path: Path) -> None:
-    with tw.open(folder) as wh:
-        wh.ingest(other_capture(tmp_path / "other.xplane.pb"))
-        rows = wh.metric("tpot", run="tiny-tp2")
-        assert set(rows.pl()["clock"]) == {"device", "host"}
-        assert wh.metric("tpot").rows() == rows.rows()
-        assert wh.metric("tpot", run=["tiny-tp2", "other"], version=1).rows() == rows.rows()
-        assert wh.metric("tpot", run=[]).rows() == []
-        assert wh.metric("tpot", run="other").rows() == []
-        with pytest.raises(tw.MetricError, match="did you mean tpot"):
-            wh.metric("tpott")
-        with pytest.raises(tw.MetricError, match="no version 99"):
-            wh.metric("tpot", version=99)
-        with pytest.raises(tw.WarehouseError, match="no run"):
-            wh.metric("tpot", run="nosuch")
-
-
-def test_stored_values_agree_with_the_views(folder: Path) -> None:
-    with tw.open(folder) as wh:
-        stored = {json.loads(d)["clock"]: v for (d, v) in stored_rows(wh, "tpot")}
-        assert stored == dict(wh.query("SELECT clock, tpot_ms FROM metrics.tpot").rows())
-        assert wh.values("tiny-tp2", metrics=["tpot"], version=1).rows() == wh.values(metrics=["tpot"]).rows()
-        assert {r["metric"] for r in wh.values().dicts()} > {"tpot", "ttft"}
-        assert wh.values(metrics=[]).rows() == wh.values([]).rows() == []
-        with pytest.raises(tw.MetricError):
-            wh.values(metrics=["nosuch"])
-
-
-def stored_rows(wh: tw.Warehouse, metric: str) -> list[tuple[str, float]]:
-    return [(r["dimensions"], r["value"]) for r in wh.values(metrics=[metric]).dicts()]
-
-
 def test_the_catalogue_lists_every_metric(folder: Path) -> None:
     with tw.open(folder) as wh:
         assert {"ttft", "tpot"} <= {m["metric"] for m in wh.metrics().dicts()}
@@ -211,38 +170,6 @@ def test_names_are_looked_up_in_one_list(folder: Path, tmp_path: Path, monkeypat
         monkeypatch.setattr(Lake, "listing", lambda lake: listed.append(lake) or listing(lake))
         assert [r.name for r in wh.find(["other", "tiny-*", "tiny-tp2"])] == ["other", "tiny-tp2"]
         assert len(listed) == 1
-
-
-def test_values_of_other_definitions_are_refreshed(folder: Path) -> None:
-    run = read_manifest(folder)
-    files = {t: f for t, f in run.files.items() if t != "metric_values"}
-    digests = {f: d for f, d in run.digests.items() if f not in run.files["metric_values"]}
-    change_manifest(folder, metrics_fingerprint="older", files=files, digests=digests)
-    with tw.open(folder) as wh:
-        assert [r.name for r in wh.stale_runs()] == [r.name for r in wh.stale_runs("tiny-tp2")] == ["tiny-tp2"]
-        assert wh.values().rows() == []
-        assert [r.name for r in wh.refresh_metrics()] == ["tiny-tp2"]
-        assert wh.values(metrics=["tpot"]).rows()
-        assert wh.refresh_metrics() == wh.stale_runs() == []
-    assert not list((folder / "lake").glob(".staging-*"))
-
-
-def test_build_writes_a_file_that_duckdb_opens(folder: Path) -> None:
-    with tw.open(folder) as wh:
-        path = wh.build()
-        expected = wh.query("FROM metrics.tpot").rows()
-    with duckdb.connect(str(path), read_only=True) as connection:
-        assert connection.execute("FROM metrics.tpot").fetchall() == expected
-        assert "run" in str(
-            connection.execute("SELECT comment FROM duckdb_views() WHERE view_name = 'runs'").fetchall()
-        )
-
-
-def test_comments_are_there_for_who_asks(folder: Path) -> None:
-    with tw.open(folder) as wh:
-        wh.query("FROM main.runs")
-        sql = "SELECT comment FROM duckdb_columns() WHERE table_name = 'ops' AND column_name = 'start_ps'"
-        assert "Start since" in wh.query(sql).scalar()
 
 
 def test_garbage_goes_but_not_what_the_database_reads(folder: Path, capture: Path) -> None:
@@ -285,36 +212,6 @@ def test_a_missing_or_wrong_folder_says_what_to_do(tmp_path: Path, folder: Path)
     with pytest.raises(tw.WarehouseError, match="holds files but no warehouse"):
         open_warehouse(tmp_path)
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_an_empty_warehouse_answers(tmp_path: Path) -> None:
-    with tw.open(tmp_path / "new", create=True) as wh:
-        assert wh.runs().rows() == []
-        assert wh.metric("tpot").rows() == []
-        assert wh.values().rows() == []
-        assert wh.refresh_metrics() == []
-        assert wh.collect_garbage() == []
-        with pytest.raises(tw.WarehouseError, match="is empty; add runs"):
-            wh.run("x")
-
-
-def test_a_damaged_manifest_is_named(folder: Path) -> None:
-    [manifest] = (folder / "manifests").glob("*.json")
-    manifest.write_text("{")
-    with tw.open(folder) as wh, pytest.raises(tw.WarehouseError, match="not a run manifest"):
-        wh.runs()
-
-
-def test_a_manifest_cannot_name_files_outside(folder: Path, tmp_path: Path) -> None:
-    """A warehouse from elsewhere is data: its manifest opens nothing beside the lake."""
-    files = read_manifest(folder).files
-    [runs] = files["runs"]
-    outside = tmp_path / "outside" / "x" / "1" / "runs.parquet"
-    outside.parent.mkdir(parents=True)
-    outside.write_bytes((folder / runs).read_bytes())
-    change_manifest(folder, files=files | {"runs": [f"../outside/{outside.relative_to(tmp_path / 'outside')}"]})
-    with tw.open(folder) as wh, pytest.raises(tw.TracewarehouseError, match="outside"):
-        wh.query("FROM main.runs")
 
 
 def test_a_warehouse_behind_a_link_answers(folder: Path, tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.remote import Advance
     from tracewarehouse.queries.result import QueryResult
 
+_Form = TypeVar("_Form", bound=str)
 _KEY = "tracewarehouse.format"  # of context.meta
 
 
@@ -45,10 +46,20 @@ def chosen_format(context: typer.Context, output_format: Format | None, output: 
     short: Format | None = context.meta.get(_KEY)
     if short and output_format and short != output_format:
         raise typer.BadParameter(f"--{short} and --format {output_format} exclude each other")
-    named = output_format or short
-    if named and output and output.suffix.lower() in SUFFIXES and suffix_format(output) != named:
-        raise typer.BadParameter(f"-o {output} and the format {named} exclude each other; give the file another ending")
+    named = agreed_format(output_format or short, output, SUFFIXES)
     return named or (suffix_format(output) if output else "table")
+
+
+def agreed_format(named: _Form | None, output: Path | None, endings: Mapping[str, _Form]) -> _Form | None:
+    """The format that an option names, else that of the file's ending; None if neither tells one.
+
+    Raises:
+        typer.BadParameter: the ending is that of another format.
+    """
+    told = endings.get(output.suffix.lower()) if output else None
+    if named and told and named != told:
+        raise typer.BadParameter(f"-o {output} and the format {named} exclude each other; give the file another ending")
+    return named or told
 
 
 def put(context: typer.Context, result: QueryResult, output_format: Format | None, output: Path | None) -> None:

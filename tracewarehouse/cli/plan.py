@@ -171,17 +171,19 @@ def plan(
 
 
 def _skewed(study: Sequence[Place]) -> Iterator[str]:
-    """Say what a routing skew does to the loads of devices, which are predicted as equal."""
+    """Say what a routing skew does to the loads of devices: the times are those of the busiest, if it is known."""
     from tracewarehouse.collect.checks.promises import busiest_load
 
     specs = [place.spec for place in study if place.spec and place.spec.routing_skew]
     for ep, spec in {spec.axis("ep"): spec for spec in specs}.items():
         load = busiest_load(spec)
-        unknown = "more than the mean (groups limit the choice, so how much is not known)"
-        times = unknown if load is None else f"{load:.2f} times the mean"
+        if load is None:
+            told = "more than the mean (groups limit the choice, so how much is unknown); the times are of equal loads"
+        else:
+            told = f"{load:.2f} times the mean of the pairs of token and expert; the times are those of this device"
         yield (
             f"with a routing skew of {spec.routing_skew:g} the device with the preferred experts of ep={ep} is "
-            f"expected to compute {times} of the pairs of token and expert; the times are those of equal loads"
+            f"expected to compute {told}"
         )
 
 

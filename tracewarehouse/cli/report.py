@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from tracewarehouse.cli.options import RunsArgument, complete_charts
+from tracewarehouse.cli.options import RunsArgument, a_folder, complete_charts
+from tracewarehouse.cli.output import agreed_format
 from tracewarehouse.ingest.errors import WarehouseError
 
 Form = Literal["html", "md", "json", "png", "svg"]
+_FORMS: tuple[Form, ...] = get_args(Form)
 
 if TYPE_CHECKING:
     from tracewarehouse.dashboards.registry import Chart
@@ -58,7 +60,10 @@ def report(
         raise WarehouseError("runs, --compare and --study are three kinds of report; name one of them")
     from tracewarehouse.dashboards.writing import report_text, write_pictures, write_text
 
-    form = _form(form, output)
+    form = agreed_format(form, output, {f".{f}": f for f in _FORMS})
+    if form not in ("png", "svg") and output and output.suffix.lower() not in ("", *(f".{f}" for f in _FORMS)):
+        raise typer.BadParameter(f"-o {output}: a report can be {', '.join(_FORMS)}; for PDF, print the page")
+    form = form or "html"
     with context.obj.open() as warehouse:
         made = _report(warehouse, run, compare, study, chart or [], is_unlike_allowed=force)
     if (form == "png" or form == "svg") and output is not None and output.suffix == f".{form}":
@@ -69,29 +74,12 @@ def report(
             )
         typer.echo(figures[0][1].save(output))
     elif form == "png" or form == "svg":
-        for path in write_pictures(made, output or Path("report"), form):
+        for path in write_pictures(made, a_folder(output) or Path("report"), form):
             typer.echo(path)
     elif str(output) == "-":
         typer.echo(report_text(made, form), nl=False)
     else:
         typer.echo(write_text(made, output or Path(f"report.{form}"), form))
-
-
-def _form(form: Form | None, output: Path | None) -> Form:
-    """The format that --format names, else that of the file's ending.
-
-    Raises:
-        typer.BadParameter: the ending is of another format, or of none.
-    """
-    ending = output.suffix.removeprefix(".") if output is not None and str(output) != "-" else ""
-    endings: dict[str, Form] = {f: f for f in get_args(Form)}
-    if ending and ending not in endings and not (output and output.is_dir()) and form in (None, "html", "md", "json"):
-        raise typer.BadParameter(f"-o {output}: a report can be {', '.join(endings)}; for PDF, print the page")
-    if form is None:
-        return endings.get(ending, "html")
-    if ending in endings and ending != form:
-        raise typer.BadParameter(f"-o {output} and --format {form} name different formats")
-    return form
 
 
 def _report(

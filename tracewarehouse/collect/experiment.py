@@ -9,15 +9,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.ingest.errors import shown
+from tracewarehouse.ingest.capture.manifest import content_of, reading
+from tracewarehouse.ingest.errors import CaptureError, shown
+from tracewarehouse.ingest.plain_yaml import yaml_tree
 
+_MOST_BYTES = 1 << 18
 _MOST_RUNS = 100_000
-"""The most combinations of a sweep; nobody records more, and each takes memory."""
+"""The most runs and combinations of an experiment; nobody records more, and each takes memory."""
 READY_MADE = Path(__file__).parent / "experiments"
 
 
@@ -55,14 +57,13 @@ def load_experiment(path: Path) -> Experiment:
     """Read an experiment file, or a ready-made experiment by its name such as `tiny`, and check every run in it."""
     if str(path) in ready_made() and not path.exists():
         path = READY_MADE / f"{path}.yaml"
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():
         raise ExperimentError(f"{path}: no such experiment file; ready-made are {', '.join(ready_made())}")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{path}: cannot be read as an experiment: {shown(str(error))}") from None
-    except RecursionError:
-        raise ExperimentError(f"{path}: cannot be read as an experiment: nested too deeply") from None
+        with reading(path, "an experiment", "experiment"):
+            data = yaml_tree(content_of(path, _MOST_BYTES))
+    except CaptureError as error:
+        raise ExperimentError(str(error)) from None
     if not isinstance(data, dict):
         raise ExperimentError(f"{path}: an experiment is a mapping of fields, found {type(data).__name__}")
     try:
@@ -84,11 +85,12 @@ def plan(experiment: Experiment) -> list[RunSpec]:
     """Return every run of an experiment, in the order of recording."""
     described = [(f"runs[{i}]", run) for i, run in enumerate(experiment.runs)]
     unused = dict(enumerate(experiment.exclude))
+    count = (len(described) + sum(prod(map(len, sweep.values())) for sweep in experiment.matrix)) * experiment.repeats
+    if count > _MOST_RUNS:
+        raise ExperimentError(
+            f"the experiment has {shown(str(count))} runs and combinations; at most {_MOST_RUNS:,} are planned"
+        )
     for i, sweep in enumerate(experiment.matrix):
-        if (count := prod(map(len, sweep.values()))) > _MOST_RUNS:
-            raise ExperimentError(
-                f"matrix[{i}]: has {shown(str(count))} combinations; at most {_MOST_RUNS:,} are planned"
-            )
         for label, run in _combinations(sweep):
             matching = [number for number, rule in enumerate(experiment.exclude) if _matches(rule, run)]
             if not matching:

@@ -6,6 +6,7 @@ computes stands in its template's arguments, and follows in brackets. Other name
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -43,6 +44,12 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
             taken[short] = taken.get(short, 0) + 1
             shown[name] = short if taken[short] == 1 else f"{short} ({taken[short]})"
     return shown
+
+
+def short_label(names: Iterable[str], value: str) -> str:
+    """The Vega expression of the short name of a value, itself an expression, or of the value where it has none."""
+    short = short_names(names)
+    return f"({json.dumps(short)}[{value}] || {value})" if short else value
 
 
 def short_name(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import altair as alt
 
 from tracewarehouse.comparison.compare import referenced_run_ids
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
-from tracewarehouse.dashboards.kernel_names import short_names
+from tracewarehouse.dashboards.kernel_names import short_label, short_name
 from tracewarehouse.dashboards.theme import (
     ALARM,
     CLASS_COLORS,
@@ -238,14 +237,13 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
         run=run,
         most=most,
     )
-    short = short_names(drawn.values("op"))
     base = (
         alt.Chart()
         .mark_bar()
         .encode(
             x=alt.X("share:Q", title="share of the phase's op time", axis=axis("ratio")),
             y=alt.Y("op:N", sort=alt.EncodingSortField("self_ms", order="descending"), title=None,
-                    axis=_short_labels(short)),
+                    axis=alt.Axis(labelExpr=short_label(drawn.values("op"), "datum.value"))),
             color=class_color("class", drawn.values("class")),
             tooltip=tooltips(
                 "op:N", "category:N", "layers:N", "parts:N", "source:N", percent("share"),
@@ -259,13 +257,8 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
             y="independent", x="independent"
         ),
         "Self time by name without its number, all devices together. The table has layers, parts and source lines.",
-        largest([r | {"op": short.get(r["op"], r["op"])} for r in drawn.rows], "share", "ratio", "phase", "op"),
+        largest([r | {"op": short_name(r["op"])} for r in drawn.rows], "share", "ratio", "phase", "op"),
     )
-
-
-def _short_labels(short: Mapping[str, str]) -> alt.Axis:
-    """Return an axis of names, of which some have short ones; tooltips have the whole names."""
-    return alt.Axis(labelExpr=f"{json.dumps(short)}[datum.value] || datum.value") if short else alt.Axis()
 
 
 def layers(warehouse: Warehouse, run: str) -> Figure:
@@ -340,7 +333,7 @@ def _layer_stacks(drawn: Drawn, row: str) -> Any:
     y = alt.Y(f"{row}:N", sort=rows, title=None)
     x = alt.X("begin_us:Q", title="time of a mean layer", axis=axis("us"), scale=alt.Scale(nice=False))
     base = alt.Chart(drawn.data).transform_filter("datum.what === 'mean layer'")
-    label = f"datum.name + ' ' + {in_units('datum.self_us', 'us')}"
+    label = f"{short_label((r['name'] for r in bars), 'datum.name')} + ' ' + {in_units('datum.self_us', 'us')}"
     stack = base.mark_bar(stroke="#ffffff", strokeWidth=0.5, height={"band": 0.9}).encode(
         x=x,
         x2="until_us:Q",
@@ -361,7 +354,7 @@ def _in_order(rows: list[dict[str, Any]]) -> str:
     """The bars of a mean layer in words, those of the phase with the longest layers."""
     bars = [r for r in rows if r["what"] == "mean layer"]
     phase = max(bars, key=lambda r: r["until_us"])["phase"]
-    named = ", ".join(f"{r['name']} {quantity(r['self_us'], 'us')}" for r in bars if r["phase"] == phase)
+    named = ", ".join(f"{short_name(r['name'])} {quantity(r['self_us'], 'us')}" for r in bars if r["phase"] == phase)
     of_phase = "" if phase == "no phase" else f" of {phase}"
     return f"A mean layer{of_phase} in the order of execution: {named}."
 
@@ -430,7 +423,7 @@ def roofline(warehouse: Warehouse, run: str, most: int = 300) -> Figure:
         run=run,
         most=most,
     )
-    ops = [r for r in drawn.rows if r["what"] == "op"]
+    ops = [r | {"name": short_name(r["name"])} for r in drawn.rows if r["what"] == "op"]
     bounds = [
         b
         for b in ("compute", "memory", "ici", "die", "nvlink", "fabric", "peak not known")

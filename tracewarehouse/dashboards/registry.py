@@ -163,7 +163,7 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             "faster-links", "runs", "runs.faster_links", "What links twice as fast would save", ("faster_links",),
-            "No run has exposed collectives in its steps.",
+            "No run on devices with links has exposed collectives in its steps.",
         ),
         Chart(
             "differences", "comparison", "runs.step_differences", "What changed a step", ("step_time",),

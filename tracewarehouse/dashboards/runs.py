@@ -12,6 +12,7 @@ import altair as alt
 
 from tracewarehouse.comparison.compare import SPLITS, referenced_run_ids
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
+from tracewarehouse.dashboards.kernel_names import short_label
 from tracewarehouse.dashboards.theme import (
     ALARM,
     HEAT,
@@ -417,13 +418,14 @@ def faster_links(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
         "faster-links",
         """SELECT
              p.label, p.model, p.mesh, p.origin,
-             concat_ws(', ', if(p.backend = 'cpu', 'virtual CPU devices', upper(p.backend)), s.phase) AS panel,
+             concat_ws(', ', upper(p.backend), s.phase) AS panel,
              if(s.factor = '2', 'twice as fast', 'without cost') AS links,
              sum(s.saved ORDER BY s.saved) AS saved,
              if(bool_or(s.is_upper_bound), 'at most', 'by the fit') AS what
            FROM macros.speedups($runs) AS s
            JOIN macros.study_points($runs) AS p ON s.run_id = p.run_id
            WHERE s.metric = 'faster_links' AND s.factor IN ('2', 'infinite') AND coalesce(s.phase, '') <> 'outside'
+             AND p.backend <> 'cpu'  -- virtual devices have no links
            GROUP BY ALL
            HAVING sum(s.saved) > 0
            ORDER BY panel, links, saved DESC, label""",
@@ -485,7 +487,9 @@ def step_differences(
         most=most,
     )
     colors = {"longer": ALARM, "shorter": "#4d9440"}
-    said = f"datum.name + '  ' + (datum.difference_us > 0 ? '+' : '') + {in_units('datum.difference_us', 'us', 4)}"
+    name = short_label(drawn.values("name"), "datum.name")
+    change = in_units("datum.difference_us", "us", 4)
+    said = f"{name} + '  ' + (datum.difference_us > 0 ? '+' : '') + {change}"
     chart = (
         alt.Chart()
         .transform_calculate(said=said)

@@ -219,6 +219,7 @@ def config() -> dict[str, Any]:
         "background": None,
         "view": {"stroke": None},
         "axis": quiet | ink | {"labelLimit": 260, "labelSeparation": 6},
+        "axisQuantitative": {"labelOverlap": "greedy"},  # else two labels may lie on each other
         "legend": ink | {"labelLimit": 260, "columns": 8, "symbolBaseFillColor": QUIET},
         "header": ink | {"labelFontSize": 13, "labelAnchor": "start"},
     }

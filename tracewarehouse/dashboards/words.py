@@ -9,6 +9,8 @@ from itertools import groupby
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.dashboards.kernel_names import short_name
+
 if TYPE_CHECKING:
     from tracewarehouse.queries.run_summary import RunSummary, Saving, StepShare
 
@@ -398,10 +400,11 @@ def changes(causes: Sequence[Mapping[str, Any]], most: int = 4) -> list[str]:
 def _cause(row: Mapping[str, Any]) -> str:
     """The cause, and how many more times a step runs a collective."""
     more = row.get("value_executions", 0) - row.get("baseline_executions", 0)
+    name = short_name(str(row["name"]))
     if not more:
-        return _PARTS.get(row["name"], str(row["name"]))
+        return _PARTS.get(name, name)
     how = "fewer" if more < 0 else "more" if row["baseline_executions"] else "new"
-    return f"{row['name']}, {_digits(abs(more))} {how} execution{'' if abs(more) == 1 else 's'},"
+    return f"{name}, {_digits(abs(more))} {how} execution{'' if abs(more) == 1 else 's'},"
 
 
 _VERDICTS = {

@@ -135,7 +135,7 @@ class MetricHeader(_Described):
     ranges: dict[Name, tuple[float, float]] = Field(
         default={}, description="by column, the least and the greatest value that it can have; audits find others"
     )
-    changed: Sentence
+    changed: Sentence = Field(default="First version.", description="what is new; a later version must say it")
     ccl_bench: str | None = None
 
     @model_validator(mode="after")
@@ -146,7 +146,8 @@ class MetricHeader(_Described):
             raise ValueError(
                 "a deprecated version must say in `deprecated` why and what to use instead; other versions must not"
             )
-        if self.status != "experimental" and self.changed.startswith(UNFILLED):
+        is_told = self.version == 1 or "changed" in self.model_fields_set
+        if not is_told or (self.status != "experimental" and self.changed.startswith(UNFILLED)):
             raise ValueError(f"changed must say what is new before the version is {self.status}")
         if self.status != "experimental" and self.description.startswith(UNFILLED):
             raise ValueError(f"description must say what the metric is before the version is {self.status}")
@@ -177,14 +178,6 @@ class MetricHeader(_Described):
 
 
 Header = ModelHeader | AuditHeader | MacroHeader | PreconditionHeader | MetricHeader
-
-KINDS: dict[str, tuple[str, type[Header]]] = {
-    "model": ("models", ModelHeader),
-    "metric": ("metrics", MetricHeader),
-    "audit": ("audits", AuditHeader),
-    "macro": ("macros", MacroHeader),
-}
-"""The schema and the front matter of each kind of file. The first key tells the kind, whatever the folder."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def values_query(
         conditions.append(f"v.version = {int(version)}")
     sources = [_stored(in_runs), *(_evaluated(m, in_runs) for m in now)]
     return (
-        "SELECT v.run_id, r.name, v.metric, v.version, v.dimensions, v.value, v.unit, c.status "  # noqa: S608  literals
+        "SELECT v.run_id, r.name, v.metric, v.version, v.dimensions, v.value, v.unit, c.status, r.origin "  # noqa: S608  literals
         f"FROM ({' UNION ALL '.join(sources)}) AS v JOIN main.runs AS r ON r.run_id = v.run_id "
         "LEFT JOIN metrics.catalog AS c ON c.metric = v.metric AND c.version = v.version "
         f"WHERE {' AND '.join(conditions)} ORDER BY r.name, v.run_id, v.metric, v.version, v.dimensions"

@@ -173,15 +173,12 @@ def new_version(definitions: Definitions, name: str, folder: Path) -> Path:
         raise MetricError(f"{newest.view.path} is still experimental; change it there")
     target = newest.view.path.with_name(f"{name}_v{newest.version + 1}.sql")
     front, closing, sql = newest.view.path.read_text(encoding="utf-8").partition("---*/")
-    front = _with(front, "version", str(newest.version + 1))
-    front = _with(front, "status", "experimental")
-    front = _with(front, "deprecated", None)
-    front = _with(front, "changed", f"{UNFILLED} say what differs from version {newest.version}, and why.")
+    front = _with(_with(front, "status", "status: experimental\n"), "deprecated")
+    front = _with(front, "changed") + f"changed: {UNFILLED} say what differs from version {newest.version}, and why.\n"
     target.write_text(front + closing + sql, encoding="utf-8")
     return target
 
 
-def _with(front: str, key: str, value: str | None) -> str:
-    """The front matter with a new value of a key; the old value may continue on indented lines."""
-    line = "" if value is None else f"{key}: {value}\n"
+def _with(front: str, key: str, line: str = "") -> str:
+    """The front matter with another line for a key, or without it; the old value may continue on indented lines."""
     return re.sub(rf"^{key}:.*\n(?:[ \t]+.*\n)*", line, front, flags=re.MULTILINE)

@@ -16,8 +16,6 @@ from tracewarehouse.definitions.reading import SQL, Definitions, load_definition
 from tracewarehouse.ingest.errors import MetricError
 
 _DEFINITION = """/*---
-metric: {name}
-version: 1
 status: experimental
 unit: count
 polarity: none
@@ -25,7 +23,6 @@ grain: [run_id, phase]
 value: ops
 needs: [{needs}]
 description: {unfilled} say in at most three short sentences what it is.
-changed: First version.
 ---*/
 SELECT
   run_id, phase,
@@ -89,7 +86,7 @@ def new_metric(name: str, folder: Path | None, topic: str | None = None, needs: 
     cases = root / "cases" if folder is not None else SQL.parents[1] / "tests" / "sql" / "cases"
     texts = {
         root / (topic or "") / f"{name}_v1.sql": _DEFINITION.format(
-            name=name, needs=", ".join(needs or ["device_ops"]), unfilled=UNFILLED
+            needs=", ".join(needs or ["device_ops"]), unfilled=UNFILLED
         ),
         cases / f"{name}_v1.yaml": _CASES,
     }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from tracewarehouse.definitions.definition import (
-    KINDS,
     AuditHeader,
     Header,
     MacroHeader,
@@ -24,8 +25,9 @@ from tracewarehouse.definitions.definition import (
     View,
 )
 from tracewarehouse.definitions.texts import column_sentences
-from tracewarehouse.ingest.errors import MetricError, QueryError, found_instead
+from tracewarehouse.ingest.errors import MetricError, QueryError, found_instead, shown
 from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.plain_yaml import yaml_tree
 
 SQL = Path(__file__).resolve().parents[1] / "sql"
 """The folder of the definitions that come with the package."""
@@ -98,6 +100,8 @@ class Definitions:
             needed = self._views.get(f"preconditions.{name}")
             if needed is None or not isinstance(needed.header, PreconditionHeader):
                 raise MetricError(f"{view.place}: needs {name}, but there is no precondition of that name")
+            if len(above) > MOST_NESTED:
+                raise MetricError(f"{view.place}: more than {MOST_NESTED} preconditions need each other in a row")
             if name in above:
                 raise MetricError(f"preconditions need each other in a circle: {' -> '.join((*above, name))}")
             self._collect_needs(needed, needs, (*above, name))
@@ -207,12 +211,22 @@ class Definitions:
 
 
 def _sorted(graph: dict[str, list[str]]) -> list[str]:
-    """The definitions, each after those that it reads; raises MetricError if they read each other in a circle."""
+    """The definitions, each after those that it reads.
+
+    Raises:
+        MetricError: they read each other in a circle, or too many in a row.
+    """
     try:
-        return list(TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order())
+        ordered = list(TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order())
     except CycleError as error:
         circle = " -> ".join(error.args[1])
-        raise MetricError(f"definitions read each other in a circle: {circle}") from None
+        raise MetricError(f"definitions read each other in a circle: {shown(circle)}") from None
+    depth: dict[str, int] = {}
+    for name in ordered:
+        depth[name] = 1 + max((depth[read] for read in graph[name]), default=0)
+        if depth[name] > MOST_NESTED:
+            raise MetricError(f"{name}: more than {MOST_NESTED} definitions read each other in a row")
+    return ordered
 
 
 def load_definitions(*folders: Path) -> Definitions:
@@ -266,7 +280,9 @@ def _check_selects(views: Iterable[View]) -> None:
                 view.depends_on  # noqa: B018  names what is read without a schema
             except (duckdb.Error, QueryError, UnicodeError, RecursionError) as error:
                 said = str(error).partition("\n")[0].partition("; `tw query")[0]
-                raise MetricError(f"{view.place}: the query must be one SELECT that only reads: {said}") from None
+                raise MetricError(
+                    f"{view.place}: the query must be one SELECT that only reads: {shown(said)}"
+                ) from None
 
 
 def read_folder(folder: Path) -> list[View]:
@@ -275,11 +291,14 @@ def read_folder(folder: Path) -> list[View]:
     Raises:
         MetricError: a file is not valid; the message names the file and the field.
     """
-    return [
-        *(_read_view(p) for p in sorted(folder.rglob("*.sql"))),
-        # for a whole name, rglob leaves out links that lead nowhere
-        *(v for p in sorted(folder.rglob("*.yaml")) if p.name == _PRECONDITIONS for v in _read_preconditions(p)),
-    ]
+    return list(_views_in(folder))
+
+
+def _views_in(folder: Path) -> Iterator[View]:
+    yield from (_read_view(p) for p in sorted(folder.rglob("*.sql")))
+    # for a whole name, rglob leaves out links that lead nowhere
+    for path in sorted(p for p in folder.rglob("*.yaml") if p.name == _PRECONDITIONS):
+        yield from _read_preconditions(path)
 
 
 def fingerprint() -> str:
@@ -295,28 +314,26 @@ def _read_view(path: Path) -> View:
     if not closing:
         raise MetricError(f"{path}: the front matter is not closed with {_CLOSING}")
     try:
-        content = yaml.load(front, _LOADER)  # noqa: S506, a safe loader
-        schema, header_class = _kind(content)
-        header = header_class.model_validate(_described(content, sql))
-    except yaml.YAMLError as error:
-        raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
+        try:
+            content = yaml_tree(front)
+        except ValueError as error:
+            raise ValueError(f"the front matter is not YAML: {error}") from None
+        schema, header_class, named = _kind(path, content)
+        header = header_class.model_validate(_described(content, named, sql))
     except ValidationError as error:
         raise MetricError(f"{path}: {_faults(error, 'front matter')}") from None
     except ValueError as error:
         raise MetricError(f"{path}: {error}") from None
-    name = _name(header)
-    if path.stem != name:
-        raise MetricError(f"{path}: defines {name}, so it must be called {name}.sql")
-    return View(path, schema, name, header, _as_part(sql))
+    return View(path, schema, path.stem, header, _as_part(sql))
 
 
 def _read_preconditions(path: Path) -> list[View]:
     try:
-        entries = yaml.load(_text(path), _LOADER) or {}  # noqa: S506, a safe loader
+        entries = yaml_tree(_text(path)) or {}
         if not (isinstance(entries, dict) and all(isinstance(e, dict) for e in entries.values())):
             raise MetricError(f"{path}: must have an entry with `reason` and `runs` for each name")
-    except yaml.YAMLError as error:
-        raise MetricError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise MetricError(f"{path}: not YAML: {error}") from None
     return [_precondition(path, name, entry) for name, entry in entries.items()]
 
 
@@ -349,58 +366,66 @@ def _text(path: Path) -> str:
 
 
 def _faults(error: ValidationError, whole: str) -> str:
-    return "; ".join(f"{'.'.join(map(str, e['loc'])) or whole}: {e['msg']}" for e in error.errors())
+    return shown("; ".join(f"{'.'.join(map(str, e['loc'])) or whole}: {e['msg']}" for e in error.errors()))
 
 
 _PRECONDITIONS = "preconditions.yaml"
+MOST_DEFINITIONS = 1 << 10
+"""Most definitions of a user's folder; the package has some 250."""
+MOST_NESTED = 64
+"""Most definitions that read each other in a row; those of the package reach 7. DuckDB's time grows with the square."""
 MOST_CHARACTERS = 1 << 20
 """Most characters of a file of definitions; the largest of the package has some 20,000."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _kind(front: object) -> tuple[str, type[Header]]:
-    first = next(iter(front), None) if isinstance(front, dict) else None
-    if first not in KINDS:
-        raise ValueError(f"the front matter must begin with {', '.join(KINDS)}, which tells the kind, not {first}")
-    return KINDS[first]
+def _kind(path: Path, front: object) -> tuple[str, type[Header], dict[str, Any]]:
+    """The schema of a file's definition, its front matter, and what its place tells.
+
+    The name of a metric's file ends in its version, an audit lies in a folder `audits`, and a macro has parameters.
+    """
+    if version := re.fullmatch(r"(.+)_v([0-9]+)", path.stem):
+        return "metrics", MetricHeader, {"metric": version[1], "version": int(version[2])}
+    if path.parent.name == "audits":
+        return "audits", AuditHeader, {"audit": path.stem}
+    if isinstance(front, dict) and "parameters" in front:
+        return "macros", MacroHeader, {"macro": path.stem}
+    return "models", ModelHeader, {"model": path.stem}
 
 
-def _described(front: object, sql: str) -> object:
-    """Add to a front matter the column sentences that are comments in the SQL, and those of columns.yaml.
+def _described(front: object, named: dict[str, Any], sql: str) -> object:
+    """Add to a front matter what the file's place tells, and the sentences of columns and parameters that lack one.
+
+    A column's sentence is a comment in the SQL, or stands in columns.yaml, as those of parameters do.
 
     Raises:
-        ValueError: a column has a sentence in the front matter and beside it.
+        ValueError: the front matter repeats what the place tells, a column has a sentence in it and beside the column,
+            or a parameter has none.
     """
-    columns = front.get("columns") or {} if isinstance(front, dict) else None
-    if not isinstance(front, dict) or not isinstance(columns, dict):
+    if not isinstance(front, dict):
+        return front
+    if repeated := sorted(named.keys() & front.keys()):
+        raise ValueError(f"the front matter says {', '.join(repeated)}, which the file's name tells; remove it")
+    front = named | front
+    shared, columns, parameters = _shared_sentences(), front.get("columns") or {}, front.get("parameters")
+    if isinstance(parameters, list):
+        if untold := [str(n) for n in parameters if not isinstance(n, str) or n not in shared]:
+            raise ValueError(f"parameter {shown(untold[0])} has no sentence in columns.yaml; write one beside it")
+        front = front | {"parameters": {n: shared[n] for n in parameters}}
+    if not isinstance(columns, dict):
         return front
     listed = column_sentences(sql)
-    beside = {
-        c: s or _column_sentences()[c] for c, s in listed.items() if s or c in _column_sentences().keys() - columns
-    }
+    beside = {c: s or shared[c] for c, s in listed.items() if s or c in shared.keys() - columns}
     if twice := sorted(beside.keys() & columns.keys()):
-        raise ValueError(f"column {', '.join(twice)} is described in the front matter and beside it; keep one")
+        raise ValueError(
+            f"column {shown(', '.join(map(str, twice)))} is described in the front matter and beside it; keep one"
+        )
     return front | {"columns": beside | columns}
 
 
 @cache
-def _column_sentences() -> dict[str, str]:
-    sentences: dict[str, str] = yaml.load(_text(SQL / "columns.yaml"), _LOADER)  # noqa: S506, a safe loader
+def _shared_sentences() -> dict[str, str]:
+    sentences: dict[str, str] = yaml_tree(_text(SQL / "columns.yaml"))
     return sentences
-
-
-def _name(header: Header) -> str:
-    match header:
-        case ModelHeader():
-            return header.model
-        case AuditHeader():
-            return header.audit
-        case MacroHeader():
-            return header.macro
-        case MetricHeader():
-            return f"{header.metric}_v{header.version}"
-        case PreconditionHeader():
-            return header.precondition
 
 
 def _newest(versions: list[Metric]) -> Metric:
@@ -411,8 +436,12 @@ def _newest(versions: list[Metric]) -> Metric:
 def _read_user_folder(folder: Path) -> list[View]:
     if not folder.is_dir():
         raise MetricError(f"no folder {folder} to read metrics from; --sql or TRACEWAREHOUSE_SQL names it")
-    if not (views := read_folder(folder)):
+    if not (views := list(islice(_views_in(folder), MOST_DEFINITIONS + 1))):
         raise MetricError(f"{folder}: holds no metric, model or audit: no file <name>.sql or <name>_v<n>.sql")
+    if len(views) > MOST_DEFINITIONS:
+        raise MetricError(
+            f"{folder}: holds more than {MOST_DEFINITIONS:,} definitions; name a folder of your own alone"
+        )
     return views
 
 

@@ -35,19 +35,22 @@ class Exchange(NamedTuple):
     Attributes:
         sent: rows that a device sends at most, one for each of its tokens and device that the token goes to.
         devices: how many they are.
+        load: pairs of token and expert on the busiest of them, as a multiple of the mean; the others wait for it.
     """
 
     sent: int
     devices: int
+    load: float = 1.0
 
     def expected(self, rows: int) -> float:
-        """Return how many of the rows of a product of experts are filled if the experts have equal loads.
+        """Return how many of the rows of a product of experts are filled on the busiest device.
 
-        A device then computes as many pairs of token and expert as its own tokens choose. The rows are for all tokens
-        of all devices with each expert here that a token may choose: with as many experts here as a token chooses,
-        one of `devices` rows is filled; with fewer, each choice of a token is another device, to which it is sent.
+        With equal loads a device computes as many pairs of token and expert as its own tokens choose. The rows are for
+        all tokens of all devices with each expert here that a token may choose: with as many experts here as a token
+        chooses, one of `devices` rows is filled; with fewer, each choice of a token is another device, to which it is
+        sent.
         """
-        return min(float(rows), max(self.sent, rows / self.devices))
+        return min(float(rows), max(self.sent, rows / self.devices) * self.load)
 
 
 class ProgramCollectives:
@@ -57,10 +60,11 @@ class ProgramCollectives:
         module: the program, whose device assignment says which devices its groups name.
         schedule: its ops.
         machine: what it runs on.
+        busiest_load: see `Exchange`.
     """
 
-    def __init__(self, module: HloModule, schedule: Schedule, machine: Machine) -> None:
-        self._module, self._schedule, self._machine = module, schedule, machine
+    def __init__(self, module: HloModule, schedule: Schedule, machine: Machine, busiest_load: float = 1.0) -> None:
+        self._module, self._schedule, self._machine, self._load = module, schedule, machine, busiest_load
         self._found: dict[str, PlacedCollective | None] = {}
         self._times: dict[SliceCollective, TimeRange] = {}
 
@@ -79,7 +83,7 @@ class ProgramCollectives:
         ragged = [op for op in self._schedule.ops(self._schedule.entry) if op.opcode == "ragged-all-to-all"]
         rows = [min(op.operands[0][0].dimensions[0], op.results[0].dimensions[0]) for op in ragged if _has_rows(op)]
         sizes = [found.group_size for op in ragged if (found := self.find(op))]
-        return Exchange(max(rows), max(sizes)) if rows and sizes else None
+        return Exchange(max(rows), max(sizes), self._load) if rows and sizes else None
 
     def _placed(self, op: ScheduledOp) -> PlacedCollective | None:
         if not any(base_opcode(opcode) in KINDS for opcode in (op.opcode, *self._schedule.opcodes(op))):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tracewarehouse.collect.ahead_of_time import PHASES, CompiledRun, CompiledStep, Configuration
 from tracewarehouse.collect.capture import MANIFEST
+from tracewarehouse.collect.checks.promises import busiest_load
 from tracewarehouse.collect.memory import MemoryNeed, chip_memory, memory_need
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.pretrained import pretrained_model
@@ -200,7 +201,7 @@ def _predicted_step(step: CompiledStep, place: Configuration, machine: Machine, 
     spec, part = place.spec, place.part
     context = spec.input_length + (spec.output_length // 2 if step.phase == "decode" else 0)
     kernels = {name: round(us * _PS_PER_US) for name, us in what_if.kernels.items()}
-    ops = predict_program(module, machine, kernels, float(context))
+    ops = predict_program(module, machine, kernels, float(context), busiest_load(spec) or 1.0)
     added = len(spec.stage_layout.layer_kinds()) - len(part.stage_layout.layer_kinds())
     whole = whole_model(module, ops, added, model_architecture(spec.model).first_dense_layers)
     memory = whole_memory(step, place)

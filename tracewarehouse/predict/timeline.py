@@ -86,6 +86,7 @@ def predict_program(
     machine: Machine,
     kernels: Mapping[str, int] | None = None,
     context_tokens: float | None = None,
+    busiest_load: float = 1.0,
 ) -> list[TimedOp]:
     """Predict one execution of a program on one device.
 
@@ -95,6 +96,8 @@ def predict_program(
         kernels: median time in ps of one execution of kernels that a recorded run holds, by the kernel's name; they
             take the place of the formulas.
         context_tokens: tokens of each sequence that paged attention reads; None for all that its cache has room for.
+        busiest_load: pairs of token and expert on the busiest device, as a multiple of the mean. The time is that of
+            this device's products of experts.
 
     Returns:
         The ops in the order in which the core comes to them.
@@ -109,7 +112,7 @@ def predict_program(
             f"{module.name} is a program for {devices} devices, and {machine.topology.name} has "
             f"{machine.topology.devices}: name the slice that it was compiled for"
         )
-    timeline = _Timeline(module, machine, kernels or {}, context_tokens)
+    timeline = _Timeline(module, machine, kernels or {}, context_tokens, busiest_load)
     timeline.run(timeline.schedule.entry, (), 0)
     if len(module.notes) > noted:
         raise MalformedError(module.notes[noted])
@@ -134,7 +137,12 @@ class _Timeline:
     """One execution, as far as it has run."""
 
     def __init__(
-        self, module: HloModule, machine: Machine, kernels: Mapping[str, int], context_tokens: float | None
+        self,
+        module: HloModule,
+        machine: Machine,
+        kernels: Mapping[str, int],
+        context_tokens: float | None,
+        busiest_load: float,
     ) -> None:
         self.schedule = Schedule(module.raw)
         self.now = 0
@@ -143,7 +151,7 @@ class _Timeline:
         self._ops: list[tuple[TimedOp, Transfer | None]] = []
         self._started: dict[str, Transfer] = {}
         self._free_from: dict[str, int] = {}
-        self._collectives = ProgramCollectives(module, self.schedule, machine)
+        self._collectives = ProgramCollectives(module, self.schedule, machine, busiest_load)
         self._costs: dict[str, Cost] = {}
         self._lengths: dict[int, int] = {}
         self._holders: set[int] = set()

@@ -64,7 +64,8 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
         TracewarehouseError: the file cannot be written, or the format is binary and goes to a terminal.
     """
     if format_ not in BINARY:
-        _put_text(lambda width: text(result, format_, width), path)
+        told = _told(result, format_)
+        _put_text(lambda width: text(told, format_, width), path)
         return
     if path is None and sys.stdout.isatty():
         raise TracewarehouseError(f"{format_} is not for a terminal; add -o FILE, or send the output into a pipe")
@@ -128,11 +129,17 @@ def encoded(result: QueryResult, format_: Format) -> bytes:
     Raises:
         TracewarehouseError: a workbook cannot hold it.
     """
+    result = _told(result, format_)
     if format_ not in BINARY:
         return "".join(text(result, format_)).encode("utf-8", "replace")
     buffer = io.BytesIO()  # the writers seek, and a pipe cannot
     _BINARY_WRITERS[format_](result, buffer)
     return buffer.getvalue()
+
+
+def _told(result: QueryResult, format_: Format) -> QueryResult:
+    """The rows with a column that says which are predicted, where neither a note nor metadata does."""
+    return result if format_ in ("table", "parquet", "arrow") else result.telling_predicted()
 
 
 FLAGGED_RUNS = b"tracewarehouse.flagged_runs"

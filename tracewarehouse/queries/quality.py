@@ -42,8 +42,10 @@ def flagged(runs: Iterable[RunVersion]) -> list[FlaggedRun]:
 
 
 def note(runs: Sequence[FlaggedRun], most: int = 5) -> str | None:
-    """One sentence that names the flagged runs, for people to read; None if there are none."""
+    """One sentence for people that names the flagged runs and counts predicted ones; None if there are none."""
     if not runs:
         return None
     listed = ", ".join(map(str, runs[:most])) + (f" and {len(runs) - most} more" if len(runs) > most else "")
-    return f"read with care, flagged: {listed}; `tw runs --notes` says why"
+    predicted = sum("predicted" in r.flags for r in runs)
+    origin = f"{predicted} run{'s are' if predicted > 1 else ' is'} predicted, not measured; " if predicted else ""
+    return f"{origin}read with care, flagged: {listed}; `tw runs --notes` says why"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tracewarehouse.queries.quality import FlaggedRun
 
 _SHOWN = 20
+_TOLD = "is_predicted"
 
 ARROW_TYPES = {
     "VARCHAR": "string",
@@ -34,6 +35,7 @@ ARROW_TYPES = {
     "HUGEINT": "decimal128(38, 0)",
     "FLOAT": "float",
     "DOUBLE": "double",
+    "VARCHAR[]": "list<l: string>",
 }
 """The types of DuckDB whose values Python holds without loss, each with its type in Arrow."""
 
@@ -69,7 +71,8 @@ class TypedRows:
         """The rows as the Arrow table that DuckDB would give."""
         import pyarrow as pa
 
-        types = [pa.decimal128(38, 0) if t == "HUGEINT" else pa.type_for_alias(ARROW_TYPES[t]) for t in self.types]
+        special = {"HUGEINT": pa.decimal128(38, 0), "VARCHAR[]": pa.list_(pa.field("l", pa.string()))}
+        types = [special.get(t) or pa.type_for_alias(ARROW_TYPES[t]) for t in self.types]
         values = zip(*self.rows, strict=True) if self.rows else ((),) * len(types)
         arrays = [pa.array(list(v), t) for v, t in zip(values, types, strict=True)]
         return pa.Table.from_arrays(arrays, list(self.column_names))
@@ -148,6 +151,23 @@ class QueryResult:
     def is_cut(self) -> bool:
         """Whether the query gives more rows than its limit let through."""
         return self._is_cut
+
+    def telling_predicted(self) -> QueryResult:
+        """The same rows, with a column that says which are of predicted runs, if some are and no column says so.
+
+        Formats that have no place for a note need it.
+        """
+        predicted = {run.run_id for run in self._flagged if "predicted" in run.flags}
+        if not predicted or "run_id" not in self.columns or {"origin", _TOLD} & {*self.columns}:
+            return self
+        place = self.columns.index("run_id")
+        if isinstance(self._held, TypedRows):
+            rows = [(*row, row[place] in predicted) for row in self._held.rows]
+            held: pa.Table | TypedRows = TypedRows([*self.columns, _TOLD], [*self._held.types, "BOOLEAN"], rows)
+        else:
+            told = [run_id in predicted for run_id in self._held.column(place).to_pylist()]
+            held = self._held.append_column(_TOLD, [told])
+        return QueryResult(held, self._flagged, is_cut=self._is_cut)
 
     def part(self, first: int, count: int) -> QueryResult:
         """A part of the result: `count` rows from row `first` on, counted from 0."""

@@ -117,40 +117,6 @@ def test_preemption_at_every_stage(two: Cloud) -> None:
     assert not list(two.output.glob(".*"))
 
 
-def test_a_preempted_slice_loses_no_finished_capture(one: Cloud) -> None:
-    one.fault("record", "x", contains="dp4tp2", preempt=True)
-
-    done = one.tw("run", "one", one.experiment)
-
-    assert done.returncode == 0, done.stderr
-    assert names(one) == ONE
-    begun = [line.partition("-tpu")[0] for line in one.recorded()]
-    assert begun.count("microbenchmarks-dp2ep2tp2") == 1
-    assert begun.count("microbenchmarks-dp4tp2") == 2
-
-
-def test_a_lost_connection_does_not_lose_the_run_that_goes_on(two: Cloud) -> None:
-    two.fault("ssh", "0.7", contains="slice_worker", lose=True)
-    two.fault("record", "slow", worker="0", sleep_s=2)
-
-    done = two.tw("run", "two", two.experiment)
-
-    assert done.returncode == 0, done.stderr
-    assert len(two.recorded()) == 2
-
-
-def test_every_kind_of_call_may_fail_now_and_then(two: Cloud) -> None:
-    for verb in ("describe", "scp", "ssh", "list-instances"):
-        two.fault(verb, *["broken pipe", "", "", "", "", "", ""] * 20)
-    two.fault("delete", "internal error", contains="instance-groups")
-
-    done = two.tw("run", "two", two.experiment, "--delete")
-
-    assert done.returncode == 0, done.stderr
-    assert names(two) == [TWO]
-    assert nothing_is_left(two)
-
-
 @pytest.mark.parametrize(
     ("said", "error"),
     [

@@ -11,8 +11,6 @@ import pytest
 
 from tests.collect.tpu.fake_cloud import TP4, Cloud, tw
 from tests.running_processes import wait_until
-from tracewarehouse.collect.tpu.gcloud import TpuApi
-from tracewarehouse.collect.tpu.state import Slice
 
 
 def test_every_choice_of_the_user_reaches_google(cloud: Cloud) -> None:
@@ -154,17 +152,6 @@ def test_what_got_no_answer_is_asked_again(cloud: Cloud, verb: str, texts: tuple
     assert (len(cloud.calls("describe")), len(cloud.calls("create"))) == (3, creations)
 
 
-def test_a_question_that_keeps_failing_ends_it(cloud: Cloud) -> None:
-    cloud.fault("describe", *["broken pipe"] * 9)
-
-    done = cloud.tw("create", "one", "--type", "v6e-4")
-
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: the state of one is not known: ERROR")
-    assert len(cloud.calls("describe")) == 3 + 1  # and once to see whether it has to be kept on record
-    assert cloud.calls("create") == []
-
-
 def test_who_may_not_ask_is_told_at_once(cloud: Cloud) -> None:
     cloud.fault("describe", *["PERMISSION_DENIED: no access"] * 9)
 
@@ -212,19 +199,6 @@ def test_ctrl_c_in_a_creation_names_what_may_cost(cloud: Cloud, queue: tuple[str
     assert process.returncode == 130
     assert said.splitlines()[-2:] == ["one may be there and cost; tw tpu delete one ends it", "interrupted"]
     assert list(cloud.state.slices()) == ["one"]
-
-
-def test_a_deletion_asks_again_when_google_does_not_answer(cloud: Cloud) -> None:
-    cloud.tw("create", "one", "--type", "v6e-4")
-    cloud.fault("describe", "broken pipe", "UNAVAILABLE")
-    cloud.fault("delete", "internal error")
-
-    gone = cloud.tw("delete", "one")
-
-    assert gone.returncode == 0, gone.stderr
-    assert "attempt 1 of 5" in gone.stderr
-    assert cloud.state.slices() == {}
-    assert not cloud.exists("one")
 
 
 def test_a_deletion_that_is_refused_is_not_repeated(cloud: Cloud) -> None:
@@ -312,34 +286,6 @@ def test_sweeps_at_the_same_time_share_the_quota(cloud: Cloud) -> None:
     plan_now = cloud.tw("plan", cloud.experiment, "--generation", "v6e")
     assert plan_now.returncode == 1
     assert "64 of them in use" in plan_now.stderr
-
-
-def test_a_host_that_hangs_is_not_waited_for(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud.fault("ssh", "x", sleep_s=60)
-    monkeypatch.setattr("tracewarehouse.collect.tpu.gcloud.ANSWER_S", 0.2)
-    fields = {"generation": "v4", "accelerator_type": "x", "chips": 4, "hosts": 1, "zone": "z", "spot": True}
-
-    done = TpuApi(lambda line: None).ssh(Slice(name="a", owner="me", runtime="r", **fields), "ls")
-
-    assert (done.returncode, done.stderr) == (255, "no answer within 0.2 s")
-
-
-def test_wrong_usage_and_no_gcloud(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cloud.tw("create", "one").returncode == 2
-    monkeypatch.setenv("PATH", "/nowhere")
-    done = cloud.tw("create", "one", "--type", "v6e-4")
-    assert (done.returncode, "gcloud is not on PATH" in done.stderr) == (1, True)
-    assert "'v9-4' is not known; known are v4-8" in cloud.tw("create", "one", "--type", "v9-4").stderr
-
-
-def test_a_record_of_slices_that_cannot_be_written_is_one_error(cloud: Cloud) -> None:
-    cloud.state.path = cloud.wheel / "state.json"  # below a file
-
-    done = cloud.tw("create", "one", "--type", "v6e-4")
-
-    assert done.returncode == 1
-    assert "slices cannot be recorded there" in done.stderr
-    assert cloud.calls() == []
 
 
 def test_a_record_on_a_full_disk_is_one_error_and_stays_whole(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:

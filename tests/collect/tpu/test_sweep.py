@@ -179,17 +179,6 @@ def test_every_kind_of_call_may_fail_now_and_then(one: Cloud) -> None:
     assert not one.exists("one")
 
 
-def test_google_that_does_not_answer_is_asked_again(one: Cloud) -> None:
-    """gcloud ends with 1 when it cannot ask what the slice is, as a command on a host may; the two are told apart."""
-    for contains in ("uv", "slice_worker"):
-        one.fault("ssh", "HTTPError 503: UNAVAILABLE", contains=contains, code=1)
-
-    done = one.tw("run", "one", one.experiment)
-
-    assert done.returncode == 0, done.stderr
-    assert one.captures() == [DP2TP2, TP4]
-
-
 def test_a_capture_that_ingest_cannot_read_is_kept_and_counts_as_failed(one: Cloud) -> None:
     (one.folder / "profile").write_bytes(b"no profile")
 
@@ -198,17 +187,6 @@ def test_a_capture_that_ingest_cannot_read_is_kept_and_counts_as_failed(one: Clo
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: {TP4}: the capture cannot be ingested" in done.stderr
     assert one.captures() == [DP2TP2, TP4]
-
-
-def test_a_host_whose_connection_breaks_does_not_lose_its_part(big: Cloud) -> None:
-    big.fault("ssh", "Connection reset by peer", worker="3", contains="slice_worker", after=True)
-    big.fault("ssh", "Connection reset by peer", worker="1", contains="slice_worker")
-
-    done = big.tw("run", "big", big.experiment)
-
-    assert done.returncode == 0, done.stderr
-    assert big.captures() == [DP4TP4]
-    assert big.recorded() == [f"{DP4TP4} {i}" for i in range(4)]
 
 
 def test_a_lost_connection_does_not_lose_the_run_that_goes_on(one: Cloud) -> None:
@@ -220,18 +198,6 @@ def test_a_lost_connection_does_not_lose_the_run_that_goes_on(one: Cloud) -> Non
 
     assert done.returncode == 0, done.stderr
     assert one.captures() == [DP2TP2, TP4]
-    assert one.recorded() == [f"{DP2TP2} 0", f"{TP4} 0"]
-
-
-def test_another_call_goes_on_with_the_run_that_a_killed_one_began(one: Cloud) -> None:
-    one.fault("record", "slow", sleep_s=3)
-    with one.start("run", "one", one.experiment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        wait_until(lambda: bool(one.recorded()))
-        os.killpg(process.pid, signal.SIGKILL)
-
-    done = one.tw("run", "one", one.experiment)
-
-    assert done.returncode == 0, done.stderr
     assert one.recorded() == [f"{DP2TP2} 0", f"{TP4} 0"]
 
 

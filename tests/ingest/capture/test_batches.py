@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -187,23 +186,6 @@ def test_tokens_say_more_of_a_batch_than_its_kind(
     kind: str, prefill: int | None, decode: int | None, phase: str | None
 ) -> None:
     assert Batch(0, 0, kind=kind, prefill_tokens=prefill, decode_tokens=decode).phase == phase
-
-
-@pytest.mark.parametrize("content", ["", "{", "[1]", "\xff", '"a"'])
-def test_what_is_no_batch_is_refused_in_one_sentence(tmp_path: Path, content: str) -> None:
-    served(tmp_path / "vm.xplane.pb")
-    (tmp_path / "batch_composition_stats_0.json").write_text(content, encoding="latin-1")
-    with pytest.raises(CaptureError, match=r"batch_composition_stats_0\.json: looked for"):
-        ingest_one(tmp_path, tmp_path / "w")
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_what_is_no_file_about_batches_is_refused(tmp_path: Path, kind: str) -> None:
-    served(tmp_path / "c" / "vm.xplane.pb")
-    odd = tmp_path / "c" / "batch_composition_stats_0.json"
-    {"pipe": lambda: os.mkfifo(odd), "folder": odd.mkdir, "link": lambda: odd.symlink_to(odd.name)}[kind]()
-    with pytest.raises(CaptureError, match=f"looked for a server's batches, found a {kind}"):
-        ingest_one(tmp_path / "c", tmp_path / "w")
 
 
 @pytest.mark.parametrize("prefix", ["dp0_", ""])

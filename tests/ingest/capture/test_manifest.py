@@ -58,22 +58,6 @@ def test_values_that_fit_nowhere_are_refused(tmp_path: Path, change: dict[str, A
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("[" * 100_000, "nested too deeply"),
-        (json.dumps(MANIFEST)[:-1] + ', "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
-        ('{"name": ' + "9" * 5000 + "}", "4300 digits"),
-        ("", "cannot be read"),
-        ("[]", "not a valid manifest"),
-    ],
-    ids=["open", "closed", "digits", "empty", "list"],
-)
-def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str, what: str) -> None:
-    with pytest.raises(CaptureError, match=what):
-        load_manifest(write(tmp_path, text))
-
-
 def test_a_file_too_large_for_a_manifest_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     with path.open("wb") as file:

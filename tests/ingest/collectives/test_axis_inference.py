@@ -255,24 +255,3 @@ class TestRealCaptures:
             assert [(axis, size) for axis, size, _ in mesh] == expected, name
             checked += 1
         assert checked >= 5
-
-    @pytest.mark.parametrize(
-        ("name", "axes"),
-        [
-            ("llama-tp8-ulysses.prefill.v5e-2x4", ["sp"]),  # the collector splits the sequence over its axis tp
-            ("deepseek_v2-tp8.decode.v6e-2x4", ["tp"]),
-            ("deepseek_v3-ep8.decode.v5e-2x4", ["ep"]),
-            ("deepseek_v3-dp2ep2tp2.decode.v6e-2x4", ["dp", "ep", "tp"]),
-            ("llama-pp2tp4.decode.v6e-2x4", ["pp", "tp"]),
-            ("qwen3_moe-pp2ep4.decode.v6e-2x4-libtpu21", ["pp", "ep"]),
-        ],
-    )
-    def test_programs_of_the_tpu_compiler(
-        self, shared_traces: Path, tmp_path: Path, name: str, axes: list[str]
-    ) -> None:
-        program = shared_traces / "tpu-hlo" / f"{name}.hlo.pb.gz"
-        if not program.is_file():
-            pytest.skip("the compiled programs are not here")
-        _, mesh, flags = axes_of(program, tmp_path)
-        assert [axis for axis, _, _ in mesh] == axes
-        assert "inferred_axes" in flags

@@ -15,7 +15,6 @@ from xplane_builder import Space, Unsigned
 
 from tracewarehouse.warehouse import Warehouse
 
-SITUATION = Path(__file__).parents[4] / "shared/traces/situations/megascale"
 US = 1_000_000
 FUSION = "%fusion.1 = f32[64]{0} fusion(f32[64]{0} %a), kind=kLoop, calls=%f"
 ROWS = """SELECT kind, axis, link, start_ps // 1000000, end_ps // 1000000, exposed_ps // 1000000,
@@ -197,14 +196,3 @@ def test_metrics_know_the_network(tmp_path: Path) -> None:
     reasons = dict(rows("SELECT metric, reason FROM metrics.missing"))
     assert not any("ran no collective" in reason for reason in reasons.values())
     assert reasons["ici_utilization"].startswith("every collective runs between slices")
-
-
-@pytest.mark.skipif(not SITUATION.exists(), reason="needs ../shared/traces")
-def test_the_situation(tmp_path: Path) -> None:
-    """Two slices: 214 of 1,000 us are exposed, 210 of them in the two dones."""
-    warehouse = Warehouse(tmp_path / "w")
-    warehouse.ingest(SITUATION)
-    rows = warehouse.query(
-        "SELECT device_id, link, message_bytes, exposed_added_ps FROM main.collectives ORDER BY device_id"
-    ).rows()
-    assert rows == [(device, "dcn", 1 << 20, 214 * US) for device in range(2)]

@@ -14,7 +14,6 @@ from tracewarehouse.ingest.hlo.instruction import is_communicating
 from tracewarehouse.ingest.hlo.proto import read_module
 from tracewarehouse.warehouse import Warehouse
 
-SITUATIONS = Path(__file__).parents[4] / "shared/traces/situations"
 US = 1_000_000
 PARAMETERS = ("%p = bf16[4,64]{1,0} parameter(0)", "%q = bf16[8,8]{1,0} parameter(1)")
 SHAPE = "(bf16[8,64]{1,0}, bf16[8,8]{1,0})"
@@ -175,19 +174,3 @@ def test_a_kernel_that_sends_data_itself_is_flagged(ingest: Any, source: str) ->
     found = query("SELECT detail FROM quality_flags WHERE flag = 'kernel_communication'")
     sentence = "kernels of 75% of the compute time send data to other devices themselves (ring 75%)"
     assert found == ([] if source == "nothing" else [(sentence,)])
-
-
-@pytest.mark.skipif(not SITUATIONS.exists(), reason="needs ../shared/traces")
-def test_the_situations(tmp_path: Path) -> None:
-    warehouse = Warehouse(tmp_path / "w")
-    warehouse.ingest(SITUATIONS / "fused-gather", name="fused")
-    warehouse.ingest(SITUATIONS / "pallas-remote", name="kernel")
-    sql = "SELECT kind, message_bytes, COUNT(*) FROM main.collectives GROUP BY ALL"
-    assert warehouse.query(sql).rows() == [("all-gather", 1024, 2)]
-    flags = warehouse.query("SELECT flag FROM main.quality_flags JOIN main.runs USING (run_id) WHERE name = 'kernel'")
-    assert {"unsized_time", "kernel_communication"} <= {flag for (flag,) in flags.rows()}
-    missing = warehouse.query(
-        "SELECT DISTINCT reason FROM metrics.missing JOIN main.runs USING (run_id) "
-        "WHERE name = 'kernel' AND metric = 'collective_count'"
-    )
-    assert "kernels that send data themselves" in missing.scalar()

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from itertools import permutations, product
-from math import prod
+from itertools import permutations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.replica_groups import (
@@ -137,52 +134,6 @@ def test_negative_devices_are_refused() -> None:
         explicit_pairs([(0, -1)])
 
 
-def brute_force_iota(reshape: list[int], permutation: tuple[int, ...], width: int) -> tuple[tuple[int, ...], ...]:
-    """The transposed iota by indexing: element at transposed place p is the device at the un-transposed place."""
-    strides = [prod(reshape[axis + 1 :]) for axis in range(len(reshape))]
-    devices = [
-        sum(strides[axis] * index for axis, index in zip(permutation, place, strict=True))
-        for place in product(*(range(reshape[axis]) for axis in permutation))
-    ]
-    return tuple(tuple(devices[i : i + width]) for i in range(0, len(devices), width))
-
-
-@given(st.data())
-def test_iota_is_the_transpose_by_index(data: st.DataObject) -> None:
-    reshape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-    permutation = data.draw(st.permutations(range(len(reshape))))
-    total = prod(reshape)
-    width = data.draw(st.sampled_from([d for d in range(1, total + 1) if total % d == 0]))
-    expected = brute_force_iota(reshape, tuple(permutation), width)
-    assert iota_groups((total // width, width), tuple(reshape), tuple(permutation)) == expected
-    numbers = ",".join(map(str, permutation))
-    text = f"[{total // width},{width}]<=[{','.join(map(str, reshape))}]T({numbers})"
-    assert parse_groups(text) == expected
-
-
-@given(st.data())
-def test_mesh_groups_differ_only_on_the_named_axes(data: st.DataObject) -> None:
-    sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-    named = data.draw(st.permutations(range(len(sizes))).flatmap(lambda p: st.integers(1, len(p)).map(lambda n: p[:n])))
-    ids = data.draw(st.one_of(st.just([]), st.permutations(range(prod(sizes)))))
-    places = list(product(*map(range, sizes)))
-    device = dict(zip(places, ids or range(len(places)), strict=True))
-    expected = []
-    for rest in product(*(range(size) if axis not in named else (0,) for axis, size in enumerate(sizes))):
-        group = []
-        for inner in product(*(range(sizes[axis]) for axis in named)):
-            place = list(rest)
-            for axis, index in zip(named, inner, strict=True):
-                place[axis] = index
-            group.append(device[tuple(place)])
-        expected.append(tuple(group))
-    assert mesh_groups(tuple(sizes), tuple((axis, 1, 0) for axis in named), tuple(ids)) == tuple(expected)
-    axes = ",".join(f"'x{axis}'={size}" for axis, size in enumerate(sizes))
-    listed = f", device_ids=({','.join(map(str, ids))})" if len(ids) > 1 else ""
-    names = ",".join(f"'x{axis}'" for axis in named)
-    assert parse_groups(f"mesh[{axes}]{listed} {{{names}}}") == tuple(expected)
-
-
 def test_sub_axes_are_axes_of_the_split_mesh() -> None:
     # An axis of 12 = 2 x 3 x 2: naming parts of it is the same as naming the axes of a 2 x 3 x 2 mesh.
     parts = [(0, 1, 2), (0, 2, 3), (0, 6, 2)]
@@ -190,17 +141,6 @@ def test_sub_axes_are_axes_of_the_split_mesh() -> None:
         for chosen in permutations(range(3), count):
             whole = mesh_groups((2, 3, 2), tuple((axis, 1, 0) for axis in chosen))
             assert mesh_groups((12,), tuple(parts[axis] for axis in chosen)) == whole
-
-
-@given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), max_size=6))
-def test_explicit_lists_round_trip(groups: list[list[int]]) -> None:
-    text = "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups) + "}"
-    members = [device for group in groups for device in group]
-    if len(set(members)) < len(members):
-        with pytest.raises(MalformedError):
-            parse_groups(text)
-    else:
-        assert parse_groups(text) == tuple(map(tuple, groups))
 
 
 @pytest.mark.parametrize(

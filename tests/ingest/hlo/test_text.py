@@ -62,25 +62,6 @@ def test_custom_call_target_with_nested_attributes() -> None:
     assert (found.custom_call_target, found.is_truncated) == ("tpu_custom_call", False)
 
 
-@pytest.mark.parametrize(
-    ("groups", "expected"),
-    [
-        ("{{0,1},{2,3}}", ((0, 1), (2, 3))),
-        ("{}", ()),
-        ("[2,2]<=[2,2]T(1,0)", ((0, 2), (1, 3))),
-        ("mesh['a'=2,'b'=2] {'a'}", ((0, 2), (1, 3))),
-        ("mesh['a'=2,'b'=2], device_ids=(0,2,1,3) {'b'}", ((0, 2), (1, 3))),
-        ("@mesh<a=2,b=2>, device_ids=([2,2]T(1,0)) {a}", ((0, 1), (2, 3))),
-        ("{{0,0}}", None),
-        ("[4,999999999]<=[3999999996]", None),
-        ("nonsense", None),
-    ],
-)
-def test_replica_groups_in_every_encoding(groups: str, expected: object) -> None:
-    found = parsed(f"%a = f32[8] all-reduce(%x), channel_id=9, replica_groups={groups}, to_apply=%add")
-    assert (found.replica_groups, found.channel_id, found.called) == (expected, 9, ("add",))
-
-
 def test_source_target_pairs() -> None:
     found = parsed("%p = f32[8] collective-permute(f32[8] %x), channel_id=1, source_target_pairs={{0,1},{1,0}}")
     assert (found.source_target_pairs, found.replica_groups) == (((0, 1), (1, 0)), None)
@@ -142,32 +123,6 @@ def test_what_an_async_op_runs(text: str, opcode: str | None) -> None:
 )
 def test_what_is_not_hlo_text_is_none(text: str) -> None:
     assert parse_instruction(text) is None
-
-
-def test_every_truncation_keeps_the_facts_before_it() -> None:
-    whole = parsed(ALL_REDUCE)
-    operands_end = ALL_REDUCE.index("), channel_id") + 1
-    for length in range(len(ALL_REDUCE)):
-        found = parse_instruction(ALL_REDUCE[:length])
-        if length <= ALL_REDUCE.index("all-reduce(") + len("all-reduce"):
-            assert found is None
-            continue
-        assert found is not None
-        assert (found.name, found.opcode, found.shape) == (whole.name, whole.opcode, whole.shape)
-        if length < operands_end:
-            assert found.is_truncated
-            assert found.operand_names == ()
-        else:
-            assert found.operand_shapes == whole.operand_shapes
-        assert found.replica_groups in (None, whole.replica_groups)
-        assert found.op_name in (None, whole.op_name)
-        assert found.source_line in (None, whole.source_line)
-
-
-@pytest.mark.parametrize("end", ['"', '"x', '"\\"', '"x\\" y', '""" \\"', '"\\'])
-def test_a_string_without_end_is_a_truncation(end: str) -> None:
-    found = parsed(f"%a = f32[8] add(%x), kind=kLoop, note={end}")
-    assert found.is_truncated
 
 
 def test_brackets_are_read_to_a_depth() -> None:

@@ -132,25 +132,6 @@ class TestVllm:
             assert (first, last) == (0, 63)
             assert "inferred_layers" in run.flags
 
-    def test_all_reduces(self, shared_runs: dict[str, RunVersion], shared_tables: Query) -> None:
-        """One after attention and one after the mlp of each layer on both devices, and one of the embedding."""
-        sql = """SELECT o.device_id, i.layer, i.part, count(*)
-                 FROM ops AS o JOIN instructions AS i USING (run_id, instruction_id)
-                 WHERE run_id = ? AND i.collective = 'all-reduce' AND o.is_leaf GROUP BY ALL ORDER BY ALL NULLS FIRST"""
-        of_device = [(None, "embed", 1), *((i, part, 1) for i in range(64) for part in ("attn", "mlp"))]
-        expected = [(device, *row) for device in (0, 1) for row in of_device]
-        for name in (VLLM, "chrome"):
-            assert shared_tables(sql, shared_runs[name].run_id) == expected
-
-    def test_the_attention_kernels_count_as_the_layers_do(
-        self, shared_runs: dict[str, RunVersion], shared_tables: Query
-    ) -> None:
-        """Their names end in .1 to .64."""
-        sql = r"""SELECT layer, CAST(regexp_extract(name, '\.(\d+)$', 1) AS INTEGER) FROM instructions
-                  WHERE run_id = ? AND name LIKE 'RPA-%' ORDER BY layer"""
-        found = shared_tables(sql, shared_runs[VLLM].run_id)
-        assert found == [(i, i + 1) for i in range(64)]
-
     def test_few_marks_do_not_switch_inference_off(self, shared_captures: Warehouse) -> None:
         """Of the quantized model, names mark 128 reduces, 0.5 % of the time; the attention kernels count the layers."""
         run_id = shared_captures.run("tpu-2chip-vllm-tp2-quantized").run_id

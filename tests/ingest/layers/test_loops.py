@@ -232,7 +232,7 @@ def loops(draw: st.DrawFn, depth: int) -> Loop:
 
 
 @given(bodies(3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_program(body: tuple[str | Loop, ...]) -> None:
     program = ran(*body)
     assert pairs(program.in_containers()) == program.expected()

@@ -88,7 +88,7 @@ class TestPipeline:
             pytest.skip(f"no capture {name}")
         assert_same_in_pieces(found[0], tmp_path, (100, 1000, 4096))
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=12, deadline=None)
     @given(data=st.data())
     def test_any_line_in_order_of_start(self, data: st.DataObject) -> None:
         """Nested, overlapping, empty and simultaneous events, with stats of all kinds, on two devices."""

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.tpu_captures import write_capture
+from tiny_capture import tiny_capture
 from xplane_builder import Space
 
 from tracewarehouse.ingest.capture.sources import find_captures
@@ -31,6 +32,8 @@ from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_capture
 from tracewarehouse.ingest.processes.pool import HelperError, start_helpers
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.formats import open_trace
 from tracewarehouse.ingest.tables import parts
 from tracewarehouse.ingest.tables.lines import DeviceEvents, PlaneLines
 from tracewarehouse.ingest.tables.parts import divide
@@ -222,6 +225,13 @@ class TestDivide:
         assert [p.planes for p in found] == [(0, 2), (1,), (3,), (4,), (5,), (6,), (7,)]
         assert [len(p.lines) for p in pieces[3:]] == [2, 2, 2, 2, 2]
         assert [line for p in pieces[3:] for line in p.lines] == planes[3].lines
+
+    def test_a_run_of_just_so_many_bytes_is_divided(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        trace = open_trace(CaptureFile(tiny_capture().write(tmp_path / "a.xplane.pb")))
+        size = sum(line.end - line.start for plane in trace.planes for line in plane.lines)
+        for bound, expected in ((size, [trace]), (size + 1, [])):
+            monkeypatch.setattr(parts, "DIVIDED", bound)
+            assert parts._divided([trace]) == expected
 
 
 class TestProcesses:

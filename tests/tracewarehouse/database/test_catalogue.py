@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -27,7 +25,6 @@ from tracewarehouse.ingest.errors import UnreadRunWarning
 from tracewarehouse.ingest.lake import lake as lake_module
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text, read_manifest
-from tracewarehouse.queries.read_only import literal
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 CAPTURE = Path(__file__).parents[3] / "data" / "captures" / "llama-tp4-b4-i16-o17"
@@ -116,15 +113,6 @@ def test_answers_are_those_of_the_runs_own_files(warehouse: Warehouse, read: lis
     with open_warehouse(folder) as opened:
         assert [opened.query(f"SELECT * FROM {t} ORDER BY ALL").rows() for t in KEPT] == expected[: len(KEPT)]
         assert opened.query("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").scalar() == 1
-
-
-def test_its_runs_are_those_of_the_manifests(warehouse: Warehouse) -> None:
-    runs = Lake(warehouse.lake.warehouse).runs()
-    known = [run for _, run in Catalogue(warehouse.lake, None, lambda: warehouse.definitions).runs().values()]
-    assert sorted(known, key=lambda r: r.run_id) == runs
-    for run in known:
-        assert isinstance(run, RunVersion)
-        assert manifest_text(run) == manifest_text(next(r for r in runs if r.run_id == run.run_id))
 
 
 def test_few_runs_leave_nothing_behind(one_run: Path, tmp_path: Path) -> None:
@@ -219,7 +207,7 @@ def test_one_that_cannot_be_used_counts_for_nothing(warehouse: Warehouse, tmp_pa
     with duckdb.connect(str(file)) as connection:
         connection.execute("UPDATE store.made SET format = format + 1")
     newer = file.read_bytes()
-    for content in (newer, whole[:5000], b"x" + whole[1:], b"", b"no database" * 1000):
+    for content in (newer, whole[:5000], b"no database" * 1000):
         file.write_bytes(content)
         assert answers(folder) == expected
         assert not warehouse.is_database_current()
@@ -262,16 +250,6 @@ def test_a_changed_precondition_makes_it_old(folder: Path, tmp_path: Path) -> No
         assert opened.update_database()
     with duckdb.connect(str(folder / DATABASE), read_only=True) as connection:
         assert connection.execute("SELECT count(*) FROM preconditions.described").fetchall() == [(0,)]
-
-
-def test_changed_bytes_are_found(warehouse: Warehouse) -> None:
-    file = warehouse.lake.warehouse / DATABASE
-    content = bytearray(file.read_bytes())
-    at = content.rfind(warehouse.lake.runs()[0].run_id.encode())
-    content[at] ^= 1
-    file.write_bytes(content)
-    problems = [p for p in warehouse.fsck() if p.file == DATABASE]
-    assert [p.action for p in problems] == ["`tw build`"]
 
 
 def test_damage_of_it_costs_no_answer(warehouse: Warehouse) -> None:
@@ -369,91 +347,6 @@ def test_ingest_makes_and_extends_it_where_there_are_many_runs(folder: Path) -> 
         opened.remove("renamed")
         assert opened.is_database_current()
     assert of_any_duckdb(folder) == answers_from_runs(folder)
-
-
-def test_readers_and_writers_at_once(warehouse: Warehouse) -> None:
-    """Every reader sees each run whole, while others add runs and extend the catalogue at the same time."""
-    folder = warehouse.lake.warehouse
-    ops = warehouse.query("SELECT count(*) FROM ops").scalar() // 3
-    values = warehouse.query("SELECT count(*) FROM metric_values").scalar() // 3
-    sql = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM ops), (SELECT count(*) FROM metric_values)"
-    failures: list[object] = []
-    done = threading.Event()
-
-    def write(number: int) -> None:
-        try:
-            for step in range(3):
-                add_copy(folder, 10 * number + step)
-                with open_warehouse(folder) as opened:
-                    opened.update_database()
-        except Exception as error:
-            failures.append(error)
-
-    def ask() -> None:
-        seen = 3
-        while not done.is_set():
-            try:
-                with open_warehouse(folder) as opened:
-                    rows = [opened.query(sql).rows()[0]]
-                with duckdb.connect() as connection:
-                    connection.execute(f"ATTACH {literal(str(folder / DATABASE))} AS w (READ_ONLY)")
-                    rows += connection.execute(sql.replace("FROM ", "FROM w.")).fetchall()
-            except Exception as error:
-                failures.append(error)
-                return
-            failures.extend(row for row in rows if (row[1], row[2]) != (row[0] * ops, row[0] * values))
-            failures.extend([rows] if rows[0][0] < seen else [])
-            seen = rows[0][0]
-
-    writers = [threading.Thread(target=write, args=(n,)) for n in (1, 2)]
-    readers = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in (*writers, *readers):
-        thread.start()
-    for thread in writers:
-        thread.join()
-    done.set()
-    for thread in readers:
-        thread.join()
-    assert failures == []
-    warehouse.update_database()
-    assert of_any_duckdb(folder) == answers_from_runs(folder)
-    assert len(of_any_duckdb(folder)[KEPT.index("runs")]) == 9
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tracewarehouse.ingest.lake import lake
-from tracewarehouse.warehouse import Warehouse
-lake.MANY_RUNS = 3
-left, prefix = int(sys.argv[2]), sys.argv[1]
-
-def hook(event, arguments):
-    global left
-    if event in ("os.rename", "shutil.copyfile", "open", "os.remove") and ".part-" in str(arguments):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-sys.addaudithook(hook)
-Warehouse(prefix).update_database()
-"""
-
-
-def test_a_killed_update_leaves_the_old_one(warehouse: Warehouse) -> None:
-    folder = warehouse.lake.warehouse
-    before = of_any_duckdb(folder)
-    add_copy(folder, 3)
-    after = answers_from_runs(folder)
-    for changes in (1, 2, 3):
-        command = [sys.executable, "-c", KILLED, str(folder), str(changes)]
-        assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
-        assert of_any_duckdb(folder) == before
-        assert answers(folder) == after
-    assert warehouse.update_database()
-    assert of_any_duckdb(folder) == after
-    warehouse.collect_garbage(0)
-    assert not list(folder.glob(".part-*"))
 
 
 def test_odd_entries_among_the_manifests_cost_one_warning(folder: Path) -> None:

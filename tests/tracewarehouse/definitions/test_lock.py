@@ -100,7 +100,7 @@ def test_a_released_version_can_be_deprecated_but_not_removed(folder: Path) -> N
 
 
 def test_a_newly_stable_version_must_be_locked(folder: Path) -> None:
-    text = METRIC.replace("version: 1", "version: 2")
+    text = METRIC.replace("description:", "changed: Runs count once.\ndescription:")
     (folder / "metrics/m_v2.sql").write_text(text)
     assert _changes(folder) == ["the lock does not agree on m_v2; run `tw metrics lock`"]
     write_lock(load_definitions(folder), folder / "lock")

@@ -42,20 +42,19 @@ def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
         ("/*---", "/*", "must begin with a front matter"),
         ("---*/", "*/", "is not closed"),
         ("unit: count", "unit: [", "is not YAML"),
-        ("metric: m\n", "", "must begin with model, metric, audit, macro"),
+        ("status: stable", "metric: m\nstatus: stable", "says metric, which the file's name tells"),
         ("unit: count\n", "", "unit: Field required"),
         ("polarity: none", "polarity: up", "polarity: Input should be"),
         ("status: stable", "status: done", "status: Input should be"),
         ("status: stable", "status: deprecated", "must say in `deprecated` why"),
         ("status: stable", "status: stable\ndeprecated: Wrong.", "other versions must not"),
-        ("version: 1", "version: 0", "version: Input should be greater"),
         ("grain: [run_id]", "grain: [n]", "grain must begin with run_id"),
         ("grain: [run_id]", "grain: [run_id, phase]", "columns says nothing about phase"),
         ("grain: [run_id]", "grain: [run_id, n]", "both value and grain"),
         ("value: n", "value: x", "columns says nothing about x"),
         ("n: How many.", "n: How many", "columns.n: String should match"),
-        ("changed: First version.", "changes: First version.", "changes: Extra inputs"),
-        ("version: 1", "version: 2", "so it must be called m_v2.sql"),
+        ("unit: count", "unit: count\nchanges: First version.", "changes: Extra inputs"),
+        ("unit: count", "unit: count\nchanged: TODO say.", "changed must say what is new before the version is stable"),
         ("COUNT(*) AS n", "COUNT(* AS n", "the query cannot be parsed"),
         ("SELECT b.run_id", "DELETE FROM main.runs; SELECT b.run_id", "must be one SELECT"),
         ("FROM models.base AS b", "FROM base AS b", "write it with its schema"),
@@ -123,7 +122,7 @@ def test_a_metric_cannot_need_what_does_not_exist(tmp_path: Path) -> None:
 
 def test_a_value_of_one_run_may_not_come_from_others(tmp_path: Path) -> None:
     """What other runs change is never stored with a run, so nothing that is stored may read it."""
-    across = METRIC.replace("metric: m", "metric: across").replace("grain:", "scope: warehouse\ngrain:")
+    across = METRIC.replace("grain:", "scope: warehouse\ngrain:")
     across = across.replace("models.base AS b", "main.metric_values AS b")
     found = _load(tmp_path, models__base=MODEL, metrics__across_v1=across)
     assert found["metrics.across_v1"].compares_runs
@@ -135,26 +134,38 @@ def test_a_value_of_one_run_may_not_come_from_others(tmp_path: Path) -> None:
 
 
 def test_a_circle_is_refused(tmp_path: Path) -> None:
-    a = MODEL.replace("model: base", "model: a").replace("main.runs", "models.b")
-    b = MODEL.replace("model: base", "model: b").replace("main.runs", "models.a")
+    a = MODEL.replace("main.runs", "models.b")
+    b = MODEL.replace("main.runs", "models.a")
     with pytest.raises(MetricError, match=r"in a circle: models\.\w -> models\.\w -> models\.\w"):
         _load(tmp_path, models__a=a, models__b=b)
 
 
 def test_a_macro_may_read_a_macro_but_a_model_may_not(tmp_path: Path) -> None:
-    macro = "/*---\nmacro: {0}\nparameters: {{runs: The runs.}}\ndescription: Rows.\n---*/\nSELECT a -- One.\nFROM {1}"
+    macro = "/*---\nparameters: {{runs: The runs.}}\ndescription: Rows.\n---*/\nSELECT a -- One.\nFROM {0}"
     found = _load(
         tmp_path,
-        macros__above=macro.format("above", "macros.below(runs)"),
-        macros__below=macro.format("below", "main.runs"),
-        macros__between=macro.format("between", "macros.below(runs) AS b, macros.above(runs)"),
+        macros__above=macro.format("macros.below(runs)"),
+        macros__below=macro.format("main.runs"),
+        macros__between=macro.format("macros.below(runs) AS b, macros.above(runs)"),
     )
     assert [m.name for m in found.macros] == ["below", "above", "between"]
     with pytest.raises(MetricError, match=r"circle: .*macros\.below"):
-        _load(tmp_path, macros__below=macro.format("below", "macros.above(runs)"))
-    (tmp_path / "macros" / "below.sql").write_text(macro.format("below", "main.runs"))
+        _load(tmp_path, macros__below=macro.format("macros.above(runs)"))
+    (tmp_path / "macros" / "below.sql").write_text(macro.format("main.runs"))
     with pytest.raises(MetricError, match=r"base\.sql: reads macros\.below, which is not a table, model or metric"):
         _load(tmp_path, models__base=MODEL[: MODEL.index("---*/")] + "---*/\nSELECT * FROM macros.below([])")
+
+
+def test_a_parameter_without_a_sentence_is_refused(tmp_path: Path) -> None:
+    macro = "/*---\nparameters: [runs, x]\ndescription: Rows.\n---*/\nSELECT a -- One.\nFROM main.runs"
+    with pytest.raises(MetricError, match=r"few\.sql: parameter x has no sentence in columns\.yaml"):
+        _load(tmp_path, macros__few=macro)
+    assert _load(tmp_path, macros__few=macro.replace(", x", "")).macros[0].name == "few"
+
+
+def test_a_later_version_says_what_is_new(tmp_path: Path) -> None:
+    with pytest.raises(MetricError, match=r"m_v2\.sql: .*changed must say what is new"):
+        _load(tmp_path, models__base=MODEL, metrics__m_v2=METRIC)
 
 
 def test_a_name_is_defined_once(tmp_path: Path) -> None:
@@ -172,8 +183,8 @@ def test_a_name_of_the_package_means_one_thing() -> None:
 
 
 def test_the_name_stands_for_the_newest_stable_version(tmp_path: Path) -> None:
-    second = METRIC.replace("version: 1", "version: 2")
-    third = METRIC.replace("version: 1", "version: 3").replace("status: stable", "status: experimental")
+    second = METRIC.replace("description:", "changed: Runs count once.\ndescription:")
+    third = second.replace("status: stable", "status: experimental")
     found = _load(tmp_path, models__base=MODEL, metrics__m_v1=METRIC, metrics__m_v2=second, metrics__m_v3=third)
     assert found.aliases["m"].version == 2
     with pytest.raises(MetricError, match="no version 4; it has 1, 2, 3"):
@@ -240,8 +251,8 @@ def test_a_sentence_may_stand_beside_its_column(tmp_path: Path) -> None:
     FROM a -- not of a column
     """
     front, closing, _ = METRIC.partition("---*/")
-    head, _, tail = front.partition("columns:")
-    text = head + tail[tail.index("changed:") :] + closing + "\n" + sql
+    head, _, _ = front.partition("columns:")
+    text = head + closing + "\n" + sql
     found = _load(tmp_path, models__base=MODEL, metrics__m_v1=text.replace("value: v", "value: n"))
     columns = found["metrics.m_v1"].header.columns
     assert columns == {"run_id": "The run.", "n": "Rows of it, all of them.", "index": "The same."}
@@ -250,7 +261,7 @@ def test_a_sentence_may_stand_beside_its_column(tmp_path: Path) -> None:
         _load(tmp_path, metrics__m_v1=text.replace("value: v", "value: n").replace("The same.", "The same"))
     with pytest.raises(MetricError, match=r"m_v1\.sql: the query cannot be parsed"):
         _load(tmp_path, metrics__m_v1=text.replace('"index" --', '"index --'))
-    twice = text.replace("value: v", "value: n").replace("changed:", "columns:\n  n: Rows.\nchanged:")
+    twice = text.replace("value: v", "value: n").replace("description:", "columns:\n  n: Rows.\ndescription:")
     with pytest.raises(MetricError, match=r"m_v1\.sql: column n is described in the front matter and beside it"):
         _load(tmp_path, metrics__m_v1=twice)
 
@@ -289,7 +300,7 @@ def test_the_list_of_columns_does_not_end_at_is_distinct_from() -> None:
 
 def test_what_reproduces_another_tool_is_read_by_its_like_alone(tmp_path: Path) -> None:
     (tmp_path / "metrics/other_tool").mkdir(parents=True)
-    other = METRIC.replace("metric: m", "metric: other").replace("status: stable", "status: compatibility")
+    other = METRIC.replace("status: stable", "status: compatibility")
     (tmp_path / "metrics/other_tool/other_v1.sql").write_text(other)
     reader = METRIC.replace("models.base", "metrics.other_v1")
     with pytest.raises(MetricError, match=r"m_v1\.sql: reads metrics\.other_v1, which only another"):

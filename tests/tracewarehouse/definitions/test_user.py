@@ -19,11 +19,10 @@ from tracewarehouse.cli import run
 from tracewarehouse.definitions.derived import UNTOLD
 from tracewarehouse.definitions.new_metric import new_metric
 from tracewarehouse.definitions.portable import portability_notes
-from tracewarehouse.definitions.reading import MOST_CHARACTERS, SQL, load_with
+from tracewarehouse.definitions.reading import MOST_CHARACTERS, MOST_DEFINITIONS, MOST_NESTED, SQL, load_with
 from tracewarehouse.ingest.errors import MetricError
 
 MODEL = """/*---
-model: my_ops
 description: Ops by run.
 columns:
   run_id: The run.
@@ -36,8 +35,6 @@ FROM main.ops AS o
 GROUP BY o.run_id
 """
 METRIC = """/*---
-metric: my_ops_per_step
-version: 1
 status: stable
 unit: count
 polarity: none
@@ -47,7 +44,6 @@ description: Ops of the run per step.
 columns:
   run_id: The run.
   n: Ops per step.
-changed: First version.
 ---*/
 SELECT
   m.run_id AS run_id,
@@ -103,7 +99,7 @@ def test_a_deprecated_version_answers_who_names_it_and_is_not_stored(capture: Pa
     first = METRIC.replace("status: stable", "status: deprecated\ndeprecated: Wrong; use 2.").replace(
         "m.n AS D", "-m.n AS D"
     )
-    second = METRIC.replace("version: 1", "version: 2")
+    second = METRIC.replace("description:", "changed: Ops count once.\ndescription:")
     files = {"my_ops": MODEL, "my_ops_per_step_v1": first, "my_ops_per_step_v2": second}
     with tw.open(tmp_path / "warehouse", create=True, sql=_write(tmp_path / "mine", files)) as warehouse:
         warehouse.ingest(capture)
@@ -130,7 +126,7 @@ PRECONDITION = """wide_batch:
 def test_a_precondition_of_ones_own_tells_why_a_metric_is_missing(capture: Path, tmp_path: Path) -> None:
     """Beside those of the package; a metric that names none says so, in the API and in warehouse.duckdb."""
     never = METRIC.replace("GROUP BY m.run_id, m.n\n", "WHERE false\nGROUP BY m.run_id, m.n\n")
-    other = never.replace("my_ops_per_step", "my_other").replace("grain:", "needs: [device_ops, wide_batch]\ngrain:")
+    other = never.replace("grain:", "needs: [device_ops, wide_batch]\ngrain:")
     files = {"models/my_ops": MODEL, "metrics/my_ops_per_step_v1": never, "metrics/my_other_v1": other}
     sql = _write(tmp_path / "mine", files)
     (sql / "preconditions.yaml").write_text(PRECONDITION)
@@ -188,29 +184,29 @@ def test_a_refresh_without_the_folder_keeps_its_values(folder: Path, sql: Path) 
         assert warehouse.stale_runs() == []
 
 
-def _package_metric(name: str, version: int = 1) -> str:
-    return METRIC.replace("my_ops_per_step", name).replace("version: 1", f"version: {version}")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("metrics/ttft_v1", _package_metric("ttft"), "metrics.ttft_v1 is a name of the package"),
-        ("metrics/ttft_v9", _package_metric("ttft", 9), "metrics.ttft is a name of the package"),
-        ("metrics/missing_v1", _package_metric("missing"), "metrics.missing is a name of the package"),
-        ("metrics/catalog_v1", _package_metric("catalog"), "metrics.catalog is a name of the package"),
-        ("metrics/ttft_v1_v1", _package_metric("ttft_v1"), "metrics.ttft_v1 is a name of the package"),
+        ("metrics/ttft_v1", METRIC, "metrics.ttft_v1 is a name of the package"),
+        (
+            "metrics/ttft_v9",
+            METRIC.replace("description:", "changed: Other steps.\ndescription:"),
+            "metrics.ttft is a name of the package",
+        ),
+        ("metrics/missing_v1", METRIC, "metrics.missing is a name of the package"),
+        ("metrics/catalog_v1", METRIC, "metrics.catalog is a name of the package"),
+        ("metrics/ttft_v1_v1", METRIC, "metrics.ttft_v1 is a name of the package"),
         (
             "metrics/my_ops_per_step_v1_v1",
-            _package_metric("my_ops_per_step_v1"),
+            METRIC,
             "also the name of a version of another metric",
         ),
-        ("models/steps", MODEL.replace("my_ops", "steps"), "models.steps is a name of the package"),
-        ("models/other", MODEL, "so it must be called my_ops.sql"),
-        ("models/other", MODEL.replace("my_ops", "other").replace("main.ops", "main.opps"), "reads main.opps"),
+        ("models/steps", MODEL, "models.steps is a name of the package"),
+        ("models/other", MODEL.replace("/*---", "/*---\nmodel: other"), "says model, which the file's name tells"),
+        ("models/other", MODEL.replace("main.ops", "main.opps"), "reads main.opps"),
         (
             "models/other",
-            MODEL.replace("my_ops", "other").replace("main.ops", "read_csv('/etc/passwd')"),
+            MODEL.replace("main.ops", "read_csv('/etc/passwd')"),
             "read_csv() is not for read-only queries",
         ),
     ],
@@ -445,6 +441,17 @@ ATTACKS = (
     *("SELECT " + "(" * 5000 + "1" + ")" * 5000 + " AS run_id FROM main.ops", "SELECT '" + "x" * MOST_CHARACTERS),
     "SELECT run_id FROM models.my_model",
 )
+FRONTS = (
+    "[" * 60_000,
+    '{"a":' * 60_000,
+    "- " * 60_000,
+    "&a [*a]",
+    "!!int x",
+    "\n? a\n\n  b\n: 1",
+    "9" * 5000,
+    "a: b: c",
+)
+"""Values of a header: nested until a parser in C has no stack, or said in many lines."""
 
 
 @pytest.mark.parametrize("kind", ["model", "audit", "macro", "precondition"])
@@ -459,9 +466,9 @@ def test_a_folder_of_definitions_only_reads(tmp_path: Path, kind: str) -> None:
             entry = {"my_model": {"reason": "None.", "remedy": "Do.", "runs": sql}}
             (folder / "preconditions.yaml").write_text(yaml.safe_dump(entry))
         else:
-            front = f"/*---\n{kind}: my_model\ndescription: Runs.\ncolumns: {{run_id: The run.}}\n"
+            front = "/*---\ndescription: Runs.\ncolumns: {run_id: The run.}\n"
             front += "parameters: {run: The run.}\n---*/\n" if kind == "macro" else "---*/\n"
-            (folder / "my_model.sql").write_text(front + sql)
+            _write(folder, {f"{kind}s/my_model": front + sql})
         try:
             load_with(folder)
             passed.append(attack)
@@ -471,6 +478,49 @@ def test_a_folder_of_definitions_only_reads(tmp_path: Path, kind: str) -> None:
             assert len(str(error)) < 1000
         assert not canary.exists()
     assert passed == ([ATTACKS[-1]] if kind in ("audit", "macro") else [])  # what they read is checked when they run
+
+
+@pytest.mark.parametrize("front", FRONTS, ids=lambda front: front[:12])
+def test_a_hostile_header_is_one_sentence(tmp_path: Path, front: str) -> None:
+    for name, text in (
+        ("m.sql", f"/*---\nnotes: {front}\n---*/\nSELECT 1"),
+        ("preconditions.yaml", f"m:\n  reason: {front}"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(MetricError) as refused:
+            load_with(tmp_path)
+        (tmp_path / name).unlink()
+        assert str(refused.value).startswith(f"{tmp_path / name}: ")
+        assert len(str(refused.value).splitlines()) == 1
+        assert len(str(refused.value)) < 600
+
+
+def test_a_folder_has_so_many_definitions_in_a_row_and_in_all(tmp_path: Path) -> None:
+    """DuckDB takes a minute to refuse 500 views that read each other."""
+    (tmp_path / "chain").mkdir()
+    for i in range(MOST_NESTED + 1):
+        front = "/*---\ndescription: All runs.\ncolumns: {run_id: The run.}\n---*/\n"
+        source = f"models.m{i - 1}" if i else "main.runs"
+        (tmp_path / "chain" / f"m{i}.sql").write_text(f"{front}SELECT run_id FROM {source}")
+    with pytest.raises(
+        MetricError, match=f"models.m{MOST_NESTED}: more than {MOST_NESTED} definitions read each other"
+    ):
+        load_with(tmp_path / "chain")
+    (tmp_path / "chain" / f"m{MOST_NESTED}.sql").unlink()
+    assert f"models.m{MOST_NESTED - 1}" in load_with(tmp_path / "chain").names
+    (tmp_path / "many").mkdir()
+    entry = "p{}: {{reason: no run, remedy: do it, runs: SELECT run_id FROM main.runs}}\n"
+    (tmp_path / "many" / "preconditions.yaml").write_text("".join(entry.format(i) for i in range(MOST_DEFINITIONS + 1)))
+    with pytest.raises(MetricError, match="holds more than 1,024 definitions"):
+        load_with(tmp_path / "many")
+    needs = "p{}: {{reason: no run, remedy: do it, needs: [p{}], runs: SELECT run_id FROM main.runs}}\n"
+    row = "".join(needs.format(i, i + 1) for i in range(MOST_NESTED + 2)) + entry.format(MOST_NESTED + 2)
+    (tmp_path / "many" / "preconditions.yaml").write_text(row)
+    metric = METRIC.replace("grain:", "needs: [p0]\ngrain:", 1)
+    (tmp_path / "many" / "my_ops_per_step_v1.sql").write_text(metric)
+    (tmp_path / "many" / "my_ops.sql").write_text(MODEL)
+    with pytest.raises(MetricError, match=f"more than {MOST_NESTED} preconditions need each other in a row"):
+        load_with(tmp_path / "many")
 
 
 def test_a_definition_may_end_in_a_semicolon_or_a_comment(folder: Path, sql: Path) -> None:

@@ -8,16 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 from running_processes import wait_until
 
 import tracewarehouse as tw
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.evaluation.evaluator import Evaluator
 from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 
 METRIC = """/*---
-metric: my_ops
-version: 1
 status: experimental
 unit: count
 polarity: none
@@ -27,7 +28,6 @@ description: Ops.
 columns:
   run_id: The run.
   n: A number.
-changed: First version.
 ---*/
 """
 OPS_ONE_BY_ONE = "SELECT o.run_id AS run_id, o.event_id AS n FROM main.ops AS o"
@@ -83,3 +83,15 @@ def test_an_interrupted_evaluation_leaves_nothing(capture: Path, tmp_path: Path,
     lake = Lake(tmp_path / "w")
     assert lake.runs() == leftovers(lake, 0) == []
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 1), (4, 3)])
+def test_the_threads_that_call_duckdb_count_among_its_own(
+    monkeypatch: pytest.MonkeyPatch, threads: int, expected: int
+) -> None:
+    def connect(*_: object, config: dict[str, int]) -> None:
+        raise duckdb.Error(config["threads"])
+
+    monkeypatch.setattr(duckdb, "connect", connect)
+    with pytest.raises(duckdb.Error, match=str(expected)):
+        Evaluator(load_definitions, threads=threads)({}, "r")

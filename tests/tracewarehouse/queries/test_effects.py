@@ -138,12 +138,12 @@ def test_every_other_function_of_this_duckdb(sandbox: Sandbox) -> None:
     for name in names:
         if "sleep" in name:
             continue
-        for argument in ("", path, f"'DROP TABLE kept', {path}"):
+        for argument in (path, f"'DROP TABLE kept', {path}"):
             found, answer = sandbox.effects(f'SELECT "{name}"({argument})')
             assert not found, (name, argument, found)
             answered += answer == "answered"
     assert not sandbox.changes()
-    assert answered > 200
+    assert answered > 100
 
 
 def test_settings_cannot_be_changed_one_by_one(sandbox: Sandbox) -> None:
@@ -159,9 +159,9 @@ def test_settings_cannot_be_changed_one_by_one(sandbox: Sandbox) -> None:
 
 def test_a_fixed_part_of_the_long_run() -> None:
     target = QueryTarget()
-    report = run(target, seed=1, numbers=range(400))
+    report = run(target, seed=1, numbers=range(250))
     assert not report.failures
-    assert report.accepted > 20
+    assert report.accepted > 12
     assert not target.sandbox.changes()
 
 

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.queries.output import suffix_format, text, write
-from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.output import Format, encoded, suffix_format, text, write
+from tracewarehouse.queries.quality import FlaggedRun
+from tracewarehouse.queries.result import QueryResult, TypedRows
 
 
 @pytest.fixture
@@ -47,6 +48,28 @@ def test_csv_is_read_back(result: QueryResult) -> None:
 
 def test_csv_tells_null_from_empty_text() -> None:
     assert "".join(text(QueryResult(pa.table({"a": ["", None]})), "csv")) == 'a\n""\n\n'
+
+
+def test_a_file_without_room_for_a_note_says_which_rows_are_predicted(tmp_path: Path) -> None:
+    flagged = [FlaggedRun("p", "plan", ("predicted",)), FlaggedRun("t", "cut", ("truncated",))]
+    rows = TypedRows(["run_id", "value"], ["VARCHAR", "BIGINT"], [("p", 1), ("t", 2), (None, 3)])
+    told = b"run_id,value,is_predicted\np,1,true\nt,2,false\n,3,false\n"
+    for held in (rows, rows.arrow()):
+        result = QueryResult(held, flagged)
+        assert encoded(result, "csv") == told
+        assert json.loads(encoded(result, "json"))[0] == {"run_id": "p", "value": 1, "is_predicted": True}
+        assert b"is_predicted" not in encoded(result, "table")  # which a note follows
+        assert pq.read_table(io.BytesIO(encoded(result, "parquet"))).column_names == ["run_id", "value"]
+    write(QueryResult(rows, flagged), "csv", tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_bytes() == told
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+@pytest.mark.parametrize("column", ["origin", "mesh"])
+def test_rows_that_say_it_or_are_of_no_run_stay_as_they_are(column: str, form: Format) -> None:
+    of_run = ["run_id"] if column == "origin" else []
+    result = QueryResult(pa.table({name: ["p"] for name in (*of_run, column)}), [FlaggedRun("p", "p", ("predicted",))])
+    assert b"is_predicted" not in encoded(result, form)
 
 
 def test_json_is_strict_and_read_back(result: QueryResult) -> None:

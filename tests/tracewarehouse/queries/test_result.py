@@ -21,6 +21,9 @@ OTHERS = (
 )  # fmt: skip
 
 
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
+
 @pytest.fixture(scope="module")
 def database() -> duckdb.DuckDBPyConnection:
     """One for all: to open one takes longer than most queries here."""
@@ -40,13 +43,16 @@ def _values(kind: str) -> st.SearchStrategy[object]:
         "BOOLEAN": st.booleans(),
         "FLOAT": st.floats(width=32),
         "DOUBLE": st.floats(),
-        "VARCHAR": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+        "VARCHAR": _TEXTS,
+        "VARCHAR[]": st.lists(st.none() | _TEXTS, max_size=2),
     }[kind]
 
 
 def _literal(value: object) -> str:
     if value is None:
         return "NULL"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     return f"'{value}'" if isinstance(value, float) else str(value)
@@ -77,6 +83,16 @@ def test_what_python_holds_otherwise_than_arrow_stays_arrow(
     values, table = both(database, f"SELECT 1 AS n, {expression} AS other")
     assert not isinstance(values._held, TypedRows)
     assert values.arrow().equals(table.arrow())
+
+
+def test_what_arrow_needs_is_asked_again_in_one_transaction(database: duckdb.DuckDBPyConnection) -> None:
+    """A result that was begun and is not wanted does not block the connection, and what changes something runs once."""
+    sql = "SELECT i, DATE '2026-01-02' AS day FROM range(100000) AS t(i)"
+    assert len(run_query(database, sql, as_values=True)) == 100_000
+    database.execute("CREATE TABLE days (day DATE)")
+    insert = "INSERT INTO days VALUES (DATE '2026-01-02') RETURNING day"
+    assert len(run_query(database, insert, as_values=True, read_only=False)) == 1
+    assert run_query(database, "SELECT count(*) FROM days", as_values=True).scalar() == 1
 
 
 def test_every_method_gives_the_same(database: duckdb.DuckDBPyConnection) -> None:

@@ -31,7 +31,23 @@ async function drawChart(place, chart, page) {
       for (const part of parts) part.width = Math.max(200, part.width - excess);
       await embed(place, specification, page);
     }
+    place.onwheel = place.onpointerup = () => setTimeout(() => hideCovered(place), 100);  // a chart that is moved or zoomed
+    hideCovered(place);
   } catch (error) { place.textContent = "This chart cannot be drawn: " + error; console.error(error); }
+}
+
+// hides the labels of marks that would lie on another text, as on a narrow page
+function hideCovered(place) {
+  const texts = [...place.querySelectorAll("svg.marks text")];
+  const labels = texts.filter((text) => text.closest(".mark-text.role-mark"));
+  const kept = texts.filter((text) => !labels.includes(text)).map((text) => text.getBoundingClientRect());
+  for (const label of labels) {
+    const box = label.getBoundingClientRect();
+    const isCovered = kept.some((other) => box.left < other.right && other.left < box.right
+      && box.top + 2 < other.bottom && other.top + 2 < box.bottom);
+    label.style.visibility = isCovered ? "hidden" : "";
+    if (!isCovered) kept.push(box);
+  }
 }
 
 // draws again when the width or the colour scheme changes; printing keeps the drawings: they scale

@@ -64,7 +64,9 @@ def _caveat(row: Mapping[str, Any]) -> str:
 def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> dict[str, str]:
     """What a reader of a run's published values must know, by published name; most values have nothing special."""
     of_run = f"run_id = {literal(run_id)}"
-    [[form, devices]] = warehouse.query(f"SELECT format, device_count FROM main.runs WHERE {of_run}").rows()
+    counted = f"SELECT count(*) FROM main.collectives WHERE {of_run}"
+    facts = f"SELECT format, device_count, ({counted}) FROM main.runs WHERE {of_run}"
+    [[form, devices, collectives]] = warehouse.query(facts).rows()
     said = {}
     spans = f"SELECT steps FROM metrics.ccl_avg_step_time WHERE NOT has_marks AND {of_run}"
     for (steps,) in warehouse.query(spans).rows():
@@ -79,9 +81,8 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
             f"the sum over the {devices} devices, per iteration, so it may be longer than a step; "
             "our `communication_time` is that of each device"
         )
-    collectives = f"SELECT count(*) FROM main.collectives WHERE {of_run}"
     for name in values:
-        if name in _COUNTING and values[name] == 0 and warehouse.query(collectives).scalar():
+        if name in _COUNTING and values[name] == 0 and collectives:
             said[name] = f"{UNKNOWN}: there are collectives, and none where CCL-Bench looks"
         if name.startswith("bandwidth_utilization"):
             moved = "elements that go in" if form in KINDS else "traffic of the memory, not of links,"

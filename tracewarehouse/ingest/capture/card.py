@@ -10,11 +10,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tracewarehouse.ingest.capture.manifest import Int32, Int64, content_of, reading
-from tracewarehouse.ingest.errors import CaptureError, shown
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.plain_yaml import yaml_tree
 
 MAX_BYTES = 128 << 10
 """Size limit for a card; real ones have about 2 kB."""
-MAX_DEPTH = 32
 PUBLISHED = "published"
 """Field of a card that `tw import ccl-bench` adds where it has no trace: the published values, by name."""
 
@@ -183,26 +183,6 @@ class WorkloadCard(_Section):
     metric_source: MetricSource = Field(default_factory=MetricSource)
 
 
-class _Loader(yaml.SafeLoader):
-    """Loads only the YAML types that JSON also has: dates stay text, and aliases, which can blow up, are refused."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(
-                None, None, "an alias (*name) is not read in a card; write the value out", None
-            )
-        return super().compose_node(parent, index)
-
-
-_TYPES = ("null", "bool", "int", "float", "str", "seq", "map")
-_TAGS = {f"tag:yaml.org,2002:{name}" for name in _TYPES}
-_Loader.yaml_constructors = {t: c for t, c in yaml.SafeLoader.yaml_constructors.items() if t in _TAGS or t is None}
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def load_card(path: Path) -> WorkloadCard:
     """Read and validate a workload card.
 
@@ -210,15 +190,7 @@ def load_card(path: Path) -> WorkloadCard:
         CaptureError: the file cannot be read, is not YAML, or a field has a wrong value; the message names the field.
     """
     with reading(path, "a workload card", "card"):
-        try:
-            data = yaml.load(content_of(path, MAX_BYTES), _Loader)  # noqa: S506  a SafeLoader
-        except (IndexError, KeyError):  # PyYAML's, for a tag such as !!int before another text
-            raise CaptureError("a value is not of the type of its tag") from None
-        except yaml.MarkedYAMLError as error:
-            line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-            raise CaptureError(f"{line}{shown(str(error.problem or error))}") from None
-        except yaml.YAMLError as error:
-            raise CaptureError(shown(str(error))) from None
+        data = yaml_tree(content_of(path, MAX_BYTES))
         _check_values(data)
         if not isinstance(data, dict):
             raise CaptureError(f"a workload card is a mapping of fields, found {type(data).__name__}")
@@ -227,24 +199,19 @@ def load_card(path: Path) -> WorkloadCard:
 
 def _check_values(tree: Any) -> None:
     """Refuse what a table or JSON cannot hold."""
-    level = [tree]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                inner += [*value, *value.values()]
-            elif isinstance(value, list):
-                inner += value
-            elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-                raise ValueError("a number of over 64 bits")
-            elif isinstance(value, float) and not math.isfinite(value):
-                raise ValueError("a number that is not finite")
-            elif isinstance(value, str):
-                value.encode()
-        level = inner
-        if not level:
-            return
-    raise ValueError("nested too deeply")
+    left = [tree]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise ValueError("a number of over 64 bits")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("a number that is not finite")
+        elif isinstance(value, str):
+            value.encode()
 
 
 def dump_card(card: WorkloadCard, path: Path) -> None:

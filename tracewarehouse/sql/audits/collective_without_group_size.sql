@@ -1,5 +1,4 @@
 /*---
-audit: collective_without_group_size
 description: >
   A collective instruction whose group size is not known although its replica groups are: its groups differ in size, or
   its HLO was misread.

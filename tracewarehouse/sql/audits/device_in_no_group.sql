@@ -1,5 +1,4 @@
 /*---
-audit: device_in_no_group
 description: >
   A device that executes a collective (not a permute) but is in none of its groups, although the run's devices in these
   groups are known.

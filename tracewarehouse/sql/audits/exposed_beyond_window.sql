@@ -1,5 +1,4 @@
 /*---
-audit: exposed_beyond_window
 description: A collective whose exposed time is negative or longer than its window.
 ---*/
 SELECT

@@ -1,5 +1,4 @@
 /*---
-audit: negative_durations
 description: An op that ends before it starts.
 ---*/
 SELECT

@@ -1,5 +1,4 @@
 /*---
-audit: op_line_overlap
 description: >
   Ops of a TPU core's op line that run at the same time, neither inside the other. The line is serial, so sums of their
   times would count a moment twice.
@@ -30,7 +29,7 @@ siblings AS (
 SELECT
   run_id, device_id,
   event_id, -- The op that starts too early.
-  start_ps, -- Its start.
+  start_ps,
   previous_end_ps -- Latest end of the ops before it on the line, at the same level of nesting.
 FROM siblings
 WHERE start_ps < previous_end_ps

@@ -1,5 +1,4 @@
 /*---
-audit: overlapping_phases
 description: >
   Phases, steps or program executions of a device or host that overlap others of their kind. What a host launches on
   several streams of a GPU may overlap.
@@ -19,9 +18,9 @@ SELECT
   run_id, host,
   device_id, -- The device; NULL for an interval on the host.
   kind, -- Kind of interval.
-  name, -- Its name.
+  name,
   "index", -- Its number.
-  start_ps, -- Its start.
+  start_ps,
   previous_end_ps -- Latest end of those before it.
 FROM intervals
 WHERE start_ps < previous_end_ps

@@ -1,5 +1,4 @@
 /*---
-audit: ranks_apart
 description: >
   A synchronous collective whose ranks do not overlap in time in some execution: its groups name the wrong devices, or
   executions of several devices are joined wrongly.

@@ -1,5 +1,4 @@
 /*---
-audit: ranks_missing
 description: >
   An execution of a collective that has fewer or more ranks than its group has devices, or one device twice, and is not
   marked as partial.

@@ -1,5 +1,4 @@
 /*---
-audit: self_time_beyond_duration
 description: An op whose self time is negative or longer than its duration.
 ---*/
 SELECT

@@ -1,5 +1,4 @@
 /*---
-audit: step_numbered_twice
 description: Two steps of one device, or of one host, with the same number.
 ---*/
 SELECT

@@ -1,5 +1,4 @@
 /*---
-audit: traffic_differs_from_wire_bytes
 description: >
   A device whose row or column of the traffic matrix of one execution does not add up to the bytes that it sends or
   receives, in a collective whose ranks are all in the capture. In ring and pairwise algorithms a device receives as

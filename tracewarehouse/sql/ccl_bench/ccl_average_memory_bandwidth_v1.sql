@@ -1,6 +1,4 @@
 /*---
-metric: ccl_average_memory_bandwidth
-version: 1
 status: compatibility
 unit: GB/s
 polarity: higher_is_better
@@ -15,7 +13,6 @@ notes: >
   without a number are left out. In Kineto traces it divides the bytes of all copies and sets, and of host calls that
   state bytes, by their duration. It does not look at the memories. Exports of Nsight Systems are read alike, without
   the sets.
-changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/
 WITH moved AS (

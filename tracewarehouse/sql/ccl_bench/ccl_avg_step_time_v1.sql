@@ -1,6 +1,4 @@
 /*---
-metric: ccl_avg_step_time
-version: 1
 status: compatibility
 unit: s
 polarity: lower_is_better
@@ -15,7 +13,6 @@ notes: >
   card, rounded to microseconds. In Kineto traces it reads the host's marks of PyTorch, or else of vLLM, or else of
   SGLang, and takes the mean of the ranks; it knows neither marks such as execute_32_context_0 nor steps in exports of
   Nsight Systems.
-changed: First version.
 ccl_bench: avg_step_time
 ---*/
 WITH marked AS (

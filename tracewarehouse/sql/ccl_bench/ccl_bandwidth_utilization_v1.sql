@@ -1,6 +1,4 @@
 /*---
-metric: ccl_bandwidth_utilization
-version: 1
 status: compatibility
 unit: GB/s
 polarity: higher_is_better
@@ -15,7 +13,6 @@ notes: >
   number of devices with events of the same all_reduce_unique_id, or for other kinds of the same name. The unit is
   GiB/s though it is called GB/s. Waiting for late ranks counts as transfer. In Kineto traces it reads the first rank
   alone; there the bytes are the elements that go in, so that an all-gather of n ranks is n times too slow.
-changed: First version.
 ccl_bench: bandwidth_utilization
 ---*/
 WITH numbered AS (

@@ -1,5 +1,4 @@
 /*---
-model: ccl_card
 description: >
   What CCL-Bench's metrics read from the workload card: the card's own value, or what the capture tells if the card
   leaves it blank or there is no card. Only the ccl_* metrics and the card of an exported row use it.

@@ -1,6 +1,4 @@
 /*---
-metric: ccl_coll_call_num
-version: 1
 status: compatibility
 unit: "1"
 polarity: none
@@ -12,7 +10,6 @@ description: >
 notes: >
   It counts kernels by the names of NCCL from version 2.19 on, in the file kineto_trace_0.json alone. Files of other
   names, and kernels of older versions, count as 0.
-changed: First version.
 ccl_bench: coll_call_num
 ---*/
 WITH files AS (

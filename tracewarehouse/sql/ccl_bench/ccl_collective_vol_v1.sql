@@ -1,6 +1,4 @@
 /*---
-metric: ccl_collective_vol
-version: 1
 status: compatibility
 unit: GB
 polarity: lower_is_better
@@ -14,7 +12,6 @@ notes: >
   whole capture. That is memory traffic, for an all-reduce at least twice the message, and not what goes over links. A
   kind without an event has 0. In Kineto traces it sums the elements that go in times their size over the first rank
   alone, and has no value for exports of Nsight Systems.
-changed: First version.
 ccl_bench: collective_vol
 ---*/
 WITH added AS (

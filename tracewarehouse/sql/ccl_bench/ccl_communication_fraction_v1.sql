@@ -1,6 +1,4 @@
 /*---
-metric: ccl_communication_fraction
-version: 1
 status: compatibility
 unit: "%"
 polarity: lower_is_better
@@ -18,7 +16,6 @@ notes: >
   with a word of communication by that of all kernels, during each of PyTorch's marks on the host but the first and the
   last. If the GPU is behind the host, these kernels belong to other steps. The value is the mean over steps and ranks.
   Traces without such marks, and exports of Nsight Systems, are divided as a whole.
-changed: First version.
 ccl_bench: communication_fraction
 ---*/
 WITH processes AS (
@@ -46,8 +43,7 @@ WITH processes AS (
 
 kernels AS (
   SELECT
-    run_id, is_nsys, host, start_ps, end_ps, duration_ps,
-    CASE
+    run_id, is_nsys, host, start_ps, end_ps, duration_ps, CASE
       WHEN REGEXP_MATCHES(
         lower_name,
         'nccl|allreduce|allgather|broadcast|send|recv|p2p|cross_device|communicate|all_reduce|all_gather|reducescatter'

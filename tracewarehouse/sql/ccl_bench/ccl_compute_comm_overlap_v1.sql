@@ -1,6 +1,4 @@
 /*---
-metric: ccl_compute_comm_overlap
-version: 1
 status: compatibility
 unit: "%"
 polarity: higher_is_better
@@ -18,7 +16,6 @@ notes: >
   longest. In Kineto traces every kernel without a word of communication computes, the marks on the host are those of
   PyTorch, vLLM or SGLang, and the value is the mean of the ranks; in exports of Nsight Systems the whole trace counts,
   and each device for itself.
-changed: First version.
 ccl_bench: compute_comm_overlap
 ---*/
 WITH candidates AS (
@@ -226,8 +223,7 @@ marked AS (
 
 of_runs AS (
   SELECT
-    run_id,
-    CASE
+    run_id, CASE
       WHEN r.format = 'nsys' THEN SUM(p.overlap_ps) * 100 / SUM(p.communication_ps)
       ELSE SUM(p.units) / (1e13 * COUNT(*))
     END AS overlap_percent,

@@ -1,5 +1,4 @@
 /*---
-model: ccl_copies
 description: >
   Copies as CCL-Bench finds them, only for the ccl_* metrics. In file order, a copy-done.N ends the last open
   copy-start.N before it, whatever the device. Halves without a number are left out.

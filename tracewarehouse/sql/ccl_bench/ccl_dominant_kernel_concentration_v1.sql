@@ -1,6 +1,4 @@
 /*---
-metric: ccl_dominant_kernel_concentration
-version: 1
 status: compatibility
 unit: "%"
 polarity: none
@@ -14,7 +12,6 @@ notes: >
   ops in its body, so its share is too large and theirs are too small. Events that state no duration on the device's
   clock count in microseconds, and the others in nanoseconds. In Kineto traces and exports of Nsight Systems it takes
   the largest share of a kernel, by its name.
-changed: First version.
 ccl_bench: dominant_kernel_concentration
 ---*/
 WITH categories AS (

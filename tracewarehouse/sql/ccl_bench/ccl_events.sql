@@ -1,5 +1,4 @@
 /*---
-model: ccl_events
 description: >
   The complete events (X) of a run's Chrome trace as CCL-Bench reads them, only for the ccl_* metrics.
 notes: >
@@ -87,7 +86,7 @@ SELECT
   e.name, -- Name of the event.
   CASE WHEN e.has_facts THEN e.category END AS category, -- The profiler's hlo_category.
   e.start_ps, -- Start since the run's profile start.
-  e.duration_ps, -- Duration.
+  e.duration_ps,
   e.device_offset_ps, -- Start on the device's own clock.
   e.device_duration_ps, -- Duration on the device's own clock.
   -- What CCL-Bench takes for the duration, in 10^-6 of its unit: it mixes microseconds of events without a duration on

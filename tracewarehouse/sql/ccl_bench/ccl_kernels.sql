@@ -1,5 +1,4 @@
 /*---
-model: ccl_kernels
 description: >
   The kernels of GPUs as CCL-Bench reads them from a Kineto trace or an export of Nsight Systems, only for the ccl_*
   metrics. The driver's copies and sets are not kernels.
@@ -35,8 +34,7 @@ SELECT
   run_id,
   format = 'nsys' AS is_nsys, -- From an export of Nsight Systems, of which CCL-Bench reads no steps.
   host, -- The file, which in a Kineto trace is one rank.
-  device_id, -- The device.
-  event_id, -- The event.
+  device_id, event_id,
   instruction_id, -- Its instruction, which holds what it says of a collective.
   name, -- Name of the kernel.
   LOWER(name) AS lower_name, -- The same in lower case.
@@ -46,5 +44,5 @@ SELECT
   COALESCE(
     clock_offset_ps + CAST(FLOOR((at_us + length_us - origin_us) * 1e6 + 5e-1) AS BIGINT), start_ps + duration_ps
   ) AS end_ps,
-  duration_ps -- Duration.
+  duration_ps
 FROM timed

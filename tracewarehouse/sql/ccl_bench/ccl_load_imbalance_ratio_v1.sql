@@ -1,6 +1,4 @@
 /*---
-metric: ccl_load_imbalance_ratio
-version: 1
 status: compatibility
 unit: ratio
 polarity: lower_is_better
@@ -12,7 +10,6 @@ description: >
 notes: >
   It divides the time in which the busiest GPU runs kernels by that of the least busy. Waiting in a collective counts as
   running, so the rank for which the others wait looks least loaded.
-changed: First version.
 ccl_bench: load_imbalance_ratio
 ---*/
 WITH kernels AS (

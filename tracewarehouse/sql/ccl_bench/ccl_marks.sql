@@ -1,13 +1,11 @@
 /*---
-model: ccl_marks
 description: >
   The marks of steps that CCL-Bench finds on the host in Kineto traces, only for the ccl_* metrics. They say when the
   host launched a step, and not when the GPU ran it.
 ---*/
 WITH marks AS (
   SELECT
-    run_id, e.host, e.event_id, e.start_ps, e.duration_ps,
-    CASE
+    run_id, e.host, e.event_id, e.start_ps, e.duration_ps, CASE
       WHEN REGEXP_MATCHES(e.name, '^ProfilerStep#[0-9]+$') THEN 'profiler step'
       WHEN e.name LIKE 'execute_context_%' THEN 'execute_context'
       ELSE 'run_batch'
@@ -26,9 +24,9 @@ WITH marks AS (
 SELECT
   run_id, host,
   kind, -- profiler step of PyTorch, execute_context of vLLM, or run_batch of SGLang.
-  event_id, -- The event.
+  event_id,
   start_ps, -- Start.
-  duration_ps, -- Duration.
+  duration_ps,
   -- Position among the marks of its kind in the file, from 1: by number, or else by time.
   ROW_NUMBER() OVER (PARTITION BY run_id, host, kind ORDER BY number, start_ps, event_id) AS place,
   COUNT(*) OVER (PARTITION BY run_id, host, kind) AS places, -- Number of such marks in the file.

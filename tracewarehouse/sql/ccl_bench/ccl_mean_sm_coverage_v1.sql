@@ -1,6 +1,4 @@
 /*---
-metric: ccl_mean_sm_coverage
-version: 1
 status: compatibility
 unit: "%"
 polarity: higher_is_better
@@ -12,7 +10,6 @@ description: >
 notes: >
   It takes the mean of the blocks of a kernel per multiprocessor, at most 1, weighted by the kernels' durations. A block
   may use any part of a multiprocessor, time without kernels does not count, and traces of AMD state no such number.
-changed: First version.
 ccl_bench: mean_sm_coverage
 ---*/
 WITH stated AS (

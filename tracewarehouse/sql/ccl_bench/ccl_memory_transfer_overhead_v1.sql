@@ -1,6 +1,4 @@
 /*---
-metric: ccl_memory_transfer_overhead
-version: 1
 status: compatibility
 unit: "%"
 polarity: lower_is_better
@@ -18,7 +16,6 @@ notes: >
   traces copies are kernels with a word such as copy_kernel in their names, not the copies by the driver; their time
   without compute is divided by that from the first to the last kernel, both summed over the ranks. In exports of Nsight
   Systems the copies are those by the driver, of all devices in one timeline.
-changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/
 WITH stepped AS (
@@ -137,8 +134,7 @@ INNER JOIN exposed AS x USING (run_id)
 WHERE s.steps_ps > 0 AND x.copies > 0
 UNION ALL
 SELECT
-  run_id,
-  CASE
+  run_id, CASE
     WHEN is_nsys THEN SUM(exposed_ps) * 100 / SUM(span_ps)
     ELSE ROUND(SUM(exposed_ps) * 100 / SUM(span_ps), 4)
   END AS overhead_percent,

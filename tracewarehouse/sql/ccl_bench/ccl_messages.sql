@@ -1,5 +1,4 @@
 /*---
-model: ccl_messages
 description: >
   The kernels of GPUs that CCL-Bench takes for collectives in Kineto traces, with what it takes for their bytes, only
   for the ccl_* metrics.
@@ -32,8 +31,7 @@ SELECT
   run_id,
   host, -- The file, which is one rank.
   h.host_index, -- Its place among the run's files.
-  k.event_id, -- The event.
-  k.duration_ps, -- Duration.
+  k.event_id, k.duration_ps,
   m.group_size, -- Ranks of the group.
   m.elements * COALESCE(m.element_bytes, 0) AS bytes, -- Bytes that go in; NULL without arguments.
   m.element_bytes IS NOT NULL AS has_known_type, -- CCL-Bench knows the type of the elements.

@@ -1,6 +1,4 @@
 /*---
-metric: ccl_mfu
-version: 1
 status: compatibility
 unit: "%"
 polarity: higher_is_better
@@ -14,7 +12,6 @@ notes: >
   all-reduces count. The only TPU that it knows is the v6e. The result is rounded to four decimals. For Kineto traces
   it computes the operations of the prompt's tokens from the card, three times as many in training, and divides them by
   the mean duration of PyTorch's marks on the host; it knows the peaks of A100 and H100.
-changed: First version.
 ccl_bench: mfu
 ---*/
 WITH timed AS (

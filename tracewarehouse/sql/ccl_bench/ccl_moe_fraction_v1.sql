@@ -1,6 +1,4 @@
 /*---
-metric: ccl_moe_fraction
-version: 1
 status: compatibility
 unit: "%"
 polarity: none
@@ -11,7 +9,6 @@ description: >
 notes: >
   It divides the duration of kernels with a word such as moe, expert, topk or dispatch in their names by that of all
   kernels. The products of experts have other names, such as _matmul_ogs_, and a sort of CUB dispatches too.
-changed: First version.
 ccl_bench: moe_fraction
 ---*/
 WITH kernels AS (

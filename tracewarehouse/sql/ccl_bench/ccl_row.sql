@@ -1,7 +1,5 @@
 /*---
-macro: ccl_row
-parameters:
-  run: The run, by its id.
+parameters: [run]
 reads_runs: [run]
 description: >
   Numbers of a run that a row of CCL-Bench has beside its own metrics: three of our metrics, as one number each, and facts

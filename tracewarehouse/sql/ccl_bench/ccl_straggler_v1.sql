@@ -1,6 +1,4 @@
 /*---
-metric: ccl_straggler
-version: 1
 status: compatibility
 unit: ratio
 polarity: lower_is_better
@@ -13,7 +11,6 @@ description: >
 notes: >
   It compares the ranks by the time of their NCCL kernels, so the rank for which the others wait has the least. Only
   files named like rank0_trace.json count, and only kernels of NCCL from version 2.19 on. Anything else has 0.
-changed: First version.
 ccl_bench: straggler
 ---*/
 WITH files AS (

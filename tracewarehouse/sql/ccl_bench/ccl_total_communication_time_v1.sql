@@ -1,6 +1,4 @@
 /*---
-metric: ccl_total_communication_time
-version: 1
 status: compatibility
 unit: s
 polarity: lower_is_better
@@ -16,7 +14,6 @@ notes: >
   word. In Kineto traces it takes the union of such kernels from the first to the last of PyTorch's marks on the host,
   without the first and the last step, divides it by these steps, and takes the mean of the ranks. In exports of Nsight
   Systems it sums the whole trace over all devices.
-changed: First version.
 ccl_bench: total_communication_time
 ---*/
 WITH worded AS (

@@ -1,6 +1,4 @@
 /*---
-metric: ccl_tpot
-version: 1
 status: compatibility
 unit: s
 polarity: lower_is_better
@@ -13,7 +11,6 @@ notes: >
   first for decode steps, even if they are prefills, and leaves out the last if there are more than two. The value is
   their mean duration without the gaps between. It has no value for training or for an output of one token. In Kineto
   traces the marks are execute_context_ of vLLM or else run_batch of SGLang, and the value is the mean of the ranks.
-changed: First version.
 ccl_bench: tpot
 ---*/
 WITH of_ranks AS (

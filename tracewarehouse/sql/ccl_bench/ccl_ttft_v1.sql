@@ -1,6 +1,4 @@
 /*---
-metric: ccl_ttft
-version: 1
 status: compatibility
 unit: s
 polarity: lower_is_better
@@ -13,7 +11,6 @@ description: >
 notes: >
   In Kineto traces it reads the marks execute_context_ of vLLM or else run_batch of SGLang, and takes the mean of the
   first of each rank.
-changed: First version.
 ccl_bench: ttft
 ---*/
 SELECT

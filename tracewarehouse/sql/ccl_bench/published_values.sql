@@ -1,5 +1,4 @@
 /*---
-macro: published_values
 parameters:
   runs: The runs, as a list of ids; NULL for all.
 optional: [runs]
@@ -7,7 +6,6 @@ description: >
   The values that CCL-Bench publishes for rows that were imported without a trace, in its own units and by its own
   definitions.
 columns:
-  run_id: The run.
   name: Name of the run and of the row.
   metric: CCL-Bench's name of the metric; the ccl_ metrics say what it means.
   value: The published value.

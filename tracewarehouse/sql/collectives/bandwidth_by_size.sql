@@ -1,7 +1,5 @@
 /*---
-macro: bandwidth_by_size
-parameters:
-  run: The run, by its id.
+parameters: [run]
 reads_runs: [run]
 description: >
   Bus bandwidth of a run's collectives against the bytes that a device sends, by kind and axis. Rows are the measured
@@ -12,10 +10,7 @@ notes: >
 ---*/
 WITH instances AS (
   SELECT
-    kind,
-    axis,
-    bus_bytes,
-    transfer_ps,
+    kind, axis, bus_bytes, transfer_ps,
     CUME_DIST() OVER (PARTITION BY kind, axis, bus_bytes ORDER BY transfer_ps) AS quantile
   FROM models.collective_instances
   WHERE run_id = run AND NOT is_partial AND bus_bytes > 0 AND transfer_ps > 0
@@ -23,9 +18,7 @@ WITH instances AS (
 
 measured AS (
   SELECT
-    kind,
-    axis,
-    bus_bytes,
+    kind, axis, bus_bytes,
     COUNT(*) AS executions,
     bus_bytes * 1e3 / MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) AS gbps,
     bus_bytes * 1e3 / MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) AS slow_gbps,

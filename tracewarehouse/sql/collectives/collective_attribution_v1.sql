@@ -1,6 +1,4 @@
 /*---
-metric: collective_attribution
-version: 1
 status: experimental
 unit: ratio
 polarity: none
@@ -15,7 +13,6 @@ notes: >
   Faster links shorten transfer. Better balance shortens arrival. Overlap costs no time. Arrival is that of sync_wait.
   Executions with ranks outside the capture are left out. Between slices the ranks are not known, so transfer and
   arrival are one part. A collective inside an op that computes is all overlap.
-changed: First version.
 ---*/
 WITH known AS (
   SELECT

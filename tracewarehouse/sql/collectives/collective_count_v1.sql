@@ -1,6 +1,4 @@
 /*---
-metric: collective_count
-version: 1
 status: stable
 unit: count
 polarity: none
@@ -10,7 +8,6 @@ needs: [any_collective]
 description: >
   Executions of collectives per device and step, over the devices that take part. Without marks, every execution of a
   program is a step and phase is NULL. Without any steps, the capture counts as one.
-changed: First version.
 ccl_bench: coll_call_num
 ---*/
 WITH ran AS (

@@ -1,6 +1,4 @@
 /*---
-metric: collective_frequency
-version: 1
 status: stable
 unit: 1/ms
 polarity: none
@@ -11,7 +9,6 @@ description: >
   Executions of collectives on a device per millisecond of the phase, over all kinds of an axis and the devices that
   take part. The time of a phase is the time of its steps, including the gaps between them. The last step counts only
   in a phase that has no other (models.timed_spans).
-changed: First version.
 ---*/
 WITH executed AS (
   SELECT run_id, device_id, phase, axis, COUNT(*) AS executions

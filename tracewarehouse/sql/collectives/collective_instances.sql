@@ -1,5 +1,4 @@
 /*---
-model: collective_instances
 description: >
   One row per execution of a collective, over all its ranks, in runs that have times. models.collective_ranks says what
   transfer and waiting are.
@@ -26,8 +25,7 @@ WITH joined AS (
 )
 
 SELECT
-  run_id, instance, kind, axis, phase, step,
-  group_size, -- Devices in a group; 2 for a collective-permute pair.
+  run_id, instance, kind, axis, phase, step, group_size,
   ranks, -- Ranks that are in the capture.
   is_partial, -- Ranks are missing from the capture, so transfer and skew cover only the ranks at hand.
   is_async, -- Split into a start and a done.

@@ -1,5 +1,4 @@
 /*---
-model: collective_links
 description: >
   The links that carry the collectives of a kind and axis, and their peak. Where several classes of links carry them,
   the peak is unknown.

@@ -1,5 +1,4 @@
 /*---
-model: collective_parts
 description: >
   The time of a step's collectives by kind and axis: transfer, waiting for late ranks, and the rest of their windows.
   The exposed part of the windows stands beside these. Times are means over the devices.
@@ -38,10 +37,9 @@ parts AS (
 )
 
 SELECT
-  p.run_id, -- The run.
+  p.run_id,
   p.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  p.kind, -- Kind of collective.
-  p.axis, -- Mesh axes of its groups.
+  p.kind, p.axis,
   p.part, -- transfer, waiting, rest of the window, or exposed.
   p.position, -- Position of the part, from 0.
   SUM(p.time_ps) / (COALESCE(MIN(s.steps), 1) * 1e9) AS mean_ms -- Time per step; outside of steps, in all.

@@ -1,5 +1,4 @@
 /*---
-model: collective_ranks
 description: >
   Transfer and waiting of each rank of a collective, in runs that have times. The shortest time over the ranks is the
   transfer time, because the rank that arrives last waits for nobody. The rest of a rank's time is waiting, at most
@@ -27,8 +26,7 @@ SELECT
   event_id, -- The op, or the start of an asynchronous one.
   instance, device_id, kind, axis,
   link, -- dcn between slices, else NULL.
-  phase, step,
-  group_size, -- Devices in a group; 2 for a collective-permute pair.
+  phase, step, group_size,
   is_async, -- Split into a start and a done.
   message_bytes, -- Message of the rank.
   wire_bytes, -- Bytes that it sends.

@@ -1,6 +1,4 @@
 /*---
-metric: collective_skew
-version: 1
 status: stable
 unit: us
 polarity: lower_is_better
@@ -13,7 +11,6 @@ description: >
   their skew is a lower bound.
 notes: >
   Executions with one rank are left out.
-changed: First version.
 ccl_bench: straggler
 ---*/
 WITH chosen AS (

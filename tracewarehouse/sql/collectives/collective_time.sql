@@ -1,5 +1,4 @@
 /*---
-model: collective_time
 description: >
   Transfer, waiting for late ranks, and the rest of the windows of the collectives on each device, by kind and axis. The
   three add up to the windows.

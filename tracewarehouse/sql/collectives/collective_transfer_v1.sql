@@ -1,6 +1,4 @@
 /*---
-metric: collective_transfer
-version: 1
 status: stable
 unit: us
 polarity: lower_is_better
@@ -18,7 +16,6 @@ notes: >
   in a row that has no others. The shortest time over the ranks at hand is then an upper bound of the transfer time,
   and bandwidths and waiting are lower bounds. The window of an asynchronous collective may outlast its transfer, so
   its time is an upper bound and its bandwidth a lower bound.
-changed: First version.
 ccl_bench: bandwidth_utilization, comm_kernel_breakdown_tpu
 ---*/
 WITH chosen AS (

@@ -1,5 +1,4 @@
 /*---
-model: collective_work
 description: >
   Executions and bytes of collectives on each device, per phase, kind and axis, with the number of steps that the device
   ran in the phase.

@@ -1,5 +1,4 @@
 /*---
-macro: collectives_in_flight
 parameters:
   run: The run, by its id.
   from_ps: Only collectives that start then or later; NULL for all.

@@ -1,6 +1,4 @@
 /*---
-metric: comm_to_compute
-version: 1
 status: stable
 unit: ratio
 polarity: lower_is_better
@@ -11,7 +9,6 @@ description: Time with a collective under way over time with compute, all device
 notes: >
   Communication is the union of the windows on a device, hidden parts and waiting included. Compute is the union of its
   ops that are neither communication nor copies. Devices without communication count with their compute.
-changed: First version.
 ccl_bench: communication_ratio
 ---*/
 WITH united AS (

@@ -1,6 +1,4 @@
 /*---
-metric: communication_fraction
-version: 1
 status: stable
 unit: ratio
 polarity: lower_is_better
@@ -15,7 +13,6 @@ notes: >
   A step lasts from its start to the start of the next. The last step counts only in a phase that has no other
   (models.timed_spans). Each device counts the same, a device without communication with 0. The share of each device
   is computed to one part in 10^15.
-changed: First version.
 ccl_bench: communication_fraction
 ---*/
 WITH communicating AS (

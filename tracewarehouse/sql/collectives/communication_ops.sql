@@ -1,5 +1,4 @@
 /*---
-model: communication_ops
 description: >
   The op-line events of each collective: the op of a synchronous one, or the start and the done of an asynchronous one.
 notes: >

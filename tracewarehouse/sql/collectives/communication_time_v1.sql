@@ -1,6 +1,4 @@
 /*---
-metric: communication_time
-version: 1
 status: stable
 unit: ms
 polarity: lower_is_better
@@ -10,7 +8,6 @@ needs: [timed, any_collective]
 description: >
   Time per step in which a collective is under way on a device, as the mean over the steps whose time is known. It is the
   union of the collectives' windows, hidden parts included. Without any steps, the capture counts as one.
-changed: First version.
 ccl_bench: total_communication_time
 ---*/
 WITH united AS (

@@ -1,5 +1,4 @@
 /*---
-model: communication_windows
 description: >
   The windows of the collectives on each device, in runs that have times, with the part of each that no earlier window of
   the same step covers. The sum of these parts is the length of the windows' union.

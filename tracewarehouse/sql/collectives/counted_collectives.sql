@@ -1,5 +1,4 @@
 /*---
-model: counted_collectives
 inline: true
 description: >
   The collectives of which mean times per step are taken: those of the steps that models.steps calls timed, as the parts of

@@ -1,6 +1,4 @@
 /*---
-metric: exposed_communication
-version: 1
 status: stable
 unit: ms
 polarity: lower_is_better
@@ -13,7 +11,6 @@ notes: >
   Each moment counts once, for the collective whose op runs, so the rows of a device add up to its whole exposed time.
   The value is the mean over the steps whose time is known, as in models.step_parts. Without any steps, the
   capture counts as one.
-changed: First version.
 ---*/
 WITH exposed AS (
   SELECT run_id, phase, device_id, kind, axis, SUM(exposed_added_ps) AS exposed_communication_ps

@@ -1,5 +1,4 @@
 /*---
-model: fitted_lines
 description: >
   Least-squares lines through measured times. Subject transfer fits the transfer times of a kind and axis to the bytes
   that a device sends. Subject decode fits the times of decode steps with equally many requests to their context, both
@@ -144,7 +143,7 @@ SELECT
   requests, -- Requests of a decode step.
   points, -- Number of points.
   async_points, -- Points of asynchronous collectives.
-  sizes, -- Distinct sizes.
+  sizes,
   repeated_sizes, -- Sizes that have several points.
   least_size, -- Smallest size, in bytes, or half tokens since the middle of the stretch.
   most_size, -- Largest one.

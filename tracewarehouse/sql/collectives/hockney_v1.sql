@@ -1,6 +1,4 @@
 /*---
-metric: hockney
-version: 1
 status: stable
 unit: us
 polarity: none
@@ -17,7 +15,6 @@ notes: >
   2^20 or finer. A window of an asynchronous collective may outlast its transfer, which raises the latency. Source:
   Hockney, The communication challenge for MPP, Parallel Computing 20 (1994); models.transfer_fit names the source of
   the intervals.
-changed: First version.
 ccl_bench: hockney
 ---*/
 SELECT
@@ -35,9 +32,7 @@ SELECT
       THEN 1e3 / (slope_ps_per_byte - slope_error_ps_per_byte)
   END AS bandwidth_high_gbps,
   r2, -- Share of the variance that the line explains.
-  points, -- Executions; all ranks of one count once.
-  async_points, -- Asynchronous ones among them.
-  sizes, -- Distinct sizes.
+  points, async_points, sizes,
   -- Whether the bandwidth is above the peak of a device's links in one direction, so that the fit cannot be right;
   -- NULL if unknown.
   is_above_peak

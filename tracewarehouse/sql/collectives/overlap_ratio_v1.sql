@@ -1,6 +1,4 @@
 /*---
-metric: overlap_ratio
-version: 1
 status: stable
 unit: ratio
 polarity: higher_is_better
@@ -12,7 +10,6 @@ description: >
   Share of the collectives' windows in which the device runs ops that do not communicate, summed over executions and
   devices. Idle time inside a window hides nothing, and a synchronous collective has no hidden part. Windows that
   overlap count one by one.
-changed: First version.
 ccl_bench: compute_comm_overlap
 ---*/
 SELECT

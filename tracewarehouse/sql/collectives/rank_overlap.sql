@@ -1,5 +1,4 @@
 /*---
-model: rank_overlap
 description: >
   How many ranks of synchronous collectives overlap in time with the others of their execution. No rank leaves before
   all have arrived. So a rank that arrives after another has left belongs to another execution or group.

@@ -1,5 +1,4 @@
 /*---
-macro: selected_collectives
 parameters:
   run: The run, by its id.
   from_ps: Only collectives that start then or later; NULL for all.
@@ -45,11 +44,9 @@ layers AS (
 )
 
 SELECT
-  r.event_id, -- The event.
-  r.device_id, -- The device.
-  r.instruction_id, -- The HLO instruction.
+  r.event_id, r.device_id, r.instruction_id,
   r.instance, -- The execution, which the ranks share; NULL if unknown.
-  r.kind, -- Kind of collective.
+  r.kind,
   r.axis, -- Mesh axis.
   r.group_size, -- Ranks in the group.
   r.rank_in_group, -- Rank of the device in the group.

@@ -1,6 +1,4 @@
 /*---
-metric: straggler_ranking
-version: 1
 status: experimental
 unit: ms
 polarity: none
@@ -14,7 +12,6 @@ description: >
 notes: >
   Executions of which ranks are missing from the capture count only in phases and axes that have no others. The values
   then tell about the ranks at hand alone.
-changed: First version.
 ---*/
 WITH ranks AS (
   SELECT

@@ -1,6 +1,4 @@
 /*---
-metric: sync_wait
-version: 1
 status: stable
 unit: ms
 polarity: lower_is_better
@@ -14,7 +12,6 @@ notes: >
   Each exposed moment counts once, for the collective whose op runs. So a device that computes beside the collective
   does not wait, and one that is in two collectives at once waits once. If ranks are outside the capture, the shortest
   may be among them, so the value is a lower bound. Executions with only one rank in the capture are then left out.
-changed: First version.
 ccl_bench: straggler_metrics
 ---*/
 WITH waited AS (

@@ -1,5 +1,4 @@
 /*---
-model: timed_collectives
 inline: true
 description: The collectives of each device in the steps of models.timed_spans.
 ---*/

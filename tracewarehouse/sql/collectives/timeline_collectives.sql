@@ -1,15 +1,10 @@
 /*---
-macro: timeline_collectives
-parameters:
-  run: The run, by its id.
-  device: The device.
-  from_ps: Start of the window.
-  until_ps: End of the window.
+parameters: [run, device, from_ps, until_ps]
 reads_runs: [run]
 description: The collectives of a device in a window of time, with a row per kind and mesh axis.
 ---*/
 SELECT
-  kind, -- Kind of collective.
+  kind,
   axis, -- Mesh axis.
   COUNT(*) AS executions, -- Executions that overlap the window.
   SUM(message_bytes) AS message_bytes, -- Bytes of their messages.

@@ -1,5 +1,4 @@
 /*---
-model: transfer_fit
 description: >
   Least squares of the transfer time of collectives on the bytes that a device sends, per kind and axis, with 95 %
   intervals (models.fitted_lines). A row needs three sizes or more that ran at least twice each, a time that grows with
@@ -8,9 +7,7 @@ description: >
 SELECT
   run_id, f.kind, f.axis,
   p.link, -- Class of the links that carry them.
-  f.points, -- Executions; all ranks of one count once.
-  f.async_points, -- Asynchronous ones among them.
-  f.sizes, -- Distinct sizes.
+  f.points, f.async_points, f.sizes,
   f.slope_ps AS slope_ps_per_byte, -- Time per byte.
   f.slope_error_ps AS slope_error_ps_per_byte, -- Half of its 95 % interval.
   f.intercept_ps, -- Time of an empty message.

@@ -1,5 +1,4 @@
 /*---
-model: caveats
 description: >
   What a reader of a run's numbers must know: its quality flags, and what no capture or manifest states but ingest
   inferred, with how sure that is.

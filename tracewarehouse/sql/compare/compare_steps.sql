@@ -1,5 +1,4 @@
 /*---
-macro: compare_steps
 parameters:
   runs: Runs to compare, as a list of run ids.
   baselines: Runs to compare them with.

@@ -1,5 +1,4 @@
 /*---
-macro: compare_values
 parameters:
   runs: Runs to compare, as a list of run ids.
   baselines: Runs to compare them with.
@@ -165,8 +164,7 @@ judged AS (
 )
 
 SELECT
-  metric, -- The metric.
-  version, -- Its version.
+  metric, version,
   status, -- experimental, stable or deprecated.
   polarity, -- higher_is_better, lower_is_better or none.
   dimensions, -- The grain without run and step, as a JSON object.

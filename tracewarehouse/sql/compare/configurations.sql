@@ -1,5 +1,4 @@
 /*---
-macro: configurations
 parameters: {}
 description: >
   What each run recorded: the specification of its manifest without the number of the repetition, the kind of its

@@ -1,5 +1,4 @@
 /*---
-model: provenance
 description: >
   Where each run comes from: the capture it was read from, and the software that recorded it and that read it.
 ---*/
@@ -10,8 +9,7 @@ WITH flags AS (
 )
 
 SELECT
-  r.run_id,
-  r.name, -- Its name.
+  r.run_id, r.name,
   r.origin, -- recorded, compiled (a program that did not run) or predicted.
   r.format, -- Format of its capture.
   r.source_digest, -- Digest of the files of its capture.

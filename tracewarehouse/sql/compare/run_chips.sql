@@ -1,5 +1,4 @@
 /*---
-model: run_chips
 description: >
   Number of chips that a run uses, including those of devices outside the capture. A device whose chip is unknown counts
   as one chip. Missing devices are assumed to share chips as those in the capture do.

@@ -1,29 +1,22 @@
 /*---
-macro: run_facts
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: What ran in some runs, on which devices, and how the steps were found; a row per run.
 columns:
-  run_id: The run.
   name: Name of the run.
   origin: Where its times come from - recorded, predicted or compiled.
   model: Name of the model, or else its family; NULL if neither is known.
-  layers: Transformer layers.
   dtype: Precision of weights and activations.
-  batch_size: Sequences per step.
   input_length: Prompt tokens per sequence.
   output_length: Generated tokens per sequence.
   mesh: Mesh axes and sizes, outermost first; an axis without a name is '?'.
   mesh_source: mesh, or inferred; NULL without a mesh.
   mesh_confidence: Probability that the least certain name of an axis is right.
   sequence_parallelism: Sequence-parallel mode.
-  backend: tpu, gpu, cpu (virtual devices) or unknown.
   device_kind: Kind of the devices; NULL if unknown.
   devices: Devices in the capture.
   chips: Chips of the run, including those outside the capture; NULL without devices.
   captured_chips: Chips of the devices in the capture.
-  hosts: Hosts in the capture.
   steps: Number of steps; 0 if none is known.
   timed_steps: Steps whose whole time is known on some device or host.
   steps_source: Where the steps come from; NULL without steps.
@@ -79,8 +72,7 @@ SELECT
   COALESCE(s.steps, 0) AS steps,
   COALESCE(s.timed_steps, 0) AS timed_steps,
   s.source AS steps_source,
-  l.layer_coverage,
-  r.framework,
+  l.layer_coverage, r.framework,
   r.profile_start_ns AS captured_ns,
   r.event_count AS events
 FROM main.runs AS r

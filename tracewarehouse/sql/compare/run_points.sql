@@ -1,7 +1,5 @@
 /*---
-macro: run_points
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and
@@ -110,35 +108,27 @@ beaten AS (
 )
 
 SELECT
-  run_id,
-  p.name, -- Its name.
-  p.origin, -- Where its times come from: recorded, predicted or compiled.
-  p.model, -- Model or model family; unknown where neither is known.
+  run_id, p.name, p.origin, p.model,
   -- The model as a chart names a series of runs: predicted runs are a series of their own.
   CASE WHEN p.origin = 'predicted' THEN p.model || ', predicted' || COALESCE(', ' || p.what_if, '') ELSE p.model END
     AS series,
   p.num_layers AS layers, -- Transformer layers.
   p.dtype, -- Precision.
-  p.mesh, -- Mesh; unknown where it is not known.
-  p.batch_size, -- Sequences per step.
+  p.mesh, p.batch_size,
   p.input_length, -- Prompt tokens of a sequence.
   p.output_length, -- Generated tokens of a sequence.
-  p.device_kind, -- Kind of the devices.
+  p.device_kind,
   p.chips, -- Chips of the run, those outside the capture included.
   p.profile_start_ns, -- Start of the capture, Unix time.
   p.framework, -- What ran the model, with its version.
-  p.ttft_ms, -- Time to first token.
-  p.tpot_ms, -- Time per output token.
-  p.tokens_per_s, -- Output tokens of all sequences per second.
-  p.tokens_per_s_per_user, -- Output tokens of one sequence per second, 1000 / tpot_ms.
+  p.ttft_ms, p.tpot_ms, p.tokens_per_s, p.tokens_per_s_per_user,
   p.tokens_per_s_per_chip, -- tokens_per_s / chips.
   -- On the Pareto front; NULL where one of its two rates is not known.
   CASE
     WHEN p.tokens_per_s_per_user IS NOT NULL AND p.tokens_per_s_per_chip IS NOT NULL THEN b.is_beaten IS NULL
   END AS is_on_front,
   COALESCE(w.recorded_mesh, a.mesh) AS axes, -- Mesh, or else the inferred axes and sizes; an axis without a name is '?'.
-  w.backend, -- tpu, gpu, cpu (virtual devices) or unknown.
-  w.hosts, -- Hosts in the capture.
+  w.backend, w.hosts,
   COALESCE(f.flags, []) AS flags -- Quality flags of the run.
 FROM points AS p
 INNER JOIN wanted AS w USING (run_id)

@@ -1,7 +1,5 @@
 /*---
-macro: run_tiles
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. A number without data
@@ -12,7 +10,6 @@ notes: >
   phase, and one row for all that they do outside of steps. Doubles are added in a fixed order, so that a sum is the
   same each time.
 columns:
-  run_id: The run.
   position: Position of the number among the ten, from 0.
   metric: The metric that it comes from.
   name: Name of the number.

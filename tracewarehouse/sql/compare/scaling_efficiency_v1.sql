@@ -1,6 +1,4 @@
 /*---
-metric: scaling_efficiency
-version: 1
 status: stable
 unit: ratio
 polarity: higher_is_better
@@ -16,7 +14,6 @@ notes: >
   parameters, precision, capacity factor, batch size, lengths, framework, kind of device, whether it is predicted, and
   what the prediction changed about the real slice. Model, batch size and lengths must be known. The metric compares
   runs, so it is not stored with a run. Each query evaluates it from the stored values of throughput.
-changed: First version.
 ---*/
 WITH rated AS (
   SELECT
@@ -52,7 +49,7 @@ SELECT
   b.run_id AS baseline_run_id,
   p.tokens_per_s * b.chips / (b.tokens_per_s * p.chips) AS efficiency, -- Throughput per chip over that of the baseline.
   p.tokens_per_s / b.tokens_per_s AS speedup, -- Throughput over that of the baseline.
-  p.chips, -- Chips of the run.
+  p.chips,
   b.chips AS baseline_chips -- Chips of the baseline.
 FROM placed AS p
 INNER JOIN placed AS b USING (workload)

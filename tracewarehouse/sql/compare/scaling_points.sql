@@ -1,7 +1,5 @@
 /*---
-macro: scaling_points
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   Best throughput of a workload on each number of chips, beside perfect scaling from the fewest. A workload needs two
@@ -58,9 +56,7 @@ numbered AS (
 SELECT
   -- Model, batch and lengths; with a number where these are of several workloads.
   CASE WHEN MAX(place) OVER (PARTITION BY named) > 1 THEN named || ' (' || place || ')' ELSE named END AS workload,
-  device_kind, -- Kind of the devices.
-  chips, -- Chips of the run.
-  tokens_per_s, -- Output tokens of all sequences per second.
+  device_kind, chips, tokens_per_s,
   mesh, -- Mesh of the run.
   linear_tokens_per_s -- Output tokens per second if each chip gave as many as on the fewest chips.
 FROM numbered

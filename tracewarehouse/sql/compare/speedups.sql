@@ -1,7 +1,5 @@
 /*---
-macro: speedups
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   Share of the time of each run and phase that faster links, memory or matrix units would save, by the factor, from stored

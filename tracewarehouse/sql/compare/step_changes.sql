@@ -1,5 +1,4 @@
 /*---
-macro: step_changes
 parameters:
   runs: Runs to compare, as a list of run ids.
   baselines: Runs to compare them with.

@@ -1,7 +1,5 @@
 /*---
-macro: step_savings
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   How much shorter a step of each phase would be if one thing cost nothing, or if links, memory or matrix units were
@@ -10,7 +8,6 @@ notes: >
   The shares are those of macros.step_shares and, for waiting, of models.collective_ranks. They overlap, so they do not
   add up. A share that is not known has no row.
 columns:
-  run_id: The run.
   phase: Phase; empty for steps of none.
   metric: The metric that the share comes from.
   change: What would cost nothing or be twice as fast.

@@ -1,13 +1,10 @@
 /*---
-macro: step_shares
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   Where the time of a phase's steps goes on the devices of runs, over all steps of models.step_parts; a row per phase and
   part.
 columns:
-  run_id: The run.
   phase: Phase; empty for steps of none.
   part: A part of models.step_parts that takes any time.
   position: Position of the part in a step, from 0.

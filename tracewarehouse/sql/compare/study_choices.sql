@@ -1,7 +1,5 @@
 /*---
-macro: study_choices
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   The best configuration of each workload and the second best: for one user, for the first token, for tokens per chip,
@@ -116,7 +114,7 @@ ranked AS (
 )
 
 SELECT
-  b.workload, -- Model, layers and lengths, as in macros.study_points.
+  b.workload,
   b."position", -- Order of the purposes.
   -- one user, the first token, most tokens per chip or least cost, these two also in decode.
   b.purpose,

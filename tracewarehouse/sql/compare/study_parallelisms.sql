@@ -1,7 +1,5 @@
 /*---
-macro: study_parallelisms
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   What each way to split the model reaches in a study: rates, exposed communication, and traffic of a token; a row per run
@@ -49,8 +47,7 @@ exposed AS (
 -- what is sent in a decode step of the run; NULL where some of it is not known
 sent AS (
   SELECT
-    run_id,
-    CASE
+    run_id, CASE
       WHEN COUNT(wire_bytes) = COUNT(*) THEN SUM(wire_bytes / steps ORDER BY device_id, kind, axis)
     END AS step_bytes
   FROM models.collective_work
@@ -80,12 +77,7 @@ measured AS (
 )
 
 SELECT
-  run_id,
-  p.workload, -- Model, layers and lengths, as in macros.study_points.
-  p.label, -- The configuration, after its model where the study has several workloads.
-  p.model, -- Model or model family; unknown where neither is known.
-  p.mesh,
-  p.origin, -- Where its times come from: recorded, predicted or compiled.
+  run_id, p.workload, p.label, p.model, p.mesh, p.origin,
   p.parallelism, -- The axes that split the model or the batch, such as TP or DP + TP.
   m."position", -- Position of the measure.
   m.measure, -- What is measured, with its unit.

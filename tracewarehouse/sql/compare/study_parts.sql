@@ -1,7 +1,5 @@
 /*---
-macro: study_parts
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   Where the time of a step goes in each configuration of a study; a row per run, phase and part of models.step_parts that
@@ -24,10 +22,9 @@ parts AS (
 )
 
 SELECT
-  run_id,
-  p.workload, -- Model, layers and lengths, as in macros.study_points.
+  run_id, p.workload,
   p.configuration, -- What tells the run from the others of its workload.
-  p.label, -- The configuration, after its model where the study has several workloads.
+  p.label,
   p.place, -- Position of the run in its workload, by throughput per chip.
   s.phase, -- Phase; empty for steps of none.
   s.part, -- The part.

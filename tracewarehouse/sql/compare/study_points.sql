@@ -1,7 +1,5 @@
 /*---
-macro: study_points
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   The configurations of a study: a row per run with the workload that it shares with others, what tells it from them, its
@@ -62,8 +60,7 @@ ranges AS (
 
 prices AS (
   SELECT
-    run_id,
-    CASE
+    run_id, CASE
       WHEN COUNT(chip_price_usd_per_h) = COUNT(*) AND MIN(chip_price_usd_per_h) = MAX(chip_price_usd_per_h)
         THEN MIN(chip_price_usd_per_h)
     END AS usd_per_h
@@ -131,10 +128,7 @@ beaten AS (
 )
 
 SELECT
-  run_id, n.name,
-  n.origin, -- Where its times come from: recorded, predicted or compiled.
-  n.model, -- Model or model family; unknown where neither is known.
-  n.mesh, -- Mesh; unknown where it is not known.
+  run_id, n.name, n.origin, n.model, n.mesh,
   -- Model, layers and lengths, with a number where several workloads share these; predicted runs say so.
   CASE WHEN n.is_shared_name THEN n.workload || ' (' || n.work || ')' ELSE n.workload END AS workload,
   -- What tells the run from the others of its workload: mesh, and batch, precision and chips where they differ.
@@ -151,16 +145,10 @@ SELECT
       n.name,
       run_id
   ) AS place,
-  n.layers, -- Transformer layers.
-  n.batch_size, -- Sequences per step.
-  n.backend, -- tpu, gpu, cpu (virtual devices) or unknown.
-  n.device_kind, -- Kind of the devices.
-  n.chips, -- Chips of the run.
-  n.ttft_ms, -- Time to first token.
+  n.layers, n.batch_size, n.backend, n.device_kind, n.chips, n.ttft_ms,
   g.ttft_low_ms, -- Low end of its range, of a predicted run.
   g.ttft_high_ms, -- High end.
-  n.tpot_ms, -- Time per output token.
-  n.tokens_per_s_per_user, -- Output tokens of one sequence per second, 1000 / tpot_ms.
+  n.tpot_ms, n.tokens_per_s_per_user,
   1e3 / g.tpot_high_ms AS user_low, -- Low end of its range.
   1e3 / g.tpot_low_ms AS user_high, -- High end.
   n.tokens_per_s_per_chip, -- Output tokens of all sequences per second and chip.

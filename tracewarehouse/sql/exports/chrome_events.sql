@@ -1,5 +1,4 @@
 /*---
-macro: chrome_events
 parameters:
   run: The run, by its id.
   first_event: The first event.
@@ -22,17 +21,9 @@ notes: >
 ---*/
 WITH events AS (
   SELECT
-    event_id,
-    instruction_id,
+    event_id, instruction_id,
     NULL AS name,
-    start_ps,
-    duration_ps,
-    device_offset_ps,
-    device_duration_ps,
-    basis,
-    low_ps,
-    high_ps,
-    is_extrapolated,
+    start_ps, duration_ps, device_offset_ps, device_duration_ps, basis, low_ps, high_ps, is_extrapolated,
     COALESCE(flops, model_flops, bytes_accessed) IS NOT NULL AS is_costed,
     CASE WHEN is_for_viewers THEN iteration END AS iteration,
     CASE WHEN is_for_viewers THEN phase END AS phase,
@@ -43,9 +34,7 @@ WITH events AS (
   SELECT
     event_id,
     NULL AS instruction_id,
-    name,
-    start_ps,
-    duration_ps,
+    name, start_ps, duration_ps,
     NULL AS device_offset_ps,
     NULL AS device_duration_ps,
     NULL AS basis,
@@ -78,10 +67,7 @@ all_stats AS (
 
 stat_texts AS (
   SELECT
-    event_id,
-    instruction_id,
-    name,
-    string_value,
+    event_id, instruction_id, name, string_value,
     CAST(TO_JSON(name) AS VARCHAR) || ':' AS key,
     CAST(int_value AS VARCHAR) AS number,
     CASE
@@ -124,13 +110,9 @@ used AS (
 
 texts AS (
   SELECT
-    instruction_id,
-    i.opcode,
-    i.module,
-    i.program_id,
+    instruction_id, i.opcode, i.module, i.program_id,
     COALESCE(s.event_name, i.name) AS name,
-    s.event_name,
-    s.members,
+    s.event_name, s.members,
     '"hlo_op":' || CAST(TO_JSON(i.name) AS VARCHAR) AS hlo_op,
     '"hlo_module":' || CAST(TO_JSON(i.module) AS VARCHAR) AS hlo_module,
     '"program_id":"' || i.program_id || '"' AS program,
@@ -172,8 +154,7 @@ texts AS (
 -- asynchronous op has no model_flops, as readers that add up all events would count them here and at the start half.
 instructions AS (
   SELECT
-    instruction_id,
-    name,
+    instruction_id, name,
     NULLIF(CONCAT_WS(',', NULLIF(described, ''), model_flops, members), '') AS members,
     NULLIF(CONCAT_WS(',', NULLIF(described, ''), members), '') AS async_members,
     NULLIF(CONCAT_WS(
@@ -195,9 +176,7 @@ lines AS (
 timed AS (
   SELECT
     e.*,
-    t.place,
-    t.kind,
-    t.is_named,
+    t.place, t.kind, t.is_named,
     CAST(ROUND(e.duration_ps / 1e6 * 1000) AS BIGINT) AS rounded_ns,
     CAST(ROUND((e.start_ps + e.duration_ps) / 1e6 * 1000) AS BIGINT)
     - CAST(ROUND(e.start_ps / 1e6 * 1000) AS BIGINT) AS shown_ns
@@ -217,14 +196,7 @@ shown AS (
 
 written AS (
   SELECT
-    e.event_id,
-    e.place,
-    e.kind,
-    e.duration_ps,
-    e.ts,
-    e.dur,
-    e.end_ts,
-    e.shown_dur,
+    e.event_id, e.place, e.kind, e.duration_ps, e.ts, e.dur, e.end_ts, e.shown_dur,
     CASE WHEN e.kind = 'async_ops' THEN PRINTF(',"cat":"async","id2":{"local":"0x%x"}', e.event_id) END AS async_id,
     CAST(TO_JSON(COALESCE(i.name, e.name)) AS VARCHAR) AS name,
     s.samples,
@@ -251,7 +223,7 @@ written AS (
 )
 
 SELECT
-  event_id, -- The event.
+  event_id,
   -- Its text in traceEvents, with the comma and the new line that follow.
   CASE
     WHEN kind = 'async_ops'

@@ -1,6 +1,4 @@
 /*---
-metric: copy_bandwidth
-version: 1
 status: stable
 unit: GB/s
 polarity: higher_is_better
@@ -14,7 +12,6 @@ notes: >
   A row divides the sum of its bytes by the sum of its time. Bytes are the profiler's bytes_accessed of the start; for
   a TPU's copy-start these are the bytes of the copied array, once. Each of several overlapping windows counts, and a
   window may outlast its transfer, so the value is a lower bound of what a copy alone reaches.
-changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/
 SELECT

@@ -1,6 +1,4 @@
 /*---
-metric: copy_overhead
-version: 1
 status: stable
 unit: ratio
 polarity: lower_is_better
@@ -15,7 +13,6 @@ notes: >
   The window of an asynchronous copy lasts from the start of its start half to the end of its done half. Each moment
   counts once, for the step in which the first window that covers it begins. The last step counts only in a phase that
   has no other (models.timed_spans).
-changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/
 WITH exposed AS (

@@ -1,5 +1,4 @@
 /*---
-model: copy_windows
 inline: true
 description: >
   Copies on a device from start to end: a single copy op, or an asynchronous op (not a collective) from its start half

@@ -1,6 +1,4 @@
 /*---
-metric: hbm_bandwidth
-version: 1
 status: stable
 unit: GB/s
 polarity: higher_is_better
@@ -17,7 +15,6 @@ notes: >
   counts in copied_gbps. XProf's bandwidth is the sum of hbm_gbps and copied_gbps. Bytes that are given or not split
   count as HBM's; unsplit_bytes counts them. Ops without known bytes count with their time only, so the value is a lower
   bound if unsized_share is above 0.
-changed: First version.
 ---*/
 WITH sized AS (
   SELECT

@@ -1,6 +1,4 @@
 /*---
-metric: memory_in_use
-version: 1
 status: experimental
 unit: bytes
 polarity: lower_is_better
@@ -11,7 +9,6 @@ description: >
   Most memory of an allocator in use at once during the capture: allocated bytes and bytes reserved for the stacks of
   programs. The profiler states it at each allocation and release, so an allocator without either in the capture has no
   row.
-changed: First version.
 ---*/
 WITH placed AS (
   SELECT

@@ -1,7 +1,5 @@
 /*---
-macro: memory_over_time
-parameters:
-  run: The run, by its id.
+parameters: [run]
 reads_runs: [run]
 description: The memory in use of each allocator of a run, the most in each of 400 stretches from its first allocation to its last.
 ---*/

@@ -1,5 +1,4 @@
 /*---
-model: memory_states
 description: >
   Each allocation and each release of memory, with the allocator's memory in use from then on and its size, as the
   profiler states them.

@@ -1,5 +1,4 @@
 /*---
-model: device_busy
 description: >
   Time in which a device was busy, per step. An op between two steps, such as one of a sampling program, belongs to the
   step before it, because a step lasts until the next one begins.

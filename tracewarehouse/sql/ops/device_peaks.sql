@@ -1,5 +1,4 @@
 /*---
-model: device_peaks
 inline: true
 description: >
   Peak rates of each device, by the type that a matrix product multiplies. A type for which the chip has no rate of its

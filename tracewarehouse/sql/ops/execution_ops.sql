@@ -1,5 +1,4 @@
 /*---
-model: execution_ops
 description: >
   The leaf ops of each execution of a program on a device, summed by phase and step. It is the one pass over all ops.
 ---*/

@@ -1,6 +1,4 @@
 /*---
-metric: faster_chips
-version: 1
 status: stable
 unit: "%"
 polarity: none
@@ -18,7 +16,6 @@ notes: >
   save no more than twice. The whole op shortens in proportion. at_peak_percent counts the bound alone and keeps the rest
   of the op, so the true value lies between the two if the costs are right. Ops without a known bound, such as Pallas
   kernels, and collectives keep their time. Each moment counts once; steps are those of models.timed_spans.
-changed: First version.
 ---*/
 WITH bounded AS (
   SELECT run_id, instruction_id, compute_ps, memory_ps, COALESCE(link_ps, 0) AS link_ps, bound_ps, self_ps

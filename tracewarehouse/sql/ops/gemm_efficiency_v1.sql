@@ -1,6 +1,4 @@
 /*---
-metric: gemm_efficiency
-version: 1
 status: experimental
 unit: ratio
 polarity: higher_is_better
@@ -15,7 +13,6 @@ notes: >
   fusion's operations and time include what is fused with it. Operations are those that the profiler states, without
   work that the compiler added, or those given at ingest. Products whose operations are not known, and kernels whose
   operands no HLO tells, have no row; unsized_share says how much time such ops take.
-changed: First version.
 ---*/
 WITH sized AS (
   SELECT

@@ -1,5 +1,4 @@
 /*---
-model: instruction_bounds
 description: >
   What each HLO instruction costs, and the time that each resource would need at its peak for all its executions on all
   devices. The resource that needs longest is its bound.
@@ -78,9 +77,7 @@ needed AS (
 )
 
 SELECT
-  run_id, instruction_id,
-  name, -- Its name.
-  category,
+  run_id, instruction_id, name, category,
   -- Operations per second of a device, in the executions whose operations are known; NULL without any.
   CAST(flops AS DOUBLE) * 1e12 / NULLIF(counted_ps, 0) AS flops_per_s,
   CAST((2 * flops + counted_ops) // (2 * counted_ops) AS BIGINT) AS flops, -- Operations of an execution; their mean.

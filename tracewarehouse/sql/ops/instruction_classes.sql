@@ -1,5 +1,4 @@
 /*---
-model: instruction_classes
 description: >
   What the device does in each instruction, as the parts of a step and the colours of charts tell it: communication, a
   copy, an attention kernel, a matrix product, or other computing.
@@ -20,8 +19,7 @@ WITH named AS (
 )
 
 SELECT
-  run_id, -- The run.
-  instruction_id, -- The HLO instruction.
+  run_id, instruction_id,
   -- communication, copy, attention, matrix (a product or a fusion around one), or other compute.
   CASE
     WHEN op_class IN ('communication', 'copy') THEN op_class

@@ -1,5 +1,4 @@
 /*---
-model: instruction_layers
 description: >
   Transformer layer and microbatch that a device works on in an HLO instruction, even if a pipeline runs one program
   for all of its stages.
@@ -28,8 +27,7 @@ SELECT
   END AS first_layer,
   i.layers_per_iteration, -- How many layers further it is in each iteration; NULL outside of loops over layers.
   d.pp_index AS stage, -- Pipeline stage of the device; NULL without a pipeline, or if the mesh is unknown.
-  i.stage_layer, -- Slot of the layer in the program of all stages; NULL if the program has no slots.
-  i.tick, -- Tick of the schedule; NULL outside of ticks.
+  i.stage_layer, i.tick,
   -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the stage has none because the
   -- pipeline fills or drains.
   CASE WHEN i.tick >= d.pp_index AND i.tick - d.pp_index < r.microbatches THEN i.tick - d.pp_index END AS microbatch,

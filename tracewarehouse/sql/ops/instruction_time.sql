@@ -1,13 +1,11 @@
 /*---
-model: instruction_time
 description: >
   Executions and self time of each instruction's leaf ops on each device, by the phase of their step, by layer, and by
   what one of them costs.
 ---*/
 WITH placed AS (
   SELECT
-    run_id, o.device_id, o.phase, o.instruction_id, o.iteration, o.flops, o.model_flops,
-    o.bytes_accessed, o.self_ps,
+    run_id, o.device_id, o.phase, o.instruction_id, o.iteration, o.flops, o.model_flops, o.bytes_accessed, o.self_ps,
     COALESCE(s.is_timed, FALSE) AS is_timed
   FROM models.leaf_ops AS o
   LEFT JOIN models.run_steps AS s USING (run_id, step)
@@ -26,8 +24,7 @@ summed AS (
 
 layered AS (
   SELECT
-    run_id, device_id, t.phase, instruction_id,
-    CASE
+    run_id, device_id, t.phase, instruction_id, CASE
       WHEN l.layers_per_iteration IS NULL THEN l.first_layer
       ELSE l.first_layer + t.iteration * l.layers_per_iteration
     END AS layer,
@@ -37,9 +34,7 @@ layered AS (
 )
 
 SELECT
-  run_id, t.device_id, t.phase, instruction_id, t.layer, i.category,
-  i.op_class, -- What the device does in them - communication, copy or compute.
-  i.part,
+  run_id, t.device_id, t.phase, instruction_id, t.layer, i.category, i.op_class, i.part,
   t.flops, -- Floating-point operations of each; NULL if unknown.
   t.model_flops, -- The same, without work that the compiler added.
   t.bytes_accessed, -- Memory traffic of each; NULL if unknown.

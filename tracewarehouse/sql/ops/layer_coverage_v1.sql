@@ -1,6 +1,4 @@
 /*---
-metric: layer_coverage
-version: 1
 status: experimental
 unit: ratio
 polarity: none
@@ -14,7 +12,6 @@ description: >
 notes: >
   Self time of the leaf ops, all devices together. The embedding, the output head and the transfers of a pipeline are
   outside of the layers.
-changed: First version.
 ---*/
 WITH placed AS (
   SELECT

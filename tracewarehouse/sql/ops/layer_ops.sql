@@ -1,5 +1,4 @@
 /*---
-model: layer_ops
 description: >
   The time of each instruction in a transformer layer, per device, phase and iteration of a loop. Ops outside of steps
   and ops without a known layer are left out.
@@ -15,8 +14,7 @@ WITH executed AS (
 )
 
 SELECT
-  run_id, e.device_id, e.phase, instruction_id,
-  CASE
+  run_id, e.device_id, e.phase, instruction_id, CASE
     WHEN l.layers_per_iteration IS NULL THEN l.first_layer
     ELSE l.first_layer + e.iteration * l.layers_per_iteration
   END AS layer, -- Transformer layer.

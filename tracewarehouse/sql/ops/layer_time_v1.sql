@@ -1,6 +1,4 @@
 /*---
-metric: layer_time
-version: 1
 status: stable
 unit: us
 polarity: lower_is_better
@@ -13,7 +11,6 @@ description: >
 notes: >
   In a pipeline, the layer is that of the device's stage. Ops without a known layer or part have rows of their own, so
   that a phase adds up. Without steps, the capture counts as one.
-changed: First version.
 ---*/
 WITH worked AS (
   SELECT

@@ -1,5 +1,4 @@
 /*---
-model: leaf_ops
 inline: true
 description: >
   The ops that a device itself executes: events of its op line, without the containers (while, conditional, call) that

@@ -1,7 +1,5 @@
 /*---
-macro: mean_layers
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   One mean layer of each phase, in the order of execution. A bar is a row of ops that do the same for one part of the

@@ -1,6 +1,4 @@
 /*---
-metric: mfu
-version: 1
 status: stable
 unit: ratio
 polarity: higher_is_better
@@ -22,7 +20,6 @@ notes: >
   value. The peak is that of the type in which most of the time of the phase's matrix products multiplies; if the
   capture does not show it, that of the run's dtype. Source: Chowdhery et al., PaLM (2022), appendix B, with a third of
   its training cost for the forward pass, and causal contexts.
-changed: First version.
 ccl_bench: mfu
 ---*/
 WITH products AS (
@@ -88,8 +85,7 @@ served AS (
 -- tokens of these steps and the contexts that they attend to
 counted AS (
   SELECT
-    run_id, p.phase, p.steps, p.time_ps, p.last_steps, h.devices, h.body_params, h.head_params,
-    h.layers_width,
+    run_id, p.phase, p.steps, p.time_ps, p.last_steps, h.devices, h.body_params, h.head_params, h.layers_width,
     COALESCE(m.product_type, h.product_type) AS product_type,
     COALESCE(v.steps = p.steps, FALSE) AS is_served,
     CASE WHEN v.steps = p.steps THEN v.head_tokens ELSE h.sequences * p.steps END AS head_tokens,

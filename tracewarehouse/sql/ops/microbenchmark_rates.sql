@@ -1,5 +1,4 @@
 /*---
-model: microbenchmark_rates
 description: >
   The times that the programs of the experiment calibrate show, with their spread, and the rates that follow from their
   sizes. Percentiles are by nearest rank.
@@ -60,8 +59,7 @@ sized AS (
 )
 
 SELECT
-  run_id,
-  s.program, -- Name of the program.
+  run_id, s.program,
   s.kind, -- collective, product, fusion, copy, attention or host.
   -- Of collectives the kind that ran, of products the type, of fusions and copies the memory; the attention kernel.
   s.class,

@@ -1,5 +1,4 @@
 /*---
-model: microbenchmark_times
 description: >
   What each execution of a program of the experiment calibrate shows. A program is named
   jit_micro.<kind>.<class>.<what>.

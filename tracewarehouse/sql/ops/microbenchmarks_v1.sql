@@ -1,6 +1,4 @@
 /*---
-metric: microbenchmarks
-version: 1
 status: experimental
 unit: us
 polarity: lower_is_better
@@ -13,11 +11,9 @@ description: >
 notes: >
   models.microbenchmark_times says what an execution shows. A collective is named as it ran: the compiler may have
   chosen another kind than the program asks for. Percentiles are by nearest rank.
-changed: First version.
 ---*/
 SELECT
-  run_id,
-  program, -- Name of the program.
+  run_id, program,
   kind, -- collective, product, fusion, copy, attention or host.
   -- Of collectives the kind that ran, of products the type, of fusions and copies the memory; the attention kernel.
   class,

@@ -1,5 +1,4 @@
 /*---
-model: model_shapes
 description: >
   The sizes of a run's model that decide how many floating-point operations a token takes. These are its parameters
   without the embedding tables and the output head, the head, and the width of attention over all layers.

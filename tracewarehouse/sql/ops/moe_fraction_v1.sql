@@ -1,6 +1,4 @@
 /*---
-metric: moe_fraction
-version: 1
 status: stable
 unit: ratio
 polarity: none
@@ -13,7 +11,6 @@ description: >
 notes: >
   Its time is the self time of the ops of router and experts, and of the collectives that dispatch and combine tokens:
   those of the experts' part and all on axis ep. It is divided by the union of all leaf ops, all devices together.
-changed: First version.
 ccl_bench: moe_fraction
 ---*/
 WITH exchanges AS (

@@ -1,5 +1,4 @@
 /*---
-model: op_layers
 inline: true
 description: Transformer layer and microbatch of every device op, looked up in models.instruction_layers.
 ---*/
@@ -11,8 +10,7 @@ SELECT
     ELSE l.first_layer + o.iteration * l.layers_per_iteration
   END AS layer,
   l.stage, -- Pipeline stage of the device; NULL without a pipeline, or if the mesh is unknown.
-  l.stage_layer, -- Slot of the layer in the program of all stages; NULL if the program has no slots.
-  l.tick, -- Tick of the schedule; NULL outside of ticks.
+  l.stage_layer, l.tick,
   -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the stage has none because the
   -- pipeline fills or drains.
   l.microbatch, l.part

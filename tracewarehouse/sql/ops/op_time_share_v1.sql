@@ -1,6 +1,4 @@
 /*---
-metric: op_time_share
-version: 1
 status: stable
 unit: ratio
 polarity: none
@@ -12,7 +10,6 @@ description: Self time of the leaf ops of a category over that of all leaf ops o
 notes: >
   XProf's hlo_stats sums a different time, which each event states on the device clock. The shares of both agree
   within 0.1 % on a capture of four v6e chips.
-changed: First version.
 ccl_bench: dominant_kernel_concentration
 ---*/
 WITH categories AS (

@@ -1,5 +1,4 @@
 /*---
-macro: roofline_points
 parameters:
   run: The run, by its id.
   most: The most instructions.

@@ -1,6 +1,4 @@
 /*---
-metric: roofline
-version: 1
 status: stable
 unit: FLOP/s
 polarity: none
@@ -19,12 +17,9 @@ notes: >
   Halves of asynchronous ops have no row, because they state the bytes of a transfer that goes on between them. XProf's
   roofline has the same operations, bytes and peaks. It has no bound by links, and its time comes from another clock of
   the device, so single ops differ by some percent. Source: Williams et al., Roofline (2009).
-changed: First version.
 ---*/
 SELECT
-  run_id, instruction_id,
-  name, -- Its name.
-  category,
+  run_id, instruction_id, name, category,
   flops_per_s, -- Operations per second of a device, in the executions whose operations are known; NULL without any.
   flops, -- Operations of an execution; their mean.
   bytes_accessed, -- Memory traffic of an execution; their mean.

@@ -1,5 +1,4 @@
 /*---
-macro: timeline_bars
 parameters:
   run: The run, by its id.
   begin_ps: Start of the window.
@@ -28,8 +27,7 @@ shown AS (
 
 ops AS (
   SELECT
-    o.device_id, o.start_ps, o.end_ps, o.idle_before_ps, i.name, i.part, c.class,
-    CASE
+    o.device_id, o.start_ps, o.end_ps, o.idle_before_ps, i.name, i.part, c.class, CASE
       WHEN l.layers_per_iteration IS NULL THEN l.first_layer
       ELSE l.first_layer + o.iteration * l.layers_per_iteration
     END AS layer
@@ -113,13 +111,12 @@ bars AS (
 )
 
 SELECT
-  device_id, -- The device.
+  device_id,
   lane, -- core, communication, or layer.
   -- As in models.instruction_classes, or idle, or window for that of an asynchronous collective; NULL in the lane layer.
   class,
   op, -- Name of the instruction, kind of the collective, or layer and part of the model; NULL for idle time.
-  layer, -- Transformer layer; NULL if unknown.
-  part, -- Part of the model; NULL if unknown.
+  layer, part,
   GREATEST(start_ps - begin_ps, 0) / 1e9 AS start_ms, -- Start in the window.
   (LEAST(end_ps, finish_ps) - begin_ps) / 1e9 AS end_ms, -- End in the window.
   (end_ps - start_ps) / 1e6 AS duration_us -- Its whole duration, with what lies outside the window.

@@ -1,10 +1,5 @@
 /*---
-macro: timeline_ops
-parameters:
-  run: The run, by its id.
-  device: The device.
-  from_ps: Start of the window.
-  until_ps: End of the window.
+parameters: [run, device, from_ps, until_ps]
 reads_runs: [run]
 description: >
   The ops of a device in a window of time, with a row per instruction and its time in the window. Each moment counts

@@ -1,5 +1,4 @@
 /*---
-macro: timeline_slices
 parameters:
   run: The run, by its id.
   device: The device.
@@ -13,8 +12,7 @@ description: >
 ---*/
 WITH inside AS (
   SELECT
-    name,
-    op_class,
+    name, op_class,
     -- the time that an op adds to earlier ones is the end of its duration, so these stretches do not overlap
     GREATEST(end_ps - busy_ps, from_ps) AS begin_ps,
     LEAST(end_ps, until_ps) AS end_ps
@@ -32,9 +30,7 @@ sliced AS (
 
 timed AS (
   SELECT
-    slice,
-    name,
-    op_class,
+    slice, name, op_class,
     SUM(LEAST(end_ps, from_ps + (slice + 1) * slice_ps) - GREATEST(begin_ps, from_ps + slice * slice_ps)) AS time_ps
   FROM sliced
   GROUP BY slice, name, op_class

@@ -1,5 +1,4 @@
 /*---
-macro: timeline_stretches
 parameters:
   run: The run, by its id.
   begin_ps: Start of the window.
@@ -39,7 +38,7 @@ numbered AS (
 )
 
 SELECT
-  device_id, -- The device.
+  device_id,
   lane, -- core or communication.
   MIN(stretch) * stretch_ps / 1e9 AS start_ms, -- Start of the first stretch, since the start of the window.
   (MAX(stretch) + 1) * stretch_ps / 1e9 AS end_ms, -- End of the last stretch.

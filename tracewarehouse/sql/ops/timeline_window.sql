@@ -1,7 +1,5 @@
 /*---
-macro: timeline_window
-parameters:
-  run: The run, by its id.
+parameters: [run]
 reads_runs: [run]
 description: >
   The window of a run that the timeline draws, as one row: two layers in the middle of a typical step; without layers that
@@ -100,8 +98,7 @@ ops AS (
 
 layers AS (
   SELECT
-    o.device_id,
-    CASE
+    o.device_id, CASE
       WHEN l.layers_per_iteration IS NULL THEN l.first_layer
       ELSE l.first_layer + o.iteration * l.layers_per_iteration
     END AS layer,
@@ -179,7 +176,7 @@ inside AS (
 )
 
 SELECT
-  c.begin_ps, -- Start of the window.
+  c.begin_ps,
   c.finish_ps, -- Its end, exclusive.
   c.layer, -- The first of two layers; NULL without layers.
   c.step, -- The typical step; NULL without steps.

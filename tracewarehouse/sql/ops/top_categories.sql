@@ -1,5 +1,4 @@
 /*---
-macro: top_categories
 parameters:
   run: The run, by its id.
   most: The most categories.
@@ -10,8 +9,7 @@ WITH shares AS (
   SELECT
     phase,
     COALESCE(category, 'unnamed') AS category,
-    share,
-    ops,
+    share, ops,
     MAX(share) OVER (PARTITION BY category) AS top_share
   FROM metrics.op_time_share
   WHERE run_id = run

@@ -1,6 +1,4 @@
 /*---
-metric: top_kernels
-version: 1
 status: experimental
 unit: ratio
 polarity: none
@@ -11,7 +9,6 @@ needs: [timed_ops]
 description: >
   Self time of the devices' leaf ops by kernel. A kernel is all ops of one category whose names differ in their numbers
   alone, such as fusion.7 and fusion.12. The shares of a phase add up to 1.
-changed: First version.
 ---*/
 WITH executed AS (
   SELECT
@@ -65,7 +62,7 @@ SELECT
   self_ps / (ops * 1e6) AS mean_us, -- Mean self time of an op.
   CAST(ops AS BIGINT) AS ops, -- Number of ops.
   instructions, -- Number of instructions.
-  op_class, -- What the device does in them - communication, copy or compute.
+  op_class,
   first_layer, -- First transformer layer that it works on; NULL where not known.
   last_layer, -- Last one.
   op_name, -- Name path of the instruction that takes most of the time; NULL where not known.

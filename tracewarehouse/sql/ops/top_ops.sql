@@ -1,5 +1,4 @@
 /*---
-macro: top_ops
 parameters:
   run: The run, by its id.
   most: The most ops of a phase.
@@ -18,14 +17,7 @@ named AS (
   SELECT
     t.phase,
     REGEXP_REPLACE(i.name, '([.][0-9]+)+$', '') AS op,
-    c.class,
-    i.category,
-    t.part,
-    t.layer,
-    i.source,
-    instruction_id,
-    t.ops,
-    t.self_ps
+    c.class, i.category, t.part, t.layer, i.source, instruction_id, t.ops, t.self_ps
   FROM timed AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   INNER JOIN models.instruction_classes AS c USING (run_id, instruction_id)
@@ -33,9 +25,7 @@ named AS (
 
 summed AS (
   SELECT
-    phase,
-    op,
-    class,
+    phase, op, class,
     ANY_VALUE(category) AS category,
     STRING_AGG(DISTINCT part, ', ' ORDER BY part) AS parts,
     CASE

@@ -1,6 +1,4 @@
 /*---
-metric: unit_utilization
-version: 1
 status: experimental
 unit: ratio
 polarity: higher_is_better
@@ -15,7 +13,6 @@ notes: >
   The profiler states it of the whole capture on the planes of hosts, such as matrix_unit_utilization_percent, or
   samples it on lines of devices, such as 'MXU: % util'. Samples come at irregular times and each counts once.
   Captures do not hold the utilization of single ops.
-changed: First version.
 ---*/
 WITH stated AS (
   SELECT

@@ -1,5 +1,4 @@
 /*---
-model: calibration_rates
 description: >
   Rates of a chip that a run of the experiment calibrate shows without a prediction beside it, as rows of the table of
   calibrations. Range and number of measurements are those of the microbenchmark.

@@ -1,5 +1,4 @@
 /*---
-macro: planned_runs
 parameters:
   runs: The predicted runs, as a list of run ids.
 reads_runs: [runs]
@@ -102,8 +101,7 @@ shares AS (
 
 uses AS (
   SELECT
-    run_id, phase, links_share, mfu,
-    CASE
+    run_id, phase, links_share, mfu, CASE
       WHEN host_share > GREATEST(links_share, hbm_share, COALESCE(mfu, 0)) THEN 'host'
       WHEN links_share >= GREATEST(hbm_share, COALESCE(mfu, 0)) THEN 'links'
       WHEN hbm_share >= COALESCE(mfu, 0) THEN 'HBM'
@@ -136,9 +134,7 @@ traffic AS (
 )
 
 SELECT
-  run_id,
-  w.name, -- Its name.
-  w.model, -- Model or model family; unknown where neither is known.
+  run_id, w.name, w.model,
   w.num_layers AS layers, -- Transformer layers of the whole model.
   f.compiled_layers, -- Layers that were compiled; the others repeat the steady one of them.
   w.dtype, -- Precision.

@@ -1,5 +1,4 @@
 /*---
-model: predicted_runs
 inline: true
 description: >
   The runs whose times are predicted. Metrics of what only a recording shows leave them out.

@@ -1,6 +1,4 @@
 /*---
-metric: prediction_basis
-version: 1
 status: experimental
 unit: ratio
 polarity: none
@@ -14,7 +12,6 @@ description: >
   range.
 notes: >
   It counts what the core does, one op after the other. A transfer beside it counts through the wait in its done.
-changed: First version.
 ---*/
 WITH totals AS (
   SELECT run_id, phase, SUM(time_ps) AS time_ps

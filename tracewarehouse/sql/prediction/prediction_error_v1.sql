@@ -1,6 +1,4 @@
 /*---
-metric: prediction_error
-version: 1
 status: experimental
 unit: ratio
 polarity: none
@@ -16,7 +14,6 @@ notes: >
   of the shortest ranks. The predicted time is the mean over all equal ops of the predicted run. Halves of asynchronous
   ops are left out. Only runs on chips with the same peak are compared, and none on chips that do not exist (what-if).
   The metric compares runs, so it is not stored with a run.
-changed: First version.
 ---*/
 WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
   SELECT run_id, CAST(FLOOR(MIN(peak_flops_per_s) / 1e13 + 5e-1) AS BIGINT) AS peak

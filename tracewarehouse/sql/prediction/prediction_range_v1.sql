@@ -1,6 +1,4 @@
 /*---
-metric: prediction_range
-version: 1
 status: experimental
 unit: ratio
 polarity: lower_is_better
@@ -13,7 +11,6 @@ description: >
 notes: >
   So the ranges of a basis's ops add up, and the ranges of different bases add as the root of the sum of their squares.
   The range leaves out another compiler, other ops of a server, and its host. host_ms is what the user said of the host.
-changed: First version.
 ---*/
 -- distances in units of 10 ns, whose squares stay below 2^63 up to 30 s
 WITH bases AS (

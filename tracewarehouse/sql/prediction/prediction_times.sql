@@ -1,16 +1,16 @@
 /*---
-model: prediction_times
 description: >
   Device time of the ops of each predicted step by what it rests on, with the ends of its range, in picoseconds of one
   device.
 notes: >
-  A transfer beside the core counts through the wait in its done. The devices of a predicted run are alike, so the mean
+  A transfer beside the core counts through the wait in its done. An op without work that starts at the very end of a
+  program is in no step, and left out. The devices of a predicted run are alike, so the mean
   over them is the time of each.
 ---*/
 WITH leaves AS (
   SELECT run_id, phase, basis, device_id, step, duration_ps, low_ps, high_ps, is_extrapolated
   FROM main.ops
-  WHERE is_leaf AND basis IS NOT NULL
+  WHERE is_leaf AND basis IS NOT NULL AND step IS NOT NULL
 ),
 
 executed AS (

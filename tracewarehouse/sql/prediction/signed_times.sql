@@ -1,5 +1,4 @@
 /*---
-model: signed_times
 description: >
   Time of one execution of each op in recorded and predicted runs, with its signature. Ops of two runs with one
   signature are the same. A collective takes the shortest time over its ranks, because the others wait.

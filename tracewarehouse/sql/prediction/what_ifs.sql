@@ -1,5 +1,4 @@
 /*---
-model: what_ifs
 description: >
   What the predictions of each run changed about the real slice. A prediction of the slice as it is has no row.
 ---*/

@@ -1,5 +1,4 @@
 /*---
-model: attention_caches
 description: >
   The attention kernels of vLLM on TPU and what a token takes in their cache of keys and values, from the shapes in the
   HLO text. The kernel's last operand is the cache of one layer, which has 4 or 5 dimensions: pages, tokens of a page,

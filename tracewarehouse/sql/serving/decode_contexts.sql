@@ -1,5 +1,4 @@
 /*---
-model: decode_contexts
 description: >
   Context and time of whole steps whose batches only decode. The server states the shortest context of a batch, and
   every request counts with it. A stretch is a row of steps in which the number of requests stays and the shortest
@@ -13,8 +12,7 @@ WITH servers AS (
 
 followed AS (
   SELECT
-    run_id, step, requests, min_kv_length, prefill_tokens, decode_tokens,
-    CASE
+    run_id, step, requests, min_kv_length, prefill_tokens, decode_tokens, CASE
       WHEN
         requests = LAG(requests) OVER (PARTITION BY run_id, "rank" ORDER BY position)
         AND min_kv_length = LAG(min_kv_length) OVER (PARTITION BY run_id, "rank" ORDER BY position) + 1
@@ -42,8 +40,7 @@ contexts AS (
 
 timed AS (
   SELECT
-    run_id, step, c.requests, r.ranks, c.decode_tokens, c.context_tokens, s.start_ps, s.longest_ps,
-    CASE
+    run_id, step, c.requests, r.ranks, c.decode_tokens, c.context_tokens, s.start_ps, s.longest_ps, CASE
       WHEN
         c.continued_step = LAG(step) OVER (PARTITION BY run_id ORDER BY s.start_ps, step)
         AND c.requests = LAG(c.requests) OVER (PARTITION BY run_id ORDER BY s.start_ps, step)

@@ -1,6 +1,4 @@
 /*---
-metric: decode_cost_per_context_token
-version: 1
 status: experimental
 unit: us
 polarity: lower_is_better
@@ -16,7 +14,6 @@ notes: >
   models.decode_contexts. The server states only the shortest context of a batch. In a stretch all contexts grow by one
   token a step, so the slope within stretches is right whatever the other contexts are. The interval holds 95 % of such
   slopes if the errors are normal, as in models.fitted_lines.
-changed: First version.
 ---*/
 WITH stretches AS (
   SELECT

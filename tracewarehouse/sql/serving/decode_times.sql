@@ -1,5 +1,4 @@
 /*---
-model: decode_times
 description: >
   Time and context of each decode step that another step follows. The server's batches state their shortest context.
   Without them the context is the input length plus the number of the step, and of a predicted step the one that it was

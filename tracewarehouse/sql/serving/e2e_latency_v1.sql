@@ -1,6 +1,4 @@
 /*---
-metric: e2e_latency
-version: 1
 status: stable
 unit: ms
 polarity: lower_is_better
@@ -13,7 +11,6 @@ description: >
   several prefills, or with steps that prefill and decode, because its requests cannot be told apart.
 notes: >
   Decode steps before the prefill belong to other requests and do not count.
-changed: First version.
 ---*/
 SELECT
   run_id, clock,

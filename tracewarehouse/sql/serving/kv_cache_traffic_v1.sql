@@ -1,6 +1,4 @@
 /*---
-metric: kv_cache_traffic
-version: 1
 status: experimental
 unit: bytes
 polarity: none
@@ -15,7 +13,6 @@ notes: >
   The shape of the kernel's operand tells what a token takes. The mean is over the decode steps that another step follows.
   Only vLLM on TPU has a row, whose kernels show the cache. Under data parallelism it is not known which device holds which
   requests, so such a run has none.
-changed: First version.
 ---*/
 WITH worked AS (
   SELECT

@@ -1,6 +1,4 @@
 /*---
-metric: padding_waste
-version: 1
 status: experimental
 unit: ratio
 polarity: lower_is_better
@@ -11,7 +9,6 @@ needs: [padded_batches]
 description: >
   Share of the computed tokens that are padding, by kind of batch: (computed - scheduled) / computed tokens, summed over
   the batches of the kind, as the server states them. Batches without a step of their own count too.
-changed: First version.
 ---*/
 SELECT
   run_id,

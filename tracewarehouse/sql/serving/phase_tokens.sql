@@ -1,5 +1,4 @@
 /*---
-model: phase_tokens
 description: >
   Tokens and time of the steps of each phase whose whole time is known. A server states the tokens, or else they follow
   from batch size and lengths. Without a server a run with several prefills has no row for them.
@@ -25,8 +24,7 @@ served AS (
 
 counted AS (
   SELECT
-    run_id, phase, p.steps, p.time_ps,
-    CASE
+    run_id, phase, p.steps, p.time_ps, CASE
       WHEN v.steps = p.steps THEN v.tokens
       WHEN p.phase = 'decode' THEN CAST(r.batch_size AS BIGINT) * p.steps
       WHEN p.phase = 'prefill' AND p.all_steps = 1 THEN CAST(r.batch_size AS BIGINT) * r.input_length

@@ -1,6 +1,4 @@
 /*---
-metric: prefill_throughput
-version: 1
 status: experimental
 unit: tokens/s
 polarity: higher_is_better
@@ -14,7 +12,6 @@ notes: >
   Where the server says what it scheduled, these are the tokens of the batches whose steps only prefill, over all
   data-parallel ranks; else those of batch size and input length, if the run has a single prefill.
   prefill_tokens_per_s of throughput is the same on the clock of the hosts, if they have markers.
-changed: First version.
 ---*/
 SELECT
   run_id,

@@ -1,5 +1,4 @@
 /*---
-model: prefill_work
 description: >
   Prompt tokens of prefill steps and the time of these steps, each from the first op of its devices to the end of the last.
   Where the server says what it scheduled, the tokens are those of the batches whose steps only prefill, over all

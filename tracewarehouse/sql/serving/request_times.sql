@@ -1,5 +1,4 @@
 /*---
-model: request_times
 description: >
   First start and last end of prefill and decode of a run: on the hosts' clock by markers, on the devices' by leaf ops.
   Steps that start before the first prefill are left out, because the prefill of their requests is not in the capture. A

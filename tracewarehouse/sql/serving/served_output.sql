@@ -1,5 +1,4 @@
 /*---
-model: served_output
 description: >
   Tokens of the runs whose steps a server describes, from the first prefill to the last step that decodes. A step that
   prefills yields the first token of a prompt if the next step decodes for one request more. A request that ends in the

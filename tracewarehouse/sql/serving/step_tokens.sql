@@ -1,5 +1,4 @@
 /*---
-model: step_tokens
 description: >
   Tokens of the steps whose batches a server describes, of all data-parallel ranks together. The contexts are lower
   bounds.

@@ -1,6 +1,4 @@
 /*---
-metric: throughput
-version: 1
 status: stable
 unit: tokens/s
 polarity: higher_is_better
@@ -16,7 +14,6 @@ notes: >
   requests and do not count. If no server states the tokens, a run with several prefills has no row, because its
   requests cannot be told apart. A server does not state which prompts end in a step; models.served_output says how
   their first tokens are counted.
-changed: First version.
 ccl_bench: throughput
 ---*/
 WITH clocks AS (

@@ -1,6 +1,4 @@
 /*---
-metric: token_cost
-version: 1
 status: experimental
 unit: chip-hours
 polarity: lower_is_better
@@ -14,12 +12,10 @@ notes: >
   It is the cost while the chips are busy with such steps, one after the other. Pauses between requests, the host's time
   beyond the steps, and batches that are not full come on top. The price is the list price in hardware.json or what
   --chip-price said at ingest; it is unknown if a device's is, or if the chips differ in price.
-changed: First version.
 ---*/
 WITH prices AS (
   SELECT
-    run_id,
-    CASE
+    run_id, CASE
       WHEN COUNT(chip_price_usd_per_h) = COUNT(*) AND MIN(chip_price_usd_per_h) = MAX(chip_price_usd_per_h)
         THEN MIN(chip_price_usd_per_h)
     END AS usd_per_h,

@@ -1,6 +1,4 @@
 /*---
-metric: tpot
-version: 1
 status: stable
 unit: ms
 polarity: lower_is_better
@@ -13,7 +11,6 @@ description: >
 notes: >
   A decode step counts if another one follows, because it ends where that one starts. A run without two decode steps in
   a row has no row. Percentiles are by nearest rank.
-changed: First version.
 ccl_bench: tpot
 ---*/
 -- the gap after the last step that decodes may be idle time of the server, so it says nothing about a token

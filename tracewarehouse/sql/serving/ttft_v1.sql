@@ -1,6 +1,4 @@
 /*---
-metric: ttft
-version: 1
 status: stable
 unit: ms
 polarity: lower_is_better
@@ -15,7 +13,6 @@ notes: >
   Ops before the next step belong to the prefill, so sampling by a separate program counts. A prompt may have several
   prefills, such as its chunks: all before the first step that decodes count. A mixed step, which prefills for one
   request and decodes for another, is no prefill here.
-changed: First version.
 ccl_bench: ttft
 ---*/
 WITH first_prefill AS (

@@ -1,5 +1,4 @@
 /*---
-model: device_gaps
 description: >
   One row per gap of more than a microsecond in which a device runs no op, inside a step, between its first op and its
   last.

@@ -1,6 +1,4 @@
 /*---
-metric: device_idle
-version: 1
 status: stable
 unit: ratio
 polarity: lower_is_better
@@ -16,7 +14,6 @@ notes: >
   time per step has columns by what ends it (models.idle_parts). Only gaps of more than a microsecond between two ops of
   a step count there. The rest is time between steps. If ops reach beyond these steps by more than the idle time, the
   share is 0. Ops outside of a run's steps are left out.
-changed: First version.
 ---*/
 WITH parts AS (
   SELECT

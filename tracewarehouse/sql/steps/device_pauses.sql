@@ -1,5 +1,4 @@
 /*---
-model: device_pauses
 description: >
   Times of more than a microsecond in which a device runs no op, during the run's steps: between two ops, from the run's
   first step to the device's first op, and from its last op to the end of the run's last step.

@@ -1,5 +1,4 @@
 /*---
-model: device_phases
 description: >
   Busy and compute time of each phase on a device, over all of its steps. The last step counts, because its ops are
   known. Ops outside the steps of a run that has steps are left out, and so are devices without ops.

@@ -1,5 +1,4 @@
 /*---
-model: dispatches
 description: >
   When the host began to dispatch each execution of a program on a device, if the capture tells. A dispatch that begins
   after its execution is left out, because the clocks or the pairing are wrong.

@@ -1,7 +1,5 @@
 /*---
-macro: evenness
-parameters:
-  runs: The runs, as a list of run ids.
+parameters: [runs]
 reads_runs: [runs]
 description: >
   Whether the devices of a run, and its layers, take equally long: a row per phase. The busiest device is compared with

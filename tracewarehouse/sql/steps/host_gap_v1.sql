@@ -1,6 +1,4 @@
 /*---
-metric: host_gap
-version: 1
 status: stable
 unit: ratio
 polarity: lower_is_better
@@ -15,7 +13,6 @@ notes: >
   last step counts only in a phase that has no other; it then lasts to its latest end. Devices of several hosts are
   compared on the run's clock, so the result is only as exact as the alignment of the clocks. A capture without steps
   has no row.
-changed: First version.
 ---*/
 WITH marks AS (
   SELECT run_id, start_ps AS at_ps, 1 AS pausing, NULL AS step_start_ps, NULL AS step_until_ps

@@ -1,5 +1,4 @@
 /*---
-model: idle_parts
 description: >
   The time of steps in which each device runs no op, by what ends it. Steps are those of models.timed_phases, whose
   whole time is known, so the parts of a phase on a device add up to the idle time of device_idle. A predicted run has

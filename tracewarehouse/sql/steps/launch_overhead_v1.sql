@@ -1,6 +1,4 @@
 /*---
-metric: launch_overhead
-version: 1
 status: stable
 unit: us
 polarity: lower_is_better
@@ -16,7 +14,6 @@ notes: >
   dispatch time includes queueing behind earlier executions. The rest of a gap, after dispatch began, is the device's
   own. Percentiles are by nearest rank. A phase has a row only if one of its executions follows another or has a known
   dispatch.
-changed: First version.
 ---*/
 WITH executions AS (
   SELECT

@@ -1,5 +1,4 @@
 /*---
-model: launched_runs
 description: >
   Runs whose devices' steps are what the host launched under each mark. Such a host may run ahead by several steps, so its
   marks say when steps were launched, and not how long they take.

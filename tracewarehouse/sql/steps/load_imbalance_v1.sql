@@ -1,6 +1,4 @@
 /*---
-metric: load_imbalance
-version: 1
 status: stable
 unit: ratio
 polarity: lower_is_better
@@ -13,7 +11,6 @@ description: >
 notes: >
   Waiting in a collective is busy time, so the column for compute shows the imbalance for which ranks wait. A device
   that computes nothing in the whole capture, such as one that is only copied to, does not count.
-changed: First version.
 ccl_bench: load_imbalance_ratio
 ---*/
 WITH experts AS (

@@ -1,5 +1,4 @@
 /*---
-model: phase_steps
 description: >
   Number of all steps of each phase that a device ran, for means of work per step. The last step counts too, because its
   work is known.

@@ -1,6 +1,4 @@
 /*---
-metric: pipeline_bubble
-version: 1
 status: stable
 unit: ratio
 polarity: lower_is_better
@@ -16,7 +14,6 @@ notes: >
   It is divided by the time from the first op of a step to its last end, all stages together. If every stage computes
   in every tick, as one program for all devices does, the bubble is filled with work that is thrown away. That counts
   as compute here, and the ratio can be below the ideal. Source: Huang et al., GPipe (2019).
-changed: First version.
 ---*/
 WITH waited AS (
   SELECT run_id, device_id, phase, SUM(exposed_added_ps) AS waited_ps

@@ -1,5 +1,4 @@
 /*---
-model: run_steps
 description: >
   Steps of a run over all its devices. A step lasts from the first device's start to the first start of the next step;
   the last one lasts to its latest end. A step of which devices run different phases is mixed.

@@ -1,5 +1,4 @@
 /*---
-model: speed_factors
 description: >
   The factors by which a what-if makes links, memory or matrix units faster, and the share of a time that each saves.
 ---*/

@@ -1,5 +1,4 @@
 /*---
-model: step_composition
 description: >
   What the steps of each phase consist of: the time of their ops by layer, part, category, collective and name, and the
   time without an op. The rows of a phase add up to the time of its steps on all devices, to the picosecond.
@@ -42,8 +41,7 @@ parts AS (
 
 described AS (
   SELECT
-    run_id, p.phase,
-    CASE
+    run_id, p.phase, CASE
       WHEN l.layers_per_iteration IS NULL THEN l.first_layer
       ELSE l.first_layer + p.iteration * l.layers_per_iteration
     END AS layer,

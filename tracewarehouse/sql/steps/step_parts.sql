@@ -1,5 +1,4 @@
 /*---
-model: step_parts
 description: >
   Where the time of each step goes on the devices that ran it, with one row per step and part. The parts of a step add up to
   its time. Steps last from start to start, so waiting for the host is idle time.

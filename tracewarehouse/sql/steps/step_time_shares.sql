@@ -1,5 +1,4 @@
 /*---
-model: step_time_shares
 description: >
   How the times of steps are distributed in each phase, and the times per output token on each clock: at most two
   hundred points, each with the share of the steps that are no longer. A step's time is that of its slowest device or
@@ -26,16 +25,13 @@ timed AS (
 
 ranked AS (
   SELECT
-    run_id,
-    metric,
-    part,
-    time_ps,
+    run_id, metric, part, time_ps,
     CUME_DIST() OVER (PARTITION BY run_id, metric, part ORDER BY time_ps) AS share
   FROM timed
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   metric, -- step_time, or tpot for steps that decode alone.
   part, -- The phase, NULL for steps without one; for tpot, the clock.
   MAX(share) AS share, -- Share of the steps that take at most time_ms.

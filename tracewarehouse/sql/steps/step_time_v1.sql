@@ -1,6 +1,4 @@
 /*---
-metric: step_time
-version: 1
 status: stable
 unit: ms
 polarity: lower_is_better
@@ -14,7 +12,6 @@ notes: >
   last_step_ms holds the last step's own duration, which leaves out the gap to a next step; do not compare it with
   times of steps. A capture of a single step has no value. If the devices of a run have no steps, its hosts' markers
   give the time. In a capture without marks, every execution of a program is a step, and phase is NULL.
-changed: First version.
 ccl_bench: avg_step_time
 ---*/
 WITH clocks AS (

@@ -1,5 +1,4 @@
 /*---
-model: steps
 description: >
   Steps on each device's clock and on each host's. A step lasts from its start to the start of the next one on the
   same device or host, so it includes the gap after it.

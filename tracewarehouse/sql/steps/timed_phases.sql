@@ -1,5 +1,4 @@
 /*---
-model: timed_phases
 description: The times of models.timed_spans, summed by phase and device.
 ---*/
 SELECT

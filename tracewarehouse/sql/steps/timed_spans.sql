@@ -1,5 +1,4 @@
 /*---
-model: timed_spans
 description: >
   The times over which shares and rates are taken: the timed steps of models.steps, on each device that runs ops. An op
   belongs to the time with its phase and step.

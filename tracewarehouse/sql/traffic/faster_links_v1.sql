@@ -1,6 +1,4 @@
 /*---
-metric: faster_links
-version: 1
 status: stable
 unit: "%"
 polarity: none
@@ -20,7 +18,6 @@ notes: >
   So do collectives with ranks outside the capture or unknown bytes, and all of a predicted run, whose links were
   assumed. Each moment counts once, for the collective whose op runs, so the values of several links and axes add up.
   Steps are those of models.timed_spans.
-changed: First version.
 ccl_bench: scale_up_bw_utility
 ---*/
 WITH fits AS (

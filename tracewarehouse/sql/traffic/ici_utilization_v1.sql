@@ -1,6 +1,4 @@
 /*---
-metric: ici_utilization
-version: 1
 status: stable
 unit: ratio
 polarity: higher_is_better
@@ -15,7 +13,6 @@ notes: >
   are left out. Executions with ranks outside the capture count only in a row that has no others, with the bytes that
   the algorithm of their kind sends. Their transfer took at most the shortest time at hand, so the share is a lower
   bound. The window of an asynchronous collective may outlast its transfer, so its share is a lower bound too.
-changed: First version.
 ---*/
 WITH sent AS (
   SELECT

@@ -1,6 +1,4 @@
 /*---
-metric: traffic_by_link
-version: 1
 status: experimental
 unit: bytes
 polarity: none
@@ -12,7 +10,6 @@ description: >
   Bytes that devices send to each other over a phase, by the class of the links that they take. Chips of a TPU slice
   reach each other by ICI across hosts too; the program says what goes between slices. Bytes within slices are counted
   as in traffic_matrix.
-changed: First version.
 ---*/
 WITH executed AS (
   SELECT run_id, phase, instruction_id, device_id, COUNT(*) AS executions

@@ -1,6 +1,4 @@
 /*---
-metric: traffic_by_parallelism
-version: 1
 status: stable
 unit: bytes
 polarity: none
@@ -13,7 +11,6 @@ description: >
 notes: >
   Source, confidence and evidence of the axis come from main.mesh_axes. If a collective runs along several inferred
   axes, confidence and evidence are those of the least certain axis, because the combination cannot be more certain.
-changed: First version.
 ---*/
 WITH carried AS (
   SELECT

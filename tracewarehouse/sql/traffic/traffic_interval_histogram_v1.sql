@@ -1,6 +1,4 @@
 /*---
-metric: traffic_interval_histogram
-version: 1
 status: stable
 unit: count
 polarity: none
@@ -10,7 +8,6 @@ needs: [consecutive_collectives]
 description: >
   Number of intervals of traffic_interval in each decade from 1 us to 10 ms, and below and above, over all devices. A
   bin without intervals has no row.
-changed: First version.
 ---*/
 WITH placed AS (
   SELECT

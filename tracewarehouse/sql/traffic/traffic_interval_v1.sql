@@ -1,6 +1,4 @@
 /*---
-metric: traffic_interval
-version: 1
 status: stable
 unit: us
 polarity: none
@@ -13,7 +11,6 @@ description: >
 notes: >
   Both collectives are in the same phase. The previous collective is the one that ends last of those that started
   earlier. If it still runs, the interval is 0. Percentiles are by nearest rank.
-changed: First version.
 ccl_bench: traffic_window
 ---*/
 WITH ranked AS (

@@ -1,5 +1,4 @@
 /*---
-model: traffic_intervals
 inline: true
 description: >
   Time on a device from the end of the previous collective of a phase to the start of the next. Each collective but the

@@ -1,6 +1,4 @@
 /*---
-metric: traffic_matrix
-version: 1
 status: stable
 unit: bytes
 polarity: none
@@ -14,7 +12,6 @@ notes: >
   In a ring a device sends to the next rank of the group, in an all-to-all an equal share to every other rank, in a
   collective-permute from source to target. Collectives whose groups are partly outside the capture are left out,
   because their devices are not known.
-changed: First version.
 ---*/
 WITH executed AS (
   SELECT run_id, phase, axis, kind, instruction_id, device_id, COUNT(*) AS executions

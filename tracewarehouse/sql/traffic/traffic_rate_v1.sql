@@ -1,6 +1,4 @@
 /*---
-metric: traffic_rate
-version: 1
 status: experimental
 unit: bytes/ms
 polarity: none
@@ -12,7 +10,6 @@ description: >
 notes: >
   The time of a phase is the time of its steps, including the gaps between them. The last step counts only in a phase
   that has no other (models.timed_spans). Message and sent bytes are counted as in traffic_volume.
-changed: First version.
 ---*/
 WITH moved AS (
   SELECT

@@ -1,6 +1,4 @@
 /*---
-metric: traffic_volume
-version: 1
 status: stable
 unit: bytes
 polarity: lower_is_better
@@ -14,7 +12,6 @@ notes: >
   In a ring of n devices the bytes on the wire are 2 (n-1)/n of an all-reduce's message and (n-1)/n of an all-gather's
   or reduce-scatter's. They are (n-1)/n of an all-to-all's message, and the whole message for the source of a
   collective-permute.
-changed: First version.
 ccl_bench: collective_vol
 ---*/
 WITH ran AS (

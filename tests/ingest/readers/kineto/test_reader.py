@@ -59,6 +59,12 @@ def said(trace: KinetoTrace, name: str = "Stream #7") -> list[tuple[str, dict[st
     return [(m.name, {s.name: s.value for s in m.stats}) for m in metadata]
 
 
+def test_marks_on_a_stream_stand_beside_it_and_threads_among_the_hosts(tmp_path: Path) -> None:
+    trace = opened(tmp_path, [kernel(5, 1, 1), event("gpu_user_annotation", "step", 7, 4, 9, 0), call(1, 1)])
+    assert [x.name for x in trace.planes[0].lines][:2] == ["Stream #7", "Annotations #7"]
+    assert [x.name for x in trace.planes[1].lines] == ["thread 9"]
+
+
 def test_times_are_read_from_their_digits(tmp_path: Path) -> None:
     """A double cannot hold this time in nanoseconds; the base is the time from which it counts."""
     text = '{"schemaVersion":1,"baseTimeNanoseconds":1711964646000000000,"traceEvents":[%s]}'

@@ -28,7 +28,6 @@ from xplane_reference import decoded, read_xplane, reference
 
 from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
-from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.readers.xplane import wire
 from tracewarehouse.ingest.readers.xplane.reader import profile_window
 
@@ -222,15 +221,6 @@ def test_rows_equal_protobufs(oddity: str, placement: str, tmp_path: Path) -> No
     check(space, tmp_path)
 
 
-@pytest.mark.parametrize("oddity", ODDITIES)
-def test_rows_do_not_depend_on_windows_and_blocks(oddity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "WINDOW", 5000)
-    monkeypatch.setattr(xplane, "BLOCK", 100)
-    space = space_with(ODDITIES[oddity][:2500])
-    tail_of_line(space)
-    check(space, tmp_path)
-
-
 @pytest.mark.parametrize("window", [*range(64, 100), 4100, 4101, 4102])
 def test_events_at_every_cut_of_a_window(window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "WINDOW", window)
@@ -262,42 +252,6 @@ class TestPlanes:
             ("b", StatKind.BYTES, b"\xff"),
             ("r", StatKind.REF, "u"),
         ]
-
-    def test_metadata_keys_given_twice_the_last_counts(self, tmp_path: Path) -> None:
-        space = space_with([event(basic(1)), event(basic(2))])
-        space.planes[0].metadata("the last", metadata_id=1)
-        check(space, tmp_path)
-        (plane,) = read_xplane(tmp_path / "x.xplane.pb").planes
-        (batch,) = read_xplane(tmp_path / "x.xplane.pb").batches(plane, plane.lines[0])
-        assert [plane.event_metadata[i].name for i in batch.metadata.tolist()] == ["the last", "op2"]
-
-    @pytest.mark.parametrize(
-        "entry",
-        [
-            b"",
-            integer(1, 5),
-            content(2, content(2, "no key")),
-            content(2, content(2, "value first")) + integer(1, 5),
-            integer(1, 5) + content(2, content(2, "a")) + content(2, content(4, "merged")),
-            integer(1, 5) + integer(9, 1) + content(2, content(2, "unknown field")),
-            integer(1, 5, 9) + content(2, integer(1, 5, 9) + content(2, "padded"), 3),
-            content(1, b"x") + content(2, content(2, "key of another wire type")),
-            integer(1, 5) + content(2, content(3, b"bytes") + content(6, b"\1\2") + content(5, integer(3, 1))),
-        ],
-    )
-    def test_odd_map_entries(self, entry: bytes, tmp_path: Path) -> None:
-        space = space_with([event(basic(5)), event(basic(0))])
-        space.planes[0].event_metadata.append(entry)
-        check(space, tmp_path)
-
-    def test_known_fields_of_other_wire_types_are_unknown(self, tmp_path: Path) -> None:
-        space = space_with(PLAIN[:5])
-        space.extra = integer(1, 4) + double(2, 1.0) + integer(4, 1)
-        space.planes[0].extra += integer(3, 4) + integer(4, 4) + integer(2, 4) + integer(5, 4)
-        space.planes[0].lines[0].extra = content(9, b"x")
-        line = space.planes[0].line("")
-        line.extra = integer(2, 7) + content(1, b"id") + content(3, b"time")
-        check(space, tmp_path)
 
     def test_planes_share_metadata_only_under_the_same_stat_names(self, tmp_path: Path) -> None:
         space = Space()
