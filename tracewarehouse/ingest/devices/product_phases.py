@@ -75,8 +75,9 @@ def tell_by_shapes(
     if not rows:
         return []
     ran = [list(_programs_of_steps(t)) for t in devices]
-    prefilled = [of.layers for steps in ran for runs in steps if (of := _of_step(runs, rows)) and _prefills(of)]
-    most = max((n for n in prefilled if n), default=None)
+    steps_with_rows = [of for steps in ran for runs in steps if (of := _of_step(runs, rows))]
+    prefilled = (of.layers for of in steps_with_rows if of.layers and phase_by_rows(of.layers, of.head, None))
+    most = max(prefilled, default=None)
     known = {p for p in possible if not (p == "prefill" and "mixed" in possible)}
     told: set[tuple[str, str]] = set()
     for timeline, steps in zip(devices, ran, strict=True):
@@ -109,10 +110,6 @@ def phase_by_rows(layers: int, head: int | None, prefill: int | None) -> str | N
     if head and layers >= _RATIO * head:
         return "prefill"
     return "decode" if prefill and _RATIO * layers <= prefill else None
-
-
-def _prefills(of: _Rows) -> bool:
-    return bool(of.layers and phase_by_rows(of.layers, of.head, None))
 
 
 def _is_open(step: Step) -> bool:

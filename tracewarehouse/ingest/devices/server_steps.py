@@ -88,7 +88,9 @@ def launches(host: Host) -> Launches:
     for position, plane in enumerate(host.trace.planes):
         if plane_kind(plane.name) != "host" or not any(_is_call(m.name) for m in plane.event_metadata):
             continue
-        wanted = np.array([_is_wanted(m.name) for m in plane.event_metadata] + [False], bool)
+        names = (m.name for m in plane.event_metadata)
+        is_wanted = [_is_call(n) or n == ENQUEUED or bool(LINKED.search(n) or JITTED.search(n)) for n in names]
+        wanted = np.array([*is_wanted, False], bool)
         for number, line in enumerate(plane.lines):
             for batch in host.trace.batches(plane, line):
                 if wanted[batch.metadata].any():
@@ -98,10 +100,6 @@ def launches(host: Host) -> Launches:
 
 def _is_call(name: str) -> bool:
     return bool(SERVER_LOOP.search(name) or SERVER_ENGINE.search(name) or named_phase(name))
-
-
-def _is_wanted(name: str) -> bool:
-    return bool(_is_call(name) or name == ENQUEUED or LINKED.search(name) or JITTED.search(name))
 
 
 def _read(

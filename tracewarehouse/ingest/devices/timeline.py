@@ -250,7 +250,8 @@ def steps_marked(markers: Iterable[StepMarker]) -> list[StepMarker]:
         visits: Counter[int] = Counter()
         before: StepMarker | None = None
         for m in _outermost(of_thread, [named_phase(m.name) is not None for m in of_thread]):
-            if before is None or m.step != before.step or _differ(named_phase(m.name), named_phase(before.name)):
+            phases = {named_phase(x.name) for x in (m, before) if x} - {None}
+            if before is None or m.step != before.step or len(phases) > 1:
                 visits[m.step] += 1
             placed.append((m, (m.step, visits[m.step])))
             before = m
@@ -261,10 +262,6 @@ def steps_marked(markers: Iterable[StepMarker]) -> list[StepMarker]:
         begin[key] = min(m.start_ps, begin.get(key, m.start_ps))
     number = {key: i for i, key in enumerate(sorted(begin, key=lambda k: (begin[k], k)))}
     return [replace(m, step=number[key]) for m, key in placed]
-
-
-def _differ(one: str | None, other: str | None) -> bool:
-    return one is not None and other is not None and one != other
 
 
 def _outermost(markers: Sequence[StepMarker], is_first: Sequence[bool] | None = None) -> list[StepMarker]:
