@@ -218,16 +218,9 @@ def marked_batches(surveys: Sequence[HostSurvey]) -> list[Batch]:
         if of_host:
             told.append(of_host)
     are_alike = all(batches == told[0] for batches in told)
+    said = ("requests", "prefill_tokens", "decode_tokens", "scheduled_tokens")
     return [
-        Batch(
-            rank,
-            position,
-            step,
-            requests=mark.requests,
-            prefill_tokens=mark.prefill_tokens,
-            decode_tokens=mark.decode_tokens,
-            scheduled_tokens=mark.scheduled_tokens,
-        )
+        Batch(rank, position, step, **{name: getattr(mark, name) for name in said})
         for rank, batches in enumerate(told[:1] if are_alike else told)
         for position, (step, mark) in enumerate(sorted(batches.items()))
     ]

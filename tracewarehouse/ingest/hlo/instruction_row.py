@@ -284,11 +284,9 @@ class InstructionRow:
         if part is None and self.kernel_part:
             part, part_source = self.kernel_part, "inferred"
         return {
-            "program_id": self.program_id,
-            "module": self.module,
-            "name": self.name,
+            **{name: getattr(self, name) for name in _OWN_COLUMNS},
+            **{name: getattr(collective, name, None) for name in ("channel_id", "message_bytes", "group_size")},
             "opcode": hlo.opcode if hlo else None,
-            "category": self.category,
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
             "signature": signature(hlo) if hlo else None,
@@ -296,14 +294,10 @@ class InstructionRow:
             "operand_dtype": operand_dtype(hlo, self.category, self.op_name)
             if hlo and (not collective or self.is_fused)
             else None,
-            "flops": self.flops,
-            "model_flops": self.model_flops,
-            "bytes_accessed": self.bytes_accessed,
             "hbm_bytes_accessed": self.hbm_bytes,
             "on_chip_bytes_accessed": self.on_chip_bytes,
             "given_flops": self.given.flops if self.given else None,
             "given_bytes_accessed": self.given.bytes if self.given else None,
-            "op_name": self.op_name,
             "layer": layer,
             "loop_layer": self.in_loop.layer if self.in_loop else None,
             "layers_per_iteration": self.in_loop.per_iteration if self.in_loop else None,
@@ -313,18 +307,18 @@ class InstructionRow:
             "layer_source": layer_source,
             "part_source": part_source,
             "layer_confidence": place.confidence if (place := self.in_loop or self.inferred) else None,
-            "source": self.source,
-            "op_class": self.op_class,
             "collective": collective.kind if collective else None,
             "async_role": async_role(hlo) if hlo else None,
             "async_start": async_start_name(hlo) if hlo else None,
-            "channel_id": collective.channel_id if collective else None,
-            "message_bytes": collective.message_bytes if collective else None,
             "group_count": len(members) if members else None,
-            "group_size": collective.group_size if collective else None,
             "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
         }
 
 
+_OWN_COLUMNS = (
+    "program_id", "module", "name", "category", "flops", "model_flops", "bytes_accessed", "op_name", "source",
+    "op_class",
+)  # fmt: skip
+"""Fields of a row that are columns as they are."""
 _CONTRACTS = re.compile(r"convolution|dot|custom-call|gemm|matmul|ragged")
 _CONTRACTS_BY_NAME = re.compile(r"gemm|matmul|dot_general$|conv_general_dilated$|ragged_dot")

@@ -97,16 +97,7 @@ def _axis_rows(placement: Placement, inferred: Sequence[InferredAxis]) -> Iterat
             place = {"position": position, "axis": axis, "size": size, "stride": strides[axis]}
             yield place | {"source": "mesh", "confidence": 1.0}
         return
-    for position, guess in enumerate(inferred):
-        yield {
-            "position": position,
-            "axis": guess.axis,
-            "size": guess.size,
-            "stride": guess.stride,
-            "source": "inferred",
-            "confidence": guess.confidence,
-            "evidence": guess.evidence,
-        }
+    yield from ({"position": position, "source": "inferred"} | asdict(guess) for position, guess in enumerate(inferred))
 
 
 def write_phases(writers: RunWriters, survey: RunSurvey, parts: Iterable[LinesWritten]) -> list[Flag]:
