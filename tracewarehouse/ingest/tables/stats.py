@@ -108,19 +108,6 @@ def has_instructions(plane: Plane, core: DevicePlane | None) -> bool:
     return plane.name.startswith(DEVICE_PREFIX) and bool(plane.lines)
 
 
-def plane_row(index: int, host: str, plane: Plane, device_id: int | None) -> dict[str, Any]:
-    """The row of main.planes."""
-    return {
-        "plane_index": index,
-        "host": host,
-        "plane": plane.name,
-        "plane_id": plane.plane_id,
-        "kind": plane_kind(plane.name),
-        "device_id": device_id,
-        "line_count": len(plane.lines),
-    }
-
-
 def line_row(plane_index: int, host: str, plane: Plane, line: Line, extent: LineExtent) -> dict[str, Any]:
     """The row of main.lines without its numbers in the run."""
     return {
@@ -140,33 +127,17 @@ def line_row(plane_index: int, host: str, plane: Plane, line: Line, extent: Line
     }
 
 
-def plane_stat_rows(index: int, host: str, plane: Plane) -> Iterator[dict[str, Any]]:
-    """Rows of main.plane_stats."""
-    for stat in plane.stats:
-        yield {"plane_index": index, "host": host, "plane": plane.name, **stat_row(stat)}
-
-
-def stat_metadata_rows(index: int, plane: Plane) -> Iterator[dict[str, Any]]:
-    """Rows of main.stat_metadata."""
-    for stat_id, name, description in plane.stat_descriptions:
-        yield {"plane_index": index, "stat_id": stat_id, "name": name, "description": description}
-
-
-def metadata_stat_rows(index: int, plane: Plane, *, has_instructions: bool) -> Iterator[dict[str, Any]]:
-    """Rows of main.metadata_stats; if the metadata are instructions, only children: instructions hold the stats."""
+def _metadata_stat_rows(index: int, plane: Plane, *, has_instructions: bool) -> Iterator[dict[str, Any]]:
+    """Yield rows of main.metadata_stats: of instructions only children, as their stats have rows of their own."""
     ids = plane.metadata_ids or range(len(plane.event_metadata))
-    names: dict[int, str] | None = None
+    names = {i: m.name for i, m in zip(ids, plane.event_metadata, strict=True)}
     for metadata_id, m in zip(ids, plane.event_metadata, strict=True):
-        if not m.children and (has_instructions or not (m.stats or m.display_name)):
-            continue
-        rows: list[Any] = []
-        if not has_instructions:
-            shown = [Stat("display_name", StatKind.STRING, m.display_name)] if m.display_name else []
-            rows += map(stat_row, [*m.stats, *shown])
-        for child in m.children:
-            if names is None:
-                names = {i: x.name for i, x in zip(ids, plane.event_metadata, strict=True)}
-            rows.append(stat_row(Stat("child_id", StatKind.INT64, child)) | {"string_value": names.get(child)})
+        stats = [] if has_instructions else list(m.stats)
+        if m.display_name and not has_instructions:
+            stats.append(Stat("display_name", StatKind.STRING, m.display_name))
+        rows = [stat_row(stat) for stat in stats]
+        children = [(stat_row(Stat("child_id", StatKind.INT64, child)), names.get(child)) for child in m.children]
+        rows += [row | {"string_value": name} for row, name in children]
         for position, row in enumerate(rows):
             yield {"plane_index": index, "metadata_id": metadata_id, "index": position, "event": m.name, **row}
 
@@ -186,9 +157,13 @@ def write_metadata(writers: RunWriters, survey: RunSurvey) -> None:
 
 
 def _write_plane(writers: RunWriters, index: int, of_host: HostSurvey, position: int, plane: Plane) -> None:
-    host, core = of_host.host.name, of_host.planes.get(position)
-    writers.write_rows("planes", [plane_row(index, host, plane, core.device.device_id if core else None)])
-    writers.write_rows("plane_stats", plane_stat_rows(index, host, plane))
-    writers.write_rows("stat_metadata", stat_metadata_rows(index, plane))
-    rows = metadata_stat_rows(index, plane, has_instructions=has_instructions(plane, core))
+    core = of_host.planes.get(position)
+    place = {"plane_index": index, "host": of_host.host.name, "plane": plane.name}
+    device = {"device_id": core.device.device_id if core else None, "line_count": len(plane.lines)}
+    kind = {"plane_id": plane.plane_id, "kind": plane_kind(plane.name)}
+    writers.write_rows("planes", [place | kind | device])
+    writers.write_rows("plane_stats", (place | stat_row(stat) for stat in plane.stats))
+    described = ({"stat_id": i, "name": name, "description": text} for i, name, text in plane.stat_descriptions)
+    writers.write_rows("stat_metadata", ({"plane_index": index} | row for row in described))
+    rows = _metadata_stat_rows(index, plane, has_instructions=has_instructions(plane, core))
     writers.write_rows("metadata_stats", rows)
