@@ -328,9 +328,9 @@ def _op_row(
     hlo_text: str | None,
 ) -> InstructionRow:
     hlo = module.instruction(op) if module else text.parse_instruction(hlo_text) if hlo_text else None
-    if module and hlo is None and module.named_kernel(event) in module.loops:
+    if module and hlo is None and module.kernels.get(event) in module.loops:
         # a kernel of a command buffer, which the op is; outside of loops a kernel may stand for several instructions
-        hlo = module.instruction(module.named_kernel(event) or "")
+        hlo = module.instruction(module.kernels[event] or "")
     row = InstructionRow(op, program_id, module_name, hlo=hlo, kernel=event)
     if hlo:
         _fill_from_module(row, hlo, module)

@@ -36,7 +36,6 @@ from tracewarehouse.ingest.tables.derived import (
     place_in_layers,
     unsized_time,
     write_collectives,
-    write_instructions,
     write_phases,
 )
 from tracewarehouse.ingest.tables.lines import EVENT_TABLES, DeviceEvents, LinesWritten, LineTables, PlaneLines
@@ -60,12 +59,8 @@ class EventsWritten:
     flags: tuple[Flag, ...] = ()
 
 
-def plane_lines(survey: RunSurvey) -> list[PlaneLines]:
-    """The planes of a run that have lines; numbers the instructions of its TPU planes."""
-    return [lines for host in survey.hosts for lines in _host_lines(survey, host)]
-
-
 def _host_lines(survey: RunSurvey, surveyed: HostSurvey) -> Iterator[PlaneLines]:
+    """Yield the planes of a host that have lines; numbers the instructions of its TPU planes."""
     host = surveyed.host
     for position, plane in enumerate(host.trace.planes):
         if not plane.lines:
@@ -200,7 +195,7 @@ def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None)
         HelperError: a process was ended from outside.
         OSError: the files cannot be written.
     """
-    planes = plane_lines(survey)
+    planes = [lines for host in survey.hosts for lines in _host_lines(survey, host)]
     instruction_flags: list[Flag] = []
     with ExitStack() as stack:
         encoder = stack.enter_context(ThreadPoolExecutor(2))
@@ -223,7 +218,9 @@ def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None)
             survey, (e for p in events.parts for e in p.sampled), [p.time_ps for p in events.parts]
         )
         instruction_flags += give_costs(survey.instructions.rows, survey.costs)
-        write_instructions(writers, survey)
+        survey.instructions.name_modules()
+        writers.write_rows("instructions", survey.instructions.column_rows())
+        writers.finish("instructions")
         collectives = write_collectives(writers, survey, events.parts)
         instruction_flags += write_phases(writers, survey, events.parts)
         writers.write_rows("predictions", survey.prediction.rows() if survey.prediction else ())

@@ -118,6 +118,7 @@ class XPlaneTrace(DivisibleTrace):
             for tag, _, payload, stop in wire.fields(data, 0, self.size):
                 if tag == _PLANE:
                     planes.append(_read_plane(data, payload, stop, metadata))
+                    bounds.check(len(planes), bounds.PLANES, "planes", "devices and hosts")
                 elif tag in texts:
                     texts[tag].append(_text(data[payload:stop]))
         except TooManyError as error:
@@ -323,15 +324,10 @@ class _SharedMetadata:
     """The event metadata of one trace: equal bytes under equal stat names share one object, as devices repeat them."""
 
     def __init__(self) -> None:
-        self._planes = self._lines = 0
+        self._lines = 0
         self._namings: dict[tuple[tuple[int, str], ...], int] = {}
         self._found: dict[tuple[int, bytes], EventMetadata] = {}
         self._stats: dict[int, dict[bytes, Stat | None]] = {}
-
-    def count_plane(self) -> None:
-        """Count a plane."""
-        self._planes += 1
-        bounds.check(self._planes, bounds.PLANES, "planes", "devices and hosts")
 
     def count_line(self) -> None:
         """Count a line."""
@@ -357,7 +353,6 @@ class _SharedMetadata:
 
 
 def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMetadata) -> _XPlane:
-    shared.count_plane()
     plane = _XPlane("")
     stats: list[bytes] = []
     metadata: list[bytes] = []
