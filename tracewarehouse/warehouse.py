@@ -171,8 +171,9 @@ class Warehouse:
             return self._ask(session, query, parameters, as_values=as_values)
         except (QueryError, WarehouseError) as error:
             if not session.may_blame_catalogue(error):
-                others = session.undamaged_runs(query, parameters) if isinstance(error, WarehouseError) else None
-                if others is None:
+                if not isinstance(error, WarehouseError):
+                    raise
+                if (others := self._sessions.undamaged_runs(session, query, parameters)) is None:
                     raise
                 with closing(self._sessions.of(others)) as undamaged:
                     return self._ask(undamaged, query, parameters, as_values=as_values)
