@@ -168,7 +168,7 @@ class NamedOpWriter:
         for line, line_ops in zip(cpu.lines, ops, strict=True):
             for own in line_ops:
                 threads.setdefault(own.ordinal, []).append((line.execution[own.at], own))
-        found = {}
+        found: dict[int, Iterator[tuple[LeafTimes, LoopPlaces]]] = {}
         for ordinal, of_device in threads.items():
             times = lines_leaf_times([(own.start, own.end, op_class[own.instruction]) for _, own in of_device])
             executed = [(execution, own.start, own.instruction) for execution, own in of_device]
