@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tracewarehouse.collect.capture import MANIFEST
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
-from tracewarehouse.collect.memory import chip_memory, require_host_memory
+from tracewarehouse.collect.memory import require_host_memory
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
@@ -62,16 +62,6 @@ class CompiledStep:
     """Bytes of a device by the compiler's account: arguments, outputs, aliased (outputs in the memory of arguments),
     temporaries, program."""
 
-    @property
-    def bytes_per_device(self) -> int:
-        """Bytes that a device holds while the step runs."""
-        m = self.memory
-        return m["arguments"] + m["outputs"] - m["aliased"] + m["temporaries"] + m["program"]
-
-    def fits(self, size: int) -> bool:
-        """Return whether a device has that much memory, in bytes."""
-        return size <= chip_memory(self.chip)
-
 
 @dataclass(frozen=True)
 class Configuration:
@@ -101,22 +91,10 @@ class CompiledRun:
     refused: str | None = None
 
 
-def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
-    """Compile prefill and decode of a run, or all microbenchmarks, for a topology; `compile_all` says how.
-
-    Raises:
-        CollectError: the run is refused.
-    """
-    [run] = compile_all([Configuration(spec, topology)], folder, python)
-    if run.refused is not None:
-        raise CollectError(run.refused)
-    return list(run.steps)
-
-
 def compile_all(
     configurations: Sequence[Configuration], folder: Path, python: str = sys.executable, kept: Path | None = None
 ) -> Iterator[CompiledRun]:
-    """Compile prefill and decode of runs, in few processes, and give them in order.
+    """Compile prefill and decode of runs, or all microbenchmarks, in few processes, and give them in order.
 
     `python` is an interpreter that has jax and libtpu; for backend jax also tracewarehouse.
     `folder` gets the programs. `kept` keeps those of backend jax by the digest of what the compiler is given, so that

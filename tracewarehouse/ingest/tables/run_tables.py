@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
+from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.batches import LineExtent
 from tracewarehouse.ingest.columns.profiler_names import OP_LINE
 from tracewarehouse.ingest.devices.flags import Flag
@@ -155,6 +156,9 @@ def write_lines(writers: RunWriters, survey: RunSurvey, events: EventsWritten) -
             where = f"line {line.name!r} of {lines.plane.name}"
             flags += clock_jump(where, extent, host.host.window_ps, lines.host)
             flags += event_cap(where, extent.count, lines.host)
+    times = [ps for r in rows if r["first_start_ps"] is not None for ps in (r["first_start_ps"], r["last_end_ps"])]
+    if times:
+        bounds.check(max(times) - min(times), bounds.PICOSECONDS, "picoseconds", "all events")
     writers.write_rows("lines", rows)
     return tuple(counts), flags
 
