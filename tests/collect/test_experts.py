@@ -141,7 +141,7 @@ def expected(tokens, chosen, weight, gate, up, down):
 
 found = []
 for name, chosen in ROUTINGS.items():
-    for dp, ep, tp in [(1, 1, 1), (1, 2, 1), (1, 4, 1), (1, 8, 1), (2, 2, 1), (1, 2, 2), (2, 2, 2), (1, 1, 4)]:
+    for dp, ep, tp in [(1, 1, 1), (1, 4, 1), (1, 8, 1), (2, 2, 2), (1, 1, 4)]:
         if len(chosen) % (dp * ep):
             continue
         chosen = np.array(chosen, np.int32)

@@ -31,7 +31,6 @@ GROUPS = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"architecture": "llama", "layers": 4, "rope_scaling": LLAMA_3 | SHORT},
     "qwen2": {"architecture": "qwen2", "dtype": "bfloat16", "tie_word_embeddings": True, "vocab_size": 509},
-    "qwen3": {"architecture": "qwen3", "dtype": "bfloat16"},
     "qwen3_moe": {"architecture": "qwen3_moe"},
     "deepseek_v2": {
         "architecture": "deepseek_v2",
@@ -306,8 +305,6 @@ def test_recording_eight_bit_weights_of_deepseek_v3(
     ("model", "fields"),
     [
         ("qwen2", {"mesh": "tp=4", "dtype": "bfloat16"}),
-        ("qwen3", {"mesh": "tp=4", "sequence_parallelism": "megatron"}),
-        ("qwen3_moe", {"mesh": "ep=2,tp=2"}),
         # Of the 4 layers the first is dense: the stages are unlike.
         ("deepseek_v2", {"mesh": "pp=2,ep=2", "capacity_factor": "inf"}),
     ],

@@ -3,10 +3,10 @@
     python tests/faults/concurrent_ingest.py --writers 8 --seconds 120 --seed 1
 
 Each writer ingests captures in an order and under names of its own, so that runs are replaced all the time; one
-process builds warehouse.duckdb and collects garbage. Two readers ask cold, with a warehouse opened for each question,
-two keep theirs, one reads warehouse.duckdb with DuckDB alone, one reads every byte of the files. Every answer must show
-whole runs: in every table the rows that the run has, and what was there must stay there. The exit code is 1 when a
-process fails or errs.
+process builds warehouse.duckdb and collects garbage, one ingests a run of its own and removes it again. Two readers
+ask cold, with a warehouse opened for each question, two keep theirs, one reads warehouse.duckdb with DuckDB alone,
+one reads every byte of the files. Every answer must show whole runs: in every table the rows that the run has, and
+what was there must stay there. The exit code is 1 when a process fails or errs.
 """
 
 from __future__ import annotations
@@ -58,14 +58,29 @@ def maintain(warehouse: Path, until: float) -> int:
     while time.monotonic() < until:
         opened = Warehouse(warehouse)
         opened.build()
-        opened.collect_garbage(60)
+        opened.collect_garbage(120)
         count += 1
         time.sleep(0.2)
     return count
 
 
-def read(warehouse: Path, expected: Counts, until: float, kind: str) -> int:
-    """Ask until the time is over; returns how many answers were right.
+def remove(warehouse: Path, capture: Path, until: float) -> int:
+    """Ingest a capture that no writer has and remove its run again until the time is over; returns how often."""
+    count = 0
+    [found] = find_captures(capture)
+    while time.monotonic() < until:
+        with open_warehouse(warehouse, create=True) as opened:
+            entry = opened.ingest_capture(found, RunOptions(name=f"passing {count}"), evaluate=False).entry
+            assert opened.query("SELECT count(*) FROM ops WHERE run_id = $run", run=entry.run_id).scalar()
+            [removed] = opened.remove(entry.run_id)
+            assert removed.run_id == entry.run_id
+            assert not opened.query("SELECT count(*) FROM ops WHERE run_id = $run", run=entry.run_id).scalar()
+        count += 1
+    return count
+
+
+def read(warehouse: Path, expected: Counts, passing: str, until: float, kind: str) -> int:
+    """Ask until the time is over; returns how many answers were right. The run `passing` comes and goes.
 
     Raises:
         AssertionError: an answer shows part of a run, or not a run that was there before.
@@ -87,7 +102,7 @@ def read(warehouse: Path, expected: Counts, until: float, kind: str) -> int:
             rows = kept.query(SQL).rows()
         runs = {run_id for _, run_id, _ in rows}
         assert seen <= runs, f"run {seen - runs} is not there any more"
-        seen = runs
+        seen = runs - {passing}
         found = {(table, run_id): n for table, run_id, n in rows if table != "metric_values"}
         wanted = {(t, r): n for t, of in expected.items() for r, n in of.items() if r in runs and t != "metric_values"}
         assert found == wanted, f"rows {set(found.items()) ^ set(wanted.items())} differ"
@@ -95,8 +110,8 @@ def read(warehouse: Path, expected: Counts, until: float, kind: str) -> int:
     return count
 
 
-def read_files(warehouse: Path, until: float) -> int:
-    """List the runs and read all their files until the time is over; returns how often.
+def read_files(warehouse: Path, passing: str, until: float) -> int:
+    """List the runs and read all their files until the time is over; returns how often. `passing` comes and goes.
 
     Raises:
         AssertionError: a run that is listed is not whole, or one that was there is not any more.
@@ -107,7 +122,7 @@ def read_files(warehouse: Path, until: float) -> int:
     while time.monotonic() < until:
         runs = {r.run_id: r for r in lake.runs()}
         assert seen <= runs.keys(), f"run {seen - runs.keys()} is not there any more"
-        seen = set(runs)
+        seen = set(runs) - {passing}
         for found in runs.values():
             assert lake.is_whole(found), f"run {found.run_id} is not whole"
         count += bool(runs)
@@ -118,8 +133,10 @@ def read_files(warehouse: Path, until: float) -> int:
 def run(captures: list[Path], writers: int, seconds: float, seed: int, folder: Path) -> list[str]:
     """All of it at once; returns what went wrong."""
     alone = folder / "alone"
-    if ended(spawn(lambda: ingest_all(captures, alone, evaluate=False))):
+    comes_and_goes = write_capture_directory(folder / "passing", "passing", period=140)
+    if ended(spawn(lambda: ingest_all([*captures, comes_and_goes], alone, evaluate=False))):
         return ["ingest alone failed"]
+    [passing] = outcome(lambda: [r.run_id for r in Lake(alone).runs() if r.name == "passing"], folder)
     rows = outcome(lambda: Warehouse(alone).query(SQL).rows(), folder)
     expected: Counts = {}
     for table, run_id, count in rows:
@@ -130,10 +147,13 @@ def run(captures: list[Path], writers: int, seconds: float, seed: int, folder: P
     work: dict[str, Callable[[], int]] = {
         f"writer {i}": (lambda i=i: write(warehouse, captures, i, seed, until)) for i in range(writers)
     }
-    work["reader (files)"] = lambda: read_files(warehouse, until)
+    work["reader (files)"] = lambda: read_files(warehouse, passing, until)
     work["maintenance"] = lambda: maintain(warehouse, until)
+    work["remover"] = lambda: remove(warehouse, comes_and_goes, until)
     for kind in ("cold", "cold again", "kept", "kept again", "database"):
-        work[f"reader ({kind})"] = lambda kind=kind: read(warehouse, expected, until, kind.removesuffix(" again"))
+        work[f"reader ({kind})"] = lambda kind=kind: read(
+            warehouse, expected, passing, until, kind.removesuffix(" again")
+        )
     files = {name: folder / f"{name}.json" for name in work}
     children = {name: spawn(function, files[name]) for name, function in work.items()}
     failures = [f"{name} failed" for name, child in children.items() if ended(child)]
@@ -141,7 +161,7 @@ def run(captures: list[Path], writers: int, seconds: float, seed: int, folder: P
         if file.exists():
             print(f"{name}: {file.read_text()}")
     after = outcome(lambda: state(warehouse), folder)
-    failures += [f"run {r} is lost" for r in expected["runs"] if r not in after]
+    failures += [f"run {r} is lost, or was not removed" for r in expected["runs"] if (r in after) == (r == passing)]
     failures += outcome(lambda: half_visible(warehouse, {}, after), folder)
     before = outcome(lambda: state(alone), folder)
     for run_id, tables in after.items():

@@ -13,7 +13,7 @@ from given_tables import warehouse_of
 from tracewarehouse.database.catalogue import MARK, Catalogue
 from tracewarehouse.database.lens import comment_on_tables, create_lens, run_sources
 from tracewarehouse.definitions.derived import MISSING
-from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.definitions.reading import SQL, load_definitions
 from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks
 from tracewarehouse.evaluation.values import evaluate
@@ -64,8 +64,6 @@ NEED_MORE = {
     "metrics.prediction_error_v1",
     "metrics.microbenchmarks_v1",  # microbenchmarks
     "models.calibration_rates",
-    "models.microbenchmark_rates",
-    "models.microbenchmark_times",
     "preconditions.microbenchmark_programs",
     "metrics.token_cost_v1",  # devices
     "models.run_chips",
@@ -355,3 +353,10 @@ def test_a_nest_of_views_is_planned_without_the_step_that_takes_longest(warehous
     with open_warehouse(warehouse) as opened:
         left_out = opened.query("SELECT current_setting('disabled_optimizers')").scalar()
     assert left_out == ("projection_pullup" if known else "")
+
+
+def test_the_steps_that_planning_leaves_out_are_set_in_one_place() -> None:
+    """A second place would overwrite the first."""
+    setting = re.compile(r"SET \w*\s*disabled_optimizers", re.IGNORECASE)
+    found = [p.name for p in SQL.parent.rglob("*.py") for _ in setting.findall(p.read_text())]
+    assert found == ["lens.py"]

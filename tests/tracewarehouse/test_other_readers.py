@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 from msgspec.structs import replace
-from pyiceberg.catalog.sql import SqlCatalog
 from run_copies import publish_copy
 from tiny_capture import write_capture_directory
 
@@ -61,22 +60,8 @@ def with_pyarrow(files: list[Path], table: str, run_id: str | None) -> pa.Table:
     return rows.to_table(filter=ds.field("run_id") == run_id if run_id else None)
 
 
-def with_pyiceberg(files: list[Path], table: str, run_id: str | None) -> pa.Table:
-    home = files[0].parents[3]
-    shutil.rmtree(home / "iceberg", ignore_errors=True)
-    (home / "iceberg").mkdir()
-    catalog = SqlCatalog("test", uri="sqlite:///:memory:", warehouse=f"file://{home}/iceberg")
-    try:
-        catalog.create_namespace("lake")
-        registered = catalog.create_table(f"lake.{table}", pq.read_schema(files[0]))
-        registered.add_files([str(f) for f in files])
-        found = registered.scan(row_filter=f"run_id = '{run_id}'") if run_id else registered.scan()
-        return found.to_arrow()
-    finally:
-        catalog.close()
-
-
-READERS: list[Reader] = [with_duckdb, with_polars, with_pyarrow, with_pyiceberg]
+READERS: list[Reader] = [with_duckdb, with_polars, with_pyarrow]
+"""PyIceberg reads them in tests/exports/test_iceberg.py."""
 
 
 def rows_of(table: pa.Table) -> Rows:

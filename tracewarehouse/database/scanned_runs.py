@@ -1,6 +1,6 @@
 """Finds the runs whose rows a query can come to read, by DuckDB's plan of it over empty tables.
 
-This takes up to a second, but sees what a query's text does not show: a condition outside a window that is partitioned
+This sees what a query's text does not show: a condition outside a window that is partitioned
 by run, or on one side of a join by run.
 """
 
@@ -25,31 +25,45 @@ _OPTIONAL = "optional: "
 """Begins a condition that a scan need not apply, because the plan applies it again above."""
 
 
-def runs_scanned(
-    definitions: Definitions, sql: str, parameters: Mapping[str, Any] | None, run_ids: Collection[str]
-) -> frozenset[str] | None:
-    """Those of the runs that the conditions of some scan of a table let through; None if the query cannot be planned.
+class ScanPlanner:
+    """A database of empty tables with all views over them, which plans queries; it takes up to a second to make.
 
     Args:
         definitions: the models, metrics and macros.
-        sql: one SELECT.
-        parameters: values of its parameters by name.
-        run_ids: the runs to choose from.
     """
-    with TemporaryFolder() as spill, duckdb.connect(":memory:") as planner:
-        begin_lens(planner, "statistics_propagation")  # with it, empty tables are not scanned
+
+    def __init__(self, definitions: Definitions) -> None:
+        self._spill = TemporaryFolder()
+        self._database = duckdb.connect(":memory:")
+        begin_lens(self._database, "statistics_propagation")  # with it, empty tables are not scanned
         for table in TABLES.values():
-            planner.execute(f"CREATE TABLE main.{table.name} AS SELECT {table.nulls_sql} WHERE false")
-        add_all_views(planner, definitions)
-        restrict(planner, [], spill.path)
+            self._database.execute(f"CREATE TABLE main.{table.name} AS SELECT {table.nulls_sql} WHERE false")
+        add_all_views(self._database, definitions)
+        restrict(self._database, [], self._spill.path)
+
+    def runs_scanned(
+        self, sql: str, parameters: Mapping[str, Any] | None, run_ids: Collection[str]
+    ) -> frozenset[str] | None:
+        """Those of the runs that the conditions of some scan of a table let through; None if it cannot be planned.
+
+        Args:
+            sql: one SELECT.
+            parameters: values of its parameters by name.
+            run_ids: the runs to choose from.
+        """
         found = set[str]()
         try:
-            [(_, plan)] = run_query(planner, f"EXPLAIN (FORMAT json) {sql}", parameters).rows()
+            [(_, plan)] = run_query(self._database, f"EXPLAIN (FORMAT json) {sql}", parameters).rows()
             for filters in _scans(json.loads(plan)):
-                found |= _let_through(planner, filters, run_ids)
+                found |= _let_through(self._database, filters, run_ids)
         except (QueryError, ValueError):
             return None
-    return frozenset(found) or None  # a plan that scans nothing has lost its tables
+        return frozenset(found) or None  # a plan that scans nothing has lost its tables
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+        self._spill.close()
 
 
 def _scans(plan: list[dict[str, Any]]) -> Iterator[list[str]]:

@@ -23,7 +23,6 @@ from tracewarehouse.database.lens import (
     comment_on_tables,
     table_source,
 )
-from tracewarehouse.database.scanned_runs import runs_scanned
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions.derived import CATALOG, DERIVED
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
@@ -203,21 +202,15 @@ class Session:
         wanted = runs_read(tree, self._definitions.macro_runs, parameters)
         return wanted if wanted and len(wanted) < MANY_RUNS else None
 
-    def undamaged_runs(self, query: ParsedSql, parameters: Mapping[str, Any]) -> frozenset[str] | None:
-        """The runs that suffice for a query where others lack files that it names, or have damaged ones.
-
-        None if no run is damaged, if the query may need one that is, or if it is not known what it needs.
-        """
+    def damaged_runs(self, query: ParsedSql) -> frozenset[str]:
+        """The runs that lack files of tables that a query names, or have damaged ones; none if it reads some runs."""
         if self.only is not None:
-            return None
+            return frozenset()
         read = query.tables(self.connection)
         tables = [n.removeprefix("main.") for n in self._behind(self._named(read)[0]) & _TABLES]
         damaged = {run.run_id for run, _ in self._files.damaged(self.runs, tables)}
         damaged |= {run.run_id for run in self._lake.lacking(self.runs)}
-        if not damaged or not read.is_known:
-            return None
-        scanned = runs_scanned(self._definitions, query.sql, parameters, [r.run_id for r in self.runs])
-        return scanned if scanned is not None and scanned.isdisjoint(damaged) else None
+        return frozenset(damaged) if read.is_known else frozenset()
 
     def _compares_runs(self, names: set[str]) -> bool:
         if names <= _TABLES:

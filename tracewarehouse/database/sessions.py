@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.database.catalogue import Catalogue
+from tracewarehouse.database.scanned_runs import ScanPlanner
 from tracewarehouse.database.session import Session
 from tracewarehouse.ingest.lake.lake import Lake
 
@@ -30,6 +31,7 @@ class Sessions:
         self._of_all: Session | None = None
         self._of_some: Session | None = None
         self._unrestricted: Session | None = None
+        self._planner: ScanPlanner | None = None
 
     def for_all(self) -> Session:
         """The session of all runs, as they are now."""
@@ -66,9 +68,22 @@ class Sessions:
         """A new session of some runs alone, or of all for None; the caller closes it."""
         return Session(self._lake, self._definitions, is_restricted=True, only=run_ids, catalogue=self._catalogue)
 
+    def undamaged_runs(
+        self, session: Session, query: ParsedSql, parameters: Mapping[str, Any]
+    ) -> frozenset[str] | None:
+        """The runs that suffice for a query where others of a session lack files that it names, or have damaged ones.
+
+        None if no run is damaged, if the query may need one that is, or if it is not known what it needs.
+        """
+        if not (damaged := session.damaged_runs(query)):
+            return None
+        self._planner = self._planner or ScanPlanner(self._definitions())
+        scanned = self._planner.runs_scanned(query.sql, parameters, [r.run_id for r in session.runs])
+        return scanned if scanned is not None and scanned.isdisjoint(damaged) else None
+
     def close(self) -> None:
         """Close the databases that are kept."""
-        for session in (self._of_all, self._of_some, self._unrestricted):
-            if session:
-                session.close()
-        self._of_all = self._of_some = self._unrestricted = None
+        for database in (self._of_all, self._of_some, self._unrestricted, self._planner):
+            if database:
+                database.close()
+        self._of_all = self._of_some = self._unrestricted = self._planner = None

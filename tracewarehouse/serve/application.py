@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from operator import itemgetter
 
 from anyio import CancelScope, CapacityLimiter, Event, create_task_group, to_thread
 from starlette.applications import Starlette
@@ -43,8 +44,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-SHORT_SECONDS = 0.5
-"""The time after which a question counts as long."""
+SHORT_SECONDS = (0.1, 0.5)
+"""How long a question may take at its first and at its second try; then it counts as long."""
 _CLIENT_LEFT = 499
 """Status of an answer that nobody gets, as nginx has it."""
 
@@ -118,7 +119,7 @@ def _as(form: Format, answer: FileAnswer) -> Answer:
 def _answering(answer: Answer, *, is_question: bool = False) -> Callable[[Request], Awaitable[Response]]:
     """A handler that asks one of the warehouses in a thread; until one is free, requests wait without a thread.
 
-    A question that is not answered in a moment begins again in a place for long ones, and waits there for its turn. If
+    A question that is not answered at once begins again, and at last in a place for long ones, where it waits. If
     the client leaves, a request that waits is dropped, and the query of another one is interrupted.
     """
 
@@ -127,13 +128,14 @@ def _answering(answer: Answer, *, is_question: bool = False) -> Callable[[Reques
         if not is_question:
             return await in_thread(request, state.pages)
         most = state.warehouses.limits.seconds
-        if most is None or most > SHORT_SECONDS:
-            request.state.seconds = SHORT_SECONDS
-            async with state.questions:
-                response = await in_thread(request, None)
-            if not request.state.is_slow:
-                return response
-            request.state.seconds = None
+        for number, seconds in enumerate(SHORT_SECONDS):
+            if most is None or most > seconds:
+                request.state.seconds, request.state.is_slow = seconds, False
+                async with state.questions.place(number):
+                    response = await in_thread(request, None)
+                if not request.state.is_slow:
+                    return response
+        request.state.seconds = None
         return await in_thread(request, state.long_questions)
 
     async def in_thread(request: Request, limiter: CapacityLimiter | None) -> Response:
@@ -152,7 +154,9 @@ def _answering(answer: Answer, *, is_question: bool = False) -> Callable[[Reques
 
 
 class _NewestFirst:
-    """Places that go to those who came last: who waits longest has most likely asked for much at once.
+    """Places that go to first tries before second ones, so that many questions that come at once are all tried soon.
+
+    Among these they go to those who came last: who waits longest has most likely asked for much at once.
 
     Args:
         places: how many there are.
@@ -160,29 +164,33 @@ class _NewestFirst:
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._waiting: list[Event] = []
+        self._waiting: list[tuple[int, Event]] = []
 
-    async def __aenter__(self) -> None:
+    @asynccontextmanager
+    async def place(self, number: int) -> AsyncIterator[None]:
+        """A place for a try of this number, from 0."""
         if self._free:
             self._free -= 1
-            return
-        turn = Event()
-        self._waiting.append(turn)
+        else:
+            turn = Event()
+            self._waiting.append((-number, turn))
+            try:
+                await turn.wait()
+            except BaseException:
+                if (-number, turn) in self._waiting:
+                    self._waiting.remove((-number, turn))
+                else:
+                    self._leave()
+                raise
         try:
-            await turn.wait()
-        except BaseException:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            else:
-                self._leave()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._leave()
+            yield
+        finally:
+            self._leave()
 
     def _leave(self) -> None:
         if self._waiting:
-            self._waiting.pop().set()
+            self._waiting.sort(key=itemgetter(0))  # keeps the order of those that came for the same try
+            self._waiting.pop()[1].set()
         else:
             self._free += 1
 

@@ -69,6 +69,7 @@ def test_a_file_too_large_for_a_manifest_is_not_read(tmp_path: Path) -> None:
 def test_a_mesh_on_the_command_line_is_bounded_too() -> None:
     with pytest.raises(ValueError, match="at most"):
         Mesh.parse("dp=1000000000000")
+    assert Mesh.parse(f"dp={MAX_DEVICES}").size == MAX_DEVICES
 
 
 @pytest.mark.parametrize(("stated", "expected"), [("1.25", "1.25"), ('"inf"', "inf"), ("2", "2"), ("null", None)])

@@ -378,9 +378,7 @@ def gpu_capture() -> Space:
 
 LAYERED = "SELECT phase, min(coverage) FROM metrics.layer_coverage WHERE phase IN ('prefill', 'decode') GROUP BY phase"
 SITUATIONS = {
-    "situations/jax-scan-ta": (8, 0.9),
     "situations/jax-scan-train": (8, 0.9),
-    "gpu-own/h200-jax-llama6-scan-marked": (6, 0.9),
     "gpu-own/h200-jax-llama6-scan-unmarked": (6, 0.9),
 }
 """The layers of recorded scans, and the least share of a phase's op time that is in them: the rest is the head."""

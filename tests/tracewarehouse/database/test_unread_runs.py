@@ -15,6 +15,8 @@ from tiny_capture import write_capture_directory
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run as cli
+from tracewarehouse.database.scanned_runs import ScanPlanner
+from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.capture.locations import CACHE_VARIABLE
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import manifest_text
@@ -250,8 +252,19 @@ OF_OTHERS = {
 }
 
 
-def test_a_damaged_run_stops_only_the_questions_that_may_read_it(folder: Path) -> None:
-    """Whether by their text, their parameters or DuckDB's plan: the others answer as before."""
+def test_a_damaged_run_stops_only_the_questions_that_may_read_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether by their text, their parameters or DuckDB's plan: the others answer as before.
+
+    The database that plans them is made once for all questions, and leaves out what costs time or loses tables.
+    """
+    planners: list[ScanPlanner] = []
+    make = ScanPlanner.__init__
+
+    def counted(self: ScanPlanner, definitions: Definitions) -> None:
+        make(self, definitions)
+        planners.append(self)
+
+    monkeypatch.setattr(ScanPlanner, "__init__", counted)
 
     def asked(opened: tw.Warehouse, sql: str) -> list[tuple[object, ...]]:
         named = {w: ids[w[0]] for w in ("a", "b", "c")}
@@ -272,5 +285,9 @@ def test_a_damaged_run_stops_only_the_questions_that_may_read_it(folder: Path) -
             with pytest.raises(tw.WarehouseError, match=r"\(b\) is damaged"):
                 asked(opened, sql)
         path.unlink()
+        [planner] = planners
+        known = {name for (name,) in planner._database.execute("SELECT name FROM duckdb_optimizers()").fetchall()}
+        [(left_out,)] = planner._database.execute("SELECT current_setting('disabled_optimizers')").fetchall()
+        assert set(left_out.split(",")) == {"statistics_propagation", "projection_pullup"} & known
     with tw.open(folder / "warehouse") as opened:
         assert asked(opened, OF_ONE["outside a window"]) == want["outside a window"]

@@ -2,17 +2,11 @@
 parameters: [runs]
 reads_runs: [runs]
 description: >
-  How much shorter a step of each phase would be if one thing cost nothing, or if links, memory or matrix units were
-  twice as fast, and nothing else changed.
+  How much shorter a step of each phase would be if communication or copies hid behind other work, if nothing waited, or
+  if links, memory or matrix units were twice as fast, and nothing else changed.
 notes: >
   The shares are those of macros.step_shares and, for waiting, of models.collective_ranks. They overlap, so they do not
-  add up. A share that is not known has no row.
-columns:
-  phase: Phase; empty for steps of none.
-  metric: The metric that the share comes from.
-  change: What would cost nothing or be twice as fast.
-  saved: Share of the step's time.
-  is_upper_bound: The share is an upper bound; false where a fit of the links tells the share itself.
+  add up. A share that is not known has no row. Time that hides is no longer than the rest of the step.
 ---*/
 WITH steps AS (
   SELECT run_id, phase, SUM(span_ps) AS time_ps
@@ -44,19 +38,15 @@ shares AS (
       ELSE 'device_idle'
     END AS metric,
     CASE part
-      WHEN 'exposed communication' THEN 'communication that is hidden altogether'
-      WHEN 'waiting for copies' THEN 'copies that are hidden altogether'
+      WHEN 'exposed communication' THEN 'communication hidden behind other work'
+      WHEN 'waiting for copies' THEN 'copies hidden behind other work'
       ELSE 'devices that never idle'
-    END AS change,
-    share AS saved,
-    TRUE AS is_upper_bound
+    END AS change, share AS saved, TRUE AS is_upper_bound
   FROM macros.step_shares(runs)
   WHERE part IN ('exposed communication', 'waiting for copies', 'idle')
   UNION ALL
   SELECT
-    s.run_id, s.phase,
-    'sync_wait' AS metric,
-    'no waiting for late devices in collectives' AS change,
+    s.run_id, s.phase, 'sync_wait' AS metric, 'no waiting for late devices in collectives' AS change,
     w.wait_ps / s.time_ps AS saved,
     TRUE AS is_upper_bound
   FROM steps AS s
@@ -74,7 +64,10 @@ shares AS (
 
 SELECT
   run_id,
-  COALESCE(phase, '') AS phase,
-  metric, change, saved, is_upper_bound
+  COALESCE(phase, '') AS phase, -- Phase; empty for steps of none.
+  metric, -- The metric that the share comes from.
+  change, -- What would cost nothing or be twice as fast.
+  saved, -- Share of the step's time.
+  is_upper_bound -- The share is an upper bound; false where a fit of the links tells the share itself.
 FROM shares
 WHERE saved IS NOT NULL

@@ -2,11 +2,12 @@
 parameters: [runs]
 reads_runs: [runs]
 description: >
-  The best configuration of each workload and the second best: for one user, for the first token, for tokens per chip,
-  and for cost. A configuration that does not fit in memory does not compete. A workload with one configuration has no
+  The best configuration of each workload and the best of another mesh: for one user, for the first token, for tokens
+  per chip, and for cost. A configuration that does not fit in memory does not compete. A workload with one configuration has no
   row.
 notes: >
-  Cost has a row only where it is known of all configurations. Where prompts are known of some only, or of none, decode
+  Where all configurations have one mesh, the second best takes the place of the best of another mesh. Cost has a row
+  only where it is known of all configurations. Where prompts are known of some only, or of none, decode
   steps alone have rows of their own for tokens per chip and for cost.
 ---*/
 WITH points AS (
@@ -41,8 +42,7 @@ rated AS (
   SELECT
     workload, run_id, configuration,
     1 AS "position",
-    'one user' AS purpose,
-    'tokens/s per user' AS unit,
+    'one user' AS purpose, 'tokens/s per user' AS unit,
     tokens_per_s_per_user AS value, user_low AS low, user_high AS high,
     -tokens_per_s_per_user AS badness
   FROM points
@@ -50,17 +50,14 @@ rated AS (
   SELECT
     workload, run_id, configuration,
     2 AS "position",
-    'the first token' AS purpose,
-    'ms' AS unit,
-    ttft_ms AS value, ttft_low_ms AS low, ttft_high_ms AS high,
+    'the first token' AS purpose, 'ms' AS unit, ttft_ms AS value, ttft_low_ms AS low, ttft_high_ms AS high,
     ttft_ms AS badness
   FROM points
   UNION ALL
   SELECT
     workload, run_id, configuration,
     3 AS "position",
-    'most tokens per chip' AS purpose,
-    'tokens/s per chip' AS unit,
+    'most tokens per chip' AS purpose, 'tokens/s per chip' AS unit,
     tokens_per_s_per_chip AS value, chip_low AS low, chip_high AS high,
     -tokens_per_s_per_chip AS badness
   FROM points
@@ -68,17 +65,14 @@ rated AS (
   SELECT
     workload, run_id, configuration,
     CASE WHEN has_prompts THEN 5 ELSE 3 END AS "position",
-    'most tokens per chip in decode' AS purpose,
-    'tokens/s per chip' AS unit,
-    rate AS value, low, high,
+    'most tokens per chip in decode' AS purpose, 'tokens/s per chip' AS unit, rate AS value, low, high,
     -rate AS badness
   FROM decoding
   UNION ALL
   SELECT
     workload, run_id, configuration,
     6 AS "position",
-    'least cost in decode' AS purpose,
-    'USD per million output tokens' AS unit,
+    'least cost in decode' AS purpose, 'USD per million output tokens' AS unit,
     usd / rate AS value,
     usd / high AS low,
     usd / low AS high,
@@ -107,10 +101,23 @@ unpriced AS (
 
 ranked AS (
   SELECT
-    *,
-    ROW_NUMBER() OVER (PARTITION BY workload, "position" ORDER BY badness, configuration, run_id) AS place
-  FROM rated
-  WHERE value IS NOT NULL AND NOT ("position" = 4 AND workload IN (SELECT u.workload FROM unpriced AS u))
+    r.*,
+    p.mesh,
+    ROW_NUMBER() OVER (PARTITION BY r.workload, r."position" ORDER BY r.badness, r.configuration, r.run_id) AS place
+  FROM rated AS r
+  INNER JOIN points AS p ON r.run_id = p.run_id
+  WHERE r.value IS NOT NULL AND NOT (r."position" = 4 AND r.workload IN (SELECT u.workload FROM unpriced AS u))
+),
+
+following AS (
+  SELECT
+    n.*,
+    ROW_NUMBER() OVER (
+      PARTITION BY n.workload, n."position" ORDER BY n.mesh IS NOT DISTINCT FROM b.mesh, n.place
+    ) AS nearness
+  FROM ranked AS n
+  INNER JOIN ranked AS b ON n.workload = b.workload AND n."position" = b."position" AND b.place = 1
+  WHERE n.place > 1
 )
 
 SELECT
@@ -124,12 +131,12 @@ SELECT
   b.unit, -- The unit of value.
   b.low, -- Low end of the range of a predicted one.
   b.high, -- High end.
-  n.configuration AS next_configuration, -- The configuration that follows.
+  n.configuration AS next_configuration, -- The best of another mesh.
   n.value AS next_value, -- What that one reaches.
   n.low AS next_low, -- Low end of its range, if it is predicted.
   n.high AS next_high, -- High end.
   -- Whether the ranges of the two overlap, so that either may be the better one; NULL without ranges.
   b.low <= n.high AND n.low <= b.high AS is_within_range
 FROM ranked AS b
-INNER JOIN ranked AS n ON b.workload = n.workload AND b."position" = n."position" AND n.place = 2
+INNER JOIN following AS n ON b.workload = n.workload AND b."position" = n."position" AND n.nearness = 1
 WHERE b.place = 1

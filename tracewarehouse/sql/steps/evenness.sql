@@ -25,7 +25,8 @@ balance AS (
   SELECT
     run_id, b.phase,
     COUNT(*) AS devices,
-    MAX(b.compute_ps) * COUNT(*) / NULLIF(SUM(b.compute_ps), 0) AS compute_imbalance
+    MAX(b.compute_ps) * COUNT(*) / NULLIF(SUM(b.compute_ps), 0) AS compute_imbalance,
+    ARG_MAX(b.device_id, b.compute_ps) AS busiest_device
   FROM busy AS b
   INNER JOIN computing USING (run_id, device_id)
   GROUP BY run_id, b.phase
@@ -75,6 +76,7 @@ SELECT
   b.devices, -- Devices that ran the phase and compute.
   -- Compute time of the busiest device over the mean; NULL without compute.
   b.compute_imbalance,
+  b.busiest_device, -- The device that computes longest.
   o.layers, -- Layers of the phase; NULL if unknown.
   o.odd_layer, -- The layer whose time is farthest from the median layer's.
   o.odd_difference -- How much longer it takes than the median layer, as a share of it; negative if it takes less.

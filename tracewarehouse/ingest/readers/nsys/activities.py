@@ -97,7 +97,9 @@ def read_activities(database: Database) -> Activities:
             columns = [*_COLUMNS, *_OWN[kind]]
             if kind == KERNEL and not database.has(table, "demangledName"):
                 columns[columns.index(_NAME)] = "shortName"
-            parts += (np.vstack([np.full(p.shape[1], kind), p]) for p in database.columns(table, columns))
+            part = database.columns(table, columns)
+            parts.append(np.vstack([np.full(part.shape[1], kind), part]))
+            del part
     rows = np.concatenate(parts, axis=1)
     del parts
     found = Activities(*rows[:, np.lexsort((rows[3], rows[2], rows[1]))])
@@ -122,7 +124,7 @@ def short_names(database: Database) -> dict[int, int]:
         return {}
     query = f"SELECT DISTINCT demangledName, shortName FROM {table} "  # noqa: S608  a name of this module
     query += "WHERE demangledName IS NOT NULL AND shortName IS NOT NULL"
-    return {full: short for part in database.integers(query, 2) for full, short in part.T.tolist()}
+    return {full: short for row in database.texts(query) for full, short in [database.checked(row)]}
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,9 @@ def read_calls(database: Database) -> Calls:
     columns = ("globalTid", "start", "end", "correlationId", "nameId", "eventClass")
     for table in CALLS:
         if database.has(table, "start", "end", "globalTid"):
-            for part in database.columns(table, columns):
-                part[5] = np.isin(part[5], _CUDA_CLASSES) & (table == RUNTIME)
-                parts.append(part)
+            part = database.columns(table, columns)
+            part[5] = np.isin(part[5], _CUDA_CLASSES) & (table == RUNTIME)
+            parts.append(part)
     found = np.concatenate(parts, axis=1)
     found = found[:, (found[0] != NONE) & (found[1] != NONE)]
     found[2] = np.where(found[2] == NONE, found[1], found[2])  # a call that the profile cut

@@ -1,8 +1,9 @@
-"""Reads the tables of an SQLite database as columns of integers and lists of texts, and trusts nothing in it.
+"""Reads the tables of an SQLite database as columns of integers and rows of texts, and trusts nothing in it.
 
 Only what is a table with rows of its own is read: the query of a view, or a generated column, could run for ever. For
-the same reason all queries of a database share a number of steps that grows with its size: pages of a forged file may
-point to each other, so that few bytes hold any number of rows.
+the same reason what all queries of a database may do grows with its size: pages of a forged file may point to each
+other, so that few bytes hold any number of rows. Texts are read by steps of SQLite, integers by rows; these go to Arrow
+as batches, without a Python object for each value.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
 import numpy as np
+import pyarrow as pa
+from adbc_driver_manager import AdbcConnection, AdbcStatement
+from adbc_driver_manager import Error as AdbcError
+from adbc_driver_sqlite import StatementOptions, connect
 
 from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.errors import CaptureError, MalformedError, shown
@@ -31,9 +35,14 @@ NONE = -(1 << 63)
 _STEPS = 1_000_000
 _STEPS_PER_BYTE = 20
 _FREE_STEPS = 10 * _STEPS
+_SHORTEST_ROW = 8
+"""Fewest bytes of a row of several columns, with its place in its page."""
 _COLUMN = re.compile(r"\b[a-z]\w*")
+_OPERATOR = re.compile(r"<<|\+| IS ")
 _LONGEST = 16 << 20
 """Most bytes of one value or row."""
+_FAILED = (sqlite3.Error, AdbcError, pa.ArrowException, OSError, UnicodeDecodeError)
+"""What reading a damaged database raises; the last of a column's name."""
 
 
 class Database:
@@ -48,8 +57,10 @@ class Database:
         self.path = file.path
         _check_size(file)
         self._steps_left = _FREE_STEPS + _STEPS_PER_BYTE * file.size
-        with self._reading():
-            self._connection = _connected(file)
+        self._rows_left = file.size // _SHORTEST_ROW
+        with ExitStack() as opened, ExitStack() as names, self._reading():
+            uri = f"file:{quote(os.fspath(names.enter_context(_named(file)).absolute()))}?mode=ro&immutable=1"
+            self._connection = opened.enter_context(closing(sqlite3.connect(uri, uri=True)))
             self._connection.text_factory = _text
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
             for setting in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
@@ -61,12 +72,17 @@ class Database:
                 for (name,) in named.fetchall()
                 if isinstance(name, str)
             }
+            self._numbers = opened.enter_context(AdbcConnection(opened.enter_context(connect(uri))))
+            for setting in ("trusted_schema = OFF", "cell_size_check = ON"):
+                list(self._batches(f"PRAGMA {setting}"))
+            list(self._batches("SELECT COUNT(*) FROM sqlite_master"))  # opens the file while it has a name
+            self._open = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self._open.close()
 
     def _count_steps(self) -> int:
         self._steps_left -= _STEPS
@@ -76,7 +92,7 @@ class Database:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a column's name
+        except _FAILED as error:
             found = "more rows than a file of its size can have" if "interrupted" in str(error) else error
             raise MalformedError(
                 f"{self.path}: damaged: looked for the tables of an SQLite database, found {found}; export it again"
@@ -86,46 +102,37 @@ class Database:
         """Return whether there is a table of this name that has all these columns."""
         return table in self._columns and self._columns[table].issuperset(columns)
 
-    def select(self, table: str, columns: Sequence[str]) -> str:
-        """Return the query of columns of a table, or of what follows from several; NULL is NONE, and so is a lack."""
-        taken = [f"COALESCE({c}, {NONE})" if self._knows(table, c) else str(NONE) for c in columns]
-        return f"SELECT {', '.join(taken)} FROM {_quoted(table)}"  # noqa: S608  names of this package
+    def columns(self, table: str, columns: Sequence[str]) -> Int64:
+        """Return columns of a table, or what follows from several, as an array of shape (columns, rows).
 
-    def _knows(self, table: str, column: str) -> bool:
-        return self._columns[table].issuperset(_COLUMN.findall(column))
-
-    def columns(self, table: str, columns: Sequence[str]) -> Iterator[Int64]:
-        """Yield rows of a table as arrays of shape (columns, k), as `select` has them; a lack costs nothing.
+        NULL is NONE, and so is a column that the table lacks, which costs nothing.
 
         Raises:
             MalformedError: a value is no integer, or the database is damaged.
         """
-        known = [self._knows(table, c) for c in columns]
-        taken = [c for c, has in zip(columns, known, strict=True) if has]
-        for part in self.integers(self.select(table, taken), len(taken)):
-            whole = np.full((len(columns), part.shape[1]), NONE, np.int64)
-            whole[known] = part
-            yield whole
+        known = [self._columns[table].issuperset(_COLUMN.findall(c)) for c in columns]
+        taken = ", ".join(_integer(c) for c, has in zip(columns, known, strict=True) if has)
+        parts: list[pa.RecordBatch] = []
+        with self._reading():
+            for batch in self._batches(f"SELECT {taken} FROM {_quoted(table)}"):  # noqa: S608  names of this package
+                self._rows_left -= batch.num_rows
+                if self._rows_left < 0:
+                    raise sqlite3.OperationalError("interrupted")
+                if batch.num_rows and (others := [kind for kind in batch.schema.types if kind != pa.int64()]):
+                    raise self._wrong(f"a {others[0]}")
+                parts += [batch] * bool(batch.num_rows)
+        found = np.full((len(columns), sum(part.num_rows for part in parts)), NONE)
+        for column, place in enumerate(np.flatnonzero(known).tolist() if parts else ()):
+            np.concatenate([_values(part[column]) for part in parts], out=found[place])
+        return found
 
-    def integers(self, query: str, width: int) -> Iterator[Int64]:
-        """Yield the rows of a query of `width` integers, as arrays of shape (width, k).
-
-        Raises:
-            MalformedError: a value is no integer, or the database is damaged.
-        """
-        for rows in self.blocks(query):
-            yield self.whole_numbers(rows).reshape(-1, width).T
-
-    def whole_numbers(self, values: Sequence[Sequence[object]]) -> Int64:
-        """Return values of several rows or columns one after the other.
-
-        Raises:
-            MalformedError: one is no integer.
-        """
-        try:
-            return np.fromiter(chain.from_iterable(values), np.int64, sum(map(len, values)))
-        except (TypeError, ValueError, OverflowError):
-            raise self._wrong(next(v for some in values for v in some if not isinstance(v, int))) from None
+    def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        with AdbcStatement(self._numbers) as statement:
+            statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(ROWS)})
+            statement.set_sql_query(query)
+            stream, _ = statement.execute_query()
+            with pa.RecordBatchReader.from_stream(stream) as batches:
+                yield from batches
 
     def checked(self, values: Sequence[object]) -> list[int]:
         """Return values as integers, NULL as NONE.
@@ -136,12 +143,12 @@ class Database:
         found = [NONE if value is None else value for value in values]
         for value in found:
             if not isinstance(value, int):
-                raise self._wrong(value)
+                raise self._wrong(shown(str(value)))
         return found  # type: ignore[return-value]
 
-    def _wrong(self, value: object) -> MalformedError:
+    def _wrong(self, found: str) -> MalformedError:
         return MalformedError(
-            f"{self.path}: damaged: looked for an integer in a table of Nsight Systems, found {shown(str(value))}"
+            f"{self.path}: damaged: looked for an integer in a table of Nsight Systems, found {found}"
         )
 
     def texts(self, query: str) -> Iterator[tuple[object, ...]]:
@@ -150,19 +157,22 @@ class Database:
         Raises:
             MalformedError: the database is damaged.
         """
-        for rows in self.blocks(query):
-            yield from rows
-
-    def blocks(self, query: str) -> Iterator[list[tuple[object, ...]]]:
-        """Yield the rows of a query in blocks.
-
-        Raises:
-            MalformedError: the database is damaged.
-        """
         with self._reading():
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(ROWS):
-                yield rows
+                yield from rows
+
+    def at(self, places: Int64, query: str) -> Iterator[tuple[int, tuple[object, ...]]]:
+        """Yield the rows of a query of any values, each with its place.
+
+        Raises:
+            MalformedError: there are more or fewer than places, as in a damaged database.
+        """
+        with self._reading():
+            try:
+                yield from zip(places.tolist(), self.texts(query), strict=True)
+            except ValueError:
+                raise sqlite3.DatabaseError("rows that differ from query to query") from None
 
     def pairs(self, table: str) -> dict[str, str]:
         """Return the names and values of a table of such pairs; empty without it."""
@@ -187,16 +197,18 @@ def _check_size(file: CaptureFile) -> None:
         )
 
 
-def _connected(file: CaptureFile) -> sqlite3.Connection:
-    """Open the database of a file; SQLite opens by name only, so a gzipped one needs a temporary file with one."""
+@contextmanager
+def _named(file: CaptureFile) -> Iterator[Path]:
+    """Give a path to the database of a file; SQLite opens by name only, so a gzipped one needs a temporary file."""
     if not file.is_gzip:
-        return _opened(file.path)
+        yield file.path
+        return
     try:
         with tempfile.NamedTemporaryFile(suffix=".sqlite") as plain:
             for low in range(0, file.size, CHUNK):
                 plain.write(file.read(low, min(low + CHUNK, file.size)))
             plain.flush()
-            return _opened(Path(plain.name))  # which stays open without its name
+            yield Path(plain.name)  # which stays open without its name
     except OSError as error:
         raise CaptureError(
             f"{file.path}: cannot be uncompressed in {tempfile.gettempdir()}: {error.strerror or error}; make room "
@@ -204,10 +216,16 @@ def _connected(file: CaptureFile) -> sqlite3.Connection:
         ) from None
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1", uri=True)
-    connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    return connection
+def _values(column: pa.Array) -> Int64:
+    """Return the integers of a column without NULL; its own `to_numpy` would import pandas."""
+    return np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
+
+
+def _integer(column: str) -> str:
+    """Return what SQLite gives for a column: NULL as NONE, and in place of a long text its type."""
+    if _OPERATOR.search(column):
+        return f"COALESCE({column}, {NONE})"
+    return f"CASE typeof({column}) WHEN 'integer' THEN {column} WHEN 'null' THEN {NONE} ELSE typeof({column}) END"
 
 
 def _quoted(name: str) -> str:

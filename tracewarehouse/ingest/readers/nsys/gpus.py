@@ -90,8 +90,8 @@ def _mapped(database: Database) -> dict[User, int]:
     """Return the GPU of each process and ordinal for which the export has one."""
     if not database.has(_ORDINALS, "gpuId", "cudaId", "pid"):
         return {}
-    rows = [part.T.tolist() for part in database.columns(_ORDINALS, ("pid", "cudaId", "gpuId"))]
-    return {(pid & PID, ordinal): gpu for part in rows for pid, ordinal, gpu in part if NONE not in (pid, gpu)}
+    rows = database.columns(_ORDINALS, ("pid", "cudaId", "gpuId")).T.tolist()
+    return {(pid & PID, ordinal): gpu for pid, ordinal, gpu in rows if NONE not in (pid, gpu)}
 
 
 def _facts(database: Database) -> dict[int | None, tuple[Stat, ...]]:

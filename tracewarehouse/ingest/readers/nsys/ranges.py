@@ -19,6 +19,7 @@ from tracewarehouse.ingest.readers.launches import step_mark
 from tracewarehouse.ingest.readers.nsys.database import NONE, Database
 
 TABLE = "NVTX_EVENTS"
+UNNAMED = "(unnamed)"
 _COLUMNS = ("globalTid", "start", "end", "eventType", "textId")
 _PUSH_POP, _START_END, _MARK, _THREAD_NAME = 59, 60, 34, 39
 _ARGUMENTS = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
@@ -235,27 +236,27 @@ class _Rows(Columns):
 def _read_rows(database: Database, strings: dict[int, str], ranges: Ranges) -> _Rows:
     """Read the table, and fill all of `ranges` but the marks."""
     schemas = _schemas(database)
-    extra = [c for c in ("text", "binaryData") if database.has(TABLE, c)]
-    query = database.select(TABLE, _COLUMNS).replace(" FROM ", "".join(f', "{c}"' for c in extra) + " FROM ", 1)
-    parts = [_Rows(*np.zeros((6, 0), np.int64))]
-    names: list[tuple[int, int, str]] = []
+    own = [c for c in ("text", "binaryData") if database.has(TABLE, c)]
+    has_own = " OR ".join(f"{c} IS NOT NULL" for c in own)
+    thread, start, end, kind, text, of_row = database.columns(TABLE, [*_COLUMNS, has_own or "absent"])
+    is_kept = np.isin(kind, (_PUSH_POP, _START_END, _MARK)) & (start != NONE)
+    of_names = np.flatnonzero(kind == _THREAD_NAME).tolist()
+    names = [(int(thread[i]), int(start[i]), strings.get(int(text[i]), "")) for i in of_names]
+    used, place = np.unique(text[is_kept], return_inverse=True)
+    text[is_kept] = np.array([ranges.text_code(strings.get(i) or UNNAMED) for i in used.tolist()], np.int64)[place]
+    payload = np.full(len(text), -1, np.int64)
     said: list[Payload] = []
-    for rows in database.blocks(query):
-        columns = list(zip(*rows, strict=True))
-        told, more = columns[: len(_COLUMNS)], dict(zip(extra, columns[len(_COLUMNS) :], strict=True))
-        texts, blobs = (more.get(c, (None,) * len(rows)) for c in ("text", "binaryData"))
-        thread, start, end, kind, ids = database.whole_numbers(told).reshape(len(_COLUMNS), -1)
-        named = [t if isinstance(t, str) else strings.get(i, "") for t, i in zip(texts, ids.tolist(), strict=True)]
-        names += [(int(thread[i]), int(start[i]), named[i]) for i in np.flatnonzero(kind == _THREAD_NAME).tolist()]
-        kept = np.flatnonzero(np.isin(kind, (_PUSH_POP, _START_END, _MARK)) & (start != NONE))
-        payload = np.full(len(rows), -1, np.int64)
-        for i in kept.tolist() if any(blobs) else ():
-            if isinstance(blob := blobs[i], bytes) and (content := _payload(blob, schemas)):
-                payload[i] = len(said)
-                said.append(content)
-        code = np.fromiter((ranges.text_code(named[i] or "(unnamed)") for i in kept.tolist()), np.int64, len(kept))
-        parts.append(_Rows(thread[kept], start[kept], end[kept], kind[kept], code, payload[kept]))
-    whole = _Rows.joined(parts)
+    content = ", ".join(c if c in own else "NULL" for c in ("text", "binaryData"))
+    query = f"SELECT {content} FROM {TABLE} WHERE {has_own or 'FALSE'}"  # noqa: S608  names of this module
+    for i, (words, blob) in database.at(np.flatnonzero(of_row == 1), query):
+        if isinstance(words, str) and is_kept[i]:
+            text[i] = ranges.text_code(words or UNNAMED)
+        elif isinstance(words, str) and kind[i] == _THREAD_NAME:
+            names.append((int(thread[i]), int(start[i]), words))
+        if isinstance(blob, bytes) and is_kept[i] and (told := _payload(blob, schemas)):
+            payload[i] = len(said)
+            said.append(told)
+    whole = _Rows(*(column[is_kept] for column in (thread, start, end, kind, text, payload)))
     order = np.lexsort((whole.start, whole.thread))
     found = _Rows(*(column[order] for column in vars(whole).values()))
     ranges.thread_names |= {thread: name for thread, _, name in sorted(names)}

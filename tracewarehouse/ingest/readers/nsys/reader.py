@@ -33,7 +33,7 @@ from tracewarehouse.ingest.readers.nsys.activities import Activities, Calls, rea
 from tracewarehouse.ingest.readers.nsys.database import NONE, ROWS, Database
 from tracewarehouse.ingest.readers.nsys.gpus import Gpu, find_gpus
 from tracewarehouse.ingest.readers.nsys.launched import Launched
-from tracewarehouse.ingest.readers.nsys.ranges import Ranges, ThreadEvents, read_ranges
+from tracewarehouse.ingest.readers.nsys.ranges import UNNAMED, Ranges, ThreadEvents, read_ranges
 
 Window = tuple[int, int]
 _EXPORTS = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -134,7 +134,7 @@ class NsysTrace(Trace):
 
         of_text = np.array([number(text) for text in ranges.texts] or [0], np.int32)
         used, code = np.unique(calls.name, return_inverse=True)
-        of_call = np.array([number(strings.get(i, "(unnamed)")) for i in used.tolist()] or [0], np.int32)[code]
+        of_call = np.array([number(strings.get(i, UNNAMED)) for i in used.tolist()] or [0], np.int32)[code]
         of_thread = {t.thread: t for t in threads}
         for thread in sorted({*of_thread, *np.unique(calls.thread).tolist()}):
             own = calls.of_thread(thread)
@@ -166,10 +166,7 @@ class NsysTrace(Trace):
         table, names = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
         if not database.has(table, "timestamp", "typeId", "metricId", "value"):
             return
-        parts = list(database.columns(table, ("timestamp", "typeId", "metricId", "value")))
-        if not parts:
-            return
-        at, kind, metric, value = np.concatenate(parts, axis=1)
+        at, kind, metric, value = database.columns(table, ("timestamp", "typeId", "metricId", "value"))
         known: dict[int, str] = {}
         if database.has(names, "metricId", "metricName"):
             for number, name in database.texts(f"SELECT metricId, metricName FROM {names}"):  # noqa: S608  a constant
@@ -236,8 +233,8 @@ def _thread_names(database: Database, strings: dict[int, str]) -> dict[int, str]
     """Return the names of threads, by globalTid; those of their processes where they have none."""
     if not database.has("ThreadNames", "globalTid", "nameId"):
         return {}
-    parts = database.columns("ThreadNames", ("globalTid", "nameId"))
-    return {thread: strings[name] for p in parts for thread, name in p.T.tolist() if strings.get(name)}
+    rows = database.columns("ThreadNames", ("globalTid", "nameId")).T.tolist()
+    return {thread: strings[name] for thread, name in rows if strings.get(name)}
 
 
 def _hostnames(database: Database) -> list[str]:
@@ -260,18 +257,15 @@ def _window(database: Database, zero_ns: int) -> tuple[int | None, int | None]:
     """Return the Unix time from which times count, and that of the end of the session; None if not stated."""
     start = None
     if database.has(_START_TIME, "utcEpochNs"):
-        for part in database.columns(_START_TIME, ("utcEpochNs",)):
-            start = int(part[0, 0]) if int(part[0, 0]) > 0 else None
+        start = next((int(at) for at in database.columns(_START_TIME, ("utcEpochNs",))[0] if at > 0), None)
     if zero_ns:
         start = zero_ns
     elif start is not None and (shift := _shift(database)):
         start -= shift
     if start is None or zero_ns or not database.has("ANALYSIS_DETAILS", "duration"):
         return start, None
-    for part in database.columns("ANALYSIS_DETAILS", ("duration",)):
-        if part[0, 0] > 0:
-            return start, start + int(part[0, 0])
-    return start, None
+    lengths = database.columns("ANALYSIS_DETAILS", ("duration",))[0].tolist()
+    return start, next((start + length for length in lengths if length > 0), None)
 
 
 def _shift(database: Database) -> int:
