@@ -74,19 +74,19 @@ def test_timeline_is_two_layers_with_lanes(warehouse: Warehouse) -> None:
     """
     figure = device_timeline(warehouse, TINY)
     lanes = [(r["place"], r["class"], r["op"]) for r in figure.rows if r["lane"] != "layer"]
-    assert [p for p, _, op in lanes if op and op.startswith("all-reduce")] == ["0 communication"] * 4 + [
-        "1 communication"
+    assert [p for p, _, op in lanes if op and op.startswith("all-reduce")] == ["device 0 communication"] * 4 + [
+        "device 1 communication"
     ] * 4
     assert {c for p, c, _ in lanes if p == "device 0"} == {"matrix", "other compute"}
-    assert sum(p.startswith("device") for p, c, _ in lanes if c != "idle") == 2 * 4
+    assert sum(p in ("device 0", "device 1") for p, c, _ in lanes if c != "idle") == 2 * 4
     [waited] = [r for r in figure.rows if r["class"] == "idle"]
     assert (waited["place"], waited["start_ms"], waited["end_ms"]) == ("device 1", 0, 0.002)
     bars = {r["op"]: (r["start_ms"], r["end_ms"]) for r in figure.rows if r["lane"] == "layer"}
     assert bars["layer 0 attn"] == (0, 0.02)
-    assert {"layer 0 attn", "layer 1 mlp", "device 0", "1 communication", "Device timeline"} <= texts(figure)
+    assert {"layer 0 attn", "layer 1 mlp", "device 0", "device 1 communication", "Device timeline"} <= texts(figure)
     assert figure.subtitle.startswith(
         "Layers 0 and 1 of decode step 1, a typical step: 80 µs of 150 µs, "
-        "of which 70 µs are idle before or after these layers. Drag"
+        "of which 70 µs are idle before or after these layers. The layers are those of the first device. Drag"
     )
 
 
@@ -105,7 +105,7 @@ def test_timeline_of_more_ops_than_bars_shows_what_takes_most_of_each_stretch(wa
     """
     figure = device_timeline(warehouse, TINY, window_ms=(0.0, 0.0799999), max_bars=8)
     found = [(r["place"], r["class"], round(r["duration_us"], 3)) for r in figure.rows if r["device_id"] == 0]
-    assert found == [("device 0", "matrix", 24.0), ("0 communication", "communication", 32.0)]
+    assert found == [("device 0", "matrix", 24.0), ("device 0 communication", "communication", 32.0)]
     assert all(r["end_ms"] - r["start_ms"] == pytest.approx(0.08, rel=1e-4) for r in figure.rows)
 
 

@@ -18,7 +18,7 @@ from tracewarehouse.dashboards.report import Report, comparison_report, run_repo
 from tracewarehouse.dashboards.vega import vega_script
 from tracewarehouse.dashboards.writing import folded, prose, report_text, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
-from tracewarehouse.queries.run_summary import Evenness, Missing, Number, RunFlag
+from tracewarehouse.queries.run_summary import Evenness, Missing, Number, RunFlag, StepShare
 from tracewarehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("asked_once")
@@ -244,20 +244,20 @@ def test_words_of_choices() -> None:
 def test_answers_on_devices_and_layers(warehouse: Warehouse) -> None:
     known = replace(warehouse.summary("tiny-tp2"), missing=[])
     evenness = [
-        Evenness("decode", 4, 1.0, 4, 0, 0.005),
-        Evenness("prefill", 4, 1.73, 8, 7, -0.5),
-        Evenness("mixed", 4, None, 3, 0, 4.68),
+        Evenness("decode", 4, 1.0, 2, 4, 0, 0.005),
+        Evenness("prefill", 4, 1.73, 1, 8, 7, -0.5),
+        Evenness("mixed", 4, None, None, 3, 0, 4.68),
     ]
     said = dict(words.answers(replace(known, evenness=evenness)))
     assert said["Balance of devices"] == (
-        "even in decode, the busiest computes 0 % longer than the mean; "
-        "uneven in prefill, the busiest computes 73 % longer than the mean"
+        "even in decode over all steps, device 2 computes 0 % longer than the mean; "
+        "uneven in prefill over all steps, device 1 computes 73 % longer than the mean"
     )
     assert said["Odd layer"] == (
         "none, all 4 within 0.5 % of the median in decode; layer 7, 50 % shorter than the median of 8 in prefill; "
         "too few to tell, 3 layers in mixed"
     )
-    one = [Evenness(None, 1, 1.0, None, None, None)]
+    one = [Evenness(None, 1, 1.0, 0, None, None, None)]
     lacking = [
         Missing("load_imbalance", 1, "several_devices", "only one device is in the capture."),
         Missing("layer_time", 1, "layers", "no op has a layer; name them."),
@@ -265,7 +265,10 @@ def test_answers_on_devices_and_layers(warehouse: Warehouse) -> None:
     said = dict(words.answers(replace(known, evenness=one, missing=lacking)))
     assert said["Balance of devices"] == "only one device is in the capture"
     assert said["Odd layer"] == "no op has a layer; name them"
-    assert said["Missing"] == "2 metrics. 1 of 2 (layer time): no op has a layer; name them"
+    assert said["Missing"] == (
+        "2 metrics. 1 of 2 (layer time): no op has a layer; name them. "
+        "The end of the page has the reasons of the other 1"
+    )
     names = ("comm_to_compute", "decode_cost", "e2e_latency", "tpot")
     decodes = [Missing(name, 1, "decode", "no step is a decode; record for longer.") for name in names]
     assert dict(words.answers(replace(known, missing=decodes)))["Missing"] == (
@@ -274,14 +277,25 @@ def test_answers_on_devices_and_layers(warehouse: Warehouse) -> None:
     )
 
 
+def test_a_median_far_from_the_mean_is_said() -> None:
+    """Of a step of 5 ms, 4 ms are far and 4.1 ms are not."""
+    shares = [StepShare("decode", part, at, 0.5, 2.5, 4, 4.1) for at, part in ((0, "matrix"), (5, "idle"))]
+    assert words.median_apart(shares) == ""
+    far = [replace(s, median_ms=3.9) for s in shares]
+    assert words.median_apart(far) == "; the median step takes 3.9 ms"
+
+
 def test_virtual_devices_have_no_links(warehouse: Warehouse) -> None:
-    """They take turns, so that their collectives tell nothing of links; on a TPU the same savings are said."""
+    """They take turns, so that neither collectives nor idle time tell anything; on a TPU the same savings are said."""
     on_tpu = warehouse.summary("tiny-tp2")
     assert "shorter" in dict(words.answers(on_tpu))["Links twice as fast"]
     assert any("inks twice as fast" in sentence for sentence, _ in words.findings(on_tpu))
     virtual = replace(on_tpu, facts=on_tpu.facts | {"backend": "cpu"})
     assert dict(words.answers(virtual))["Links twice as fast"] == "the devices are virtual, they have no links"
-    assert not any("inks twice as fast" in sentence for sentence, _ in words.findings(virtual))
+    assert any("never idle" in sentence for sentence, _ in words.findings(on_tpu))
+    virtually = " ".join(sentence for sentence, _ in words.findings(virtual))
+    assert "inks twice as fast" not in virtually
+    assert "never idle" not in virtually
 
 
 def test_words_of_a_comparison() -> None:
@@ -310,10 +324,8 @@ def test_answers_are_numbers_of_the_run_or_say_why_not(warehouse: Warehouse) -> 
     assert "is not predicted" not in said["Missing"]
     loads = warehouse.query("SELECT phase, compute_imbalance FROM metrics.load_imbalance WHERE phase <> 'outside'")
     for phase, imbalance in loads.rows():
-        assert (
-            f"in {phase}, the busiest computes {words.quantity(imbalance - 1, 'ratio', 2)} longer"
-            in (said["Balance of devices"])
-        )
+        by = words.quantity(imbalance - 1, "ratio", 2)
+        assert re.search(rf"in {phase} over all steps, device \d computes {by} longer", said["Balance of devices"])
     for share in (s for s in summary.steps if s.part == "exposed communication"):
         assert f"{words.quantity(share.mean_ms, 'ms')}, " in said["Exposed communication"]
     flags = [RunFlag("inferred_axes", None, "", ""), RunFlag("inferred_steps", None, "", "")]

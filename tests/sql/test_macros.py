@@ -526,8 +526,11 @@ def test_a_study_names_the_best_configuration_for_each_purpose(connection: duckd
         ),
     }  # fmt: skip
     del runs["c"]["price"]
+    runs["d"] = {"facts": {"mesh": "tp=8", "batch_size": 32}, "tpot": 1.5, "ttft": 9, "rate": 350}
     with warehouse_of({}) as other:
         ids = _study(other, runs)
+        sql = f"SELECT configuration, next_configuration FROM macros.study_choices({ids}) WHERE purpose = 'one user'"
+        assert other.execute(sql).fetchone() == ("tp=8, batch 8", "dp=2,tp=4, batch 8")  # not the same mesh again
         sql = f"SELECT purpose FROM macros.study_choices({ids}) ORDER BY position"
         assert [p for (p,) in other.execute(sql).fetchall()] == ["one user", "the first token", "most tokens per chip"]
 

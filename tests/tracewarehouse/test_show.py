@@ -99,7 +99,7 @@ def test_an_inferred_mesh_says_how_sure_it_is() -> None:
     facts |= {"chips": 1, "captured_chips": 1, "hosts": 1, "steps": 0, "captured_ns": 2**70, "events": 3, "run_id": "r"}
     assert labelled(facts) == [
         ("Devices", "1 x TPU, 1 chip, 1 host"),
-        ("Mesh", "not told (39 % for ?=2,dp=4; give it with --mesh at ingest)"),
+        ("Mesh", "not known (the best guess, ?=2,dp=4, is 39 % sure; give it with --mesh at ingest)"),
         ("Steps", "none known"),
         ("Captured", "3 events"),
         ("Run", "r"),
@@ -143,9 +143,9 @@ def test_what_dominates_a_step() -> None:
     with warehouse_of(given) as database:
         shares = step_shares(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
     assert shares == [
-        StepShare("decode", "idle", 5, 0.5, 0.005, 2),
-        StepShare("decode", "other compute", 2, 0.4, 0.004, 2),
-        StepShare("decode", "exposed communication", 4, 0.1, 0.001, 2),
+        StepShare("decode", "idle", 5, 0.5, 0.005, 2, 0.01),
+        StepShare("decode", "other compute", 2, 0.4, 0.004, 2, 0.01),
+        StepShare("decode", "exposed communication", 4, 0.1, 0.001, 2, 0.01),
     ]
 
 
@@ -174,7 +174,7 @@ def test_what_runs_outside_of_all_steps_is_not_told_per_step() -> None:
     known = [(n.label, n.value, n.unit, n.detail) for n in numbers if n.part == "outside"]
     assert known == [
         ("Exposed communication, outside steps", 0.002, "ms", "mean over devices"),
-        ("Collectives, outside steps", 1, "", "all-reduce tp 1.0"),
+        ("Collectives, outside steps", 1, "", "all-reduce tp 1"),
         ("Traffic, outside steps", 100, "bytes", "message bytes of a device"),
     ]
 

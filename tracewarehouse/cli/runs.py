@@ -233,12 +233,13 @@ def _number_lines(name: str, numbers: list[Number], width: int) -> Iterator[str]
 
 def _step_bar(phase: str, shares: Sequence[StepShare], width: int) -> Iterator[str]:
     """A step of a phase as a bar of characters, and what they stand for; small parts have no place in it."""
-    from tracewarehouse.dashboards.words import quantity
+    from tracewarehouse.dashboards.words import median_apart, quantity
 
     ordered = sorted(shares, key=lambda s: s.position)
     whole = quantity(sum(s.mean_ms for s in shares), "ms", 4)
     count = "1 step" if shares[0].steps == 1 else f"{shares[0].steps} steps"
-    yield f"A {phase} step takes {whole} (mean over devices, of {count}):".replace("  ", " ")
+    said = f"A {phase} step takes {whole} (mean over devices, of {count}{median_apart(shares)}):".replace("  ", " ")
+    yield from _wrapped(said, width)
     yield "".join(_PART_MARKS[s.part] * round((s.share or 0) * width) for s in ordered)[:width]
     legend = [f"{_PART_MARKS[s.part]} {s.part} {quantity(s.share, 'ratio')}".replace(" ", "\u00a0") for s in ordered]
     yield from (line.replace("\u00a0", " ") for line in textwrap.wrap("   ".join(legend), width))

@@ -48,14 +48,14 @@ _ZOOM = "wheel![event.ctrlKey]"
 """The wheel zooms only with Ctrl, so that a page scrolls over the chart."""
 
 _BARS = """SELECT device_id, lane, class, op, layer, part, start_ms, end_ms, duration_us,
-       CASE lane WHEN 'layer' THEN lane WHEN 'core' THEN 'device ' || device_id ELSE device_id || ' communication' END
+       CASE lane WHEN 'layer' THEN lane ELSE 'device ' || device_id || if(lane = 'core', '', ' communication') END
          AS place
 FROM macros.timeline_bars($run, $start, $until, $devices)
 ORDER BY lane <> 'layer', device_id, lane DESC, start_ms, end_ms, op"""
 
 _STRETCHES = """SELECT device_id, lane, class, 'most of ' || stretches || ' stretches' AS op, NULL AS layer,
        NULL AS part, start_ms, end_ms, duration_us,
-       CASE lane WHEN 'core' THEN 'device ' || device_id ELSE device_id || ' communication' END AS place
+       'device ' || device_id || if(lane = 'core', '', ' communication') AS place
 FROM macros.timeline_stretches($run, $start, $until, $stretch)
 WHERE device_id IN (SELECT device_id FROM main.devices WHERE run_id = $run ORDER BY device_id LIMIT $devices)
 ORDER BY device_id, lane DESC, start_ms"""
@@ -132,13 +132,14 @@ def device_timeline(
     chart = alt.layer(*layers).properties(width=WIDTH, height=17 * len(places))
     summed = "" if is_whole else f"; each stretch of {quantity(stretch, 'ps')} shows the class that takes most of it"
     of_devices = f"the first {devices} of {found['devices']} devices" if devices < found["devices"] else ""
+    of_one = " The layers are those of the first device." if devices > 1 and "layer" in drawn.values("lane") else ""
     times = {c: sum(r["end_ms"] - r["start_ms"] for r in drawn.rows if r["class"] == c) for c in classes}
     ordered = sorted(times, key=lambda c: -times[c])
     return drawn.figure(
         chart,
         ", ".join(t for t in (name, of_devices) if t)
-        + f"{summed}.{_unnamed(drawn.rows, narrow, shown)} Drag to move, Ctrl and the wheel to zoom, click a class to "
-        "single it out.",
+        + f"{summed}.{of_one}{_unnamed(drawn.rows, narrow, shown)} Drag to move, Ctrl and the wheel to zoom, "
+        "click a class to single it out.",
         f"{devices} devices; time by class over all of them: "
         + ", ".join(f"{c} {quantity(times[c], 'ms')}" for c in ordered)
         + ".",

@@ -189,13 +189,13 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         compared, causes = comparison.values().dicts(), comparison.steps("part").dicts()
         unknown = comparison.unknown
     changed = Section("comparison", "What changed")
-    if unknown:
-        changed.notes.append(f"Not known for every run, so the workloads may differ: {', '.join(unknown)}.")
     for split in SPLITS:
         _add(changed, "differences", warehouse, ours, theirs, split)
     _add(changed, "mean-layers", warehouse, [*ours, *theirs])
     changed.words = words.changes(causes)
     changed.words.append(words.verdicts([row["verdict"] for row in compared]))
+    if unknown:
+        changed.words.append(f"Not known for every run, so the workloads may differ: {', '.join(unknown)}.")
     changed.tiles = [
         (words.measured(row["metric"], row["dimensions"]), of["run"], f"{of['change']} from {of['baseline']}")
         for row in largest_changes(compared)
@@ -234,9 +234,9 @@ def study_report(
     """
     names = _chosen(charts, STUDY_CHARTS)
     if isinstance(query, str):
-        run_ids, facts = _queried(warehouse, query), [("Query", query)]
+        run_ids = _queried(warehouse, query)
     else:
-        run_ids, facts = list(dict.fromkeys(warehouse.run(r).run_id for r in query)), []
+        run_ids = list(dict.fromkeys(warehouse.run(r).run_id for r in query))
     ids = literal(run_ids)
     points = warehouse.query(
         f"""SELECT name, workload, label, batch_size, device_kind, chips, ttft_ms, tpot_ms, tokens_per_s_per_user,
@@ -245,20 +245,19 @@ def study_report(
             FROM macros.study_points({ids}) ORDER BY workload, place"""
     ).dicts()
     best = warehouse.query(f"SELECT * FROM macros.study_choices({ids}) ORDER BY workload, position").dicts()
-    section = Section("study", f"Study of {len(run_ids)} runs", facts)
+    section = Section("study", f"Study of {len(run_ids)} runs")
     if len(workloads := {str(p["workload"]) for p in points}) == 1:
         section.facts.append(("Workload", workloads.pop()))
     if len(machines := {(p["chips"], p["device_kind"]) for p in points if p["chips"] and p["device_kind"]}) == 1:
         section.facts.append(("Chips", "{} x {}".format(*machines.pop())))
-    section.words = words.choices(best)
+    is_predicted = any(p["origin"] == "predicted" for p in points)
+    section.words = [f"{words.NOT_PREDICTED}."] * is_predicted + words.choices(best)
     for name in names:
         _add(section, name, warehouse, run_ids)
     for figure in section.figures:
         if figure.name == "study-parts":
             section.words += words.communication_shares(figure.rows)[:_MOST_SHARES]
     section.words += words.unfitting(points)
-    if any(p["origin"] == "predicted" for p in points):
-        section.words.append(f"{words.NOT_PREDICTED}.")
     if any(p["backend"] == "cpu" for p in points):
         section.notes.append(_VIRTUAL)
     columns = tuple(c for c in points[0] if c not in ("memory_bytes", "capacity_bytes", "backend"))
@@ -337,7 +336,8 @@ def _step_bars(steps: Sequence[StepShare]) -> list[StepBar]:
             begin += share.share or 0.0
         steps_said = "one step" if shares[0].steps == 1 else f"{shares[0].steps} steps"
         step = f"A {phase} step" if phase else "A step"
-        bars.append(StepBar(f"{step}: {quantity(whole, 'ms', 4)}, mean over devices, of {steps_said}", parts))
+        heading = f"{step}: {quantity(whole, 'ms', 4)}, mean over devices, of {steps_said}{words.median_apart(shares)}"
+        bars.append(StepBar(heading, parts))
     return bars
 
 

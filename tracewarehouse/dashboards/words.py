@@ -10,6 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.dashboards.kernel_names import short_name
+from tracewarehouse.queries.run_summary import LIKELY
 
 if TYPE_CHECKING:
     from tracewarehouse.queries.run_summary import RunSummary, Saving, StepShare
@@ -19,6 +20,9 @@ _WORTH = 0.005
 
 _EVEN = 0.05
 """Devices are even if the busiest computes no longer than the mean by a larger share."""
+
+_FAR = 0.2
+"""A median step that differs from the mean by a larger share is said."""
 
 ODD = 0.02
 """A layer that differs from the median by a larger share is odd."""
@@ -124,7 +128,11 @@ def findings(summary: RunSummary) -> list[tuple[str, str]]:
     for is_of_links in (False, True) if _has_links(summary) else (False,):
         best: dict[str, Saving] = {}
         for saving in summary.savings:  # those of a phase begin with the most helpful
-            if saving.saved >= _WORTH and (saving.metric == "faster_links") is is_of_links:
+            if (
+                saving.saved >= _WORTH
+                and (saving.metric == "faster_links") is is_of_links
+                and (saving.metric != "device_idle" or _has_links(summary))  # virtual devices take turns
+            ):
                 best.setdefault(saving.phase, saving)
         ordered = [best[phase] for phase in dict.fromkeys((*whole, *best)) if phase in best]
         if ordered:
@@ -148,6 +156,13 @@ def takes(steps: Sequence[StepShare]) -> str:
         then = [f"{s.part} {quantity(s.share, 'ratio')}" for s in rest[:1] if (s.share or 0) >= _WORTH]
         clauses.append(", then ".join([said, *then]))
     return _sentence(clauses)
+
+
+def median_apart(shares: Sequence[StepShare]) -> str:
+    """What to add to the mean step of a phase if the median step is far from it, as where few steps take most time."""
+    mean, median = sum(s.mean_ms for s in shares), shares[0].median_ms
+    is_far = median is not None and abs(median - mean) > _FAR * mean
+    return f"; the median step takes {quantity(median, 'ms', 4)}" if is_far else ""
 
 
 def answers(summary: RunSummary) -> list[tuple[str, str]]:
@@ -206,7 +221,9 @@ def _balance(summary: RunSummary) -> str:
             more = e.compute_imbalance - 1
             by = quantity(more, "ratio", 2)
             how = "even" if more <= _EVEN else "uneven"
-            said.append(f"{how}{_in(e.phase)}, the busiest computes {by} longer than the mean")
+            said.append(
+                f"{how}{_in(e.phase)} over all steps, device {e.busiest_device} computes {by} longer than the mean"
+            )
     return "; ".join(said) or "not known"
 
 
@@ -227,7 +244,9 @@ def _odd_layer(summary: RunSummary) -> str:
 
 
 def _inferred(summary: RunSummary) -> str:
-    named = dict.fromkeys(_INFERRED.get(f.flag, "") for f in summary.flags)
+    is_guess = summary.facts["mesh_source"] == "inferred" and summary.facts["mesh_confidence"] < LIKELY
+    flags = [f.flag for f in summary.flags if not (is_guess and f.flag == "inferred_axes")]
+    named = dict.fromkeys(_INFERRED.get(flag, "") for flag in flags)
     return ", ".join(name for name in named if name) or "nothing: marks, names or the manifest tell it"
 
 
@@ -238,6 +257,7 @@ def _missing(summary: RunSummary) -> str:
     """
     main = {n.metric for n in summary.numbers}
     whole = len(summary.missing)
+    explained = 0
     unpredicted = {m.metric for m in summary.missing if m.unmet == "predicted"}
     said = []
     for reason, metrics in summary.reasons.items():
@@ -245,7 +265,10 @@ def _missing(summary: RunSummary) -> str:
             named = [_plain(name) for name in sorted(metrics, key=lambda name: name not in main)[:3]]
             more = [f"{len(metrics) - 3} more"] if len(metrics) > 3 else []
             said.append(f"{len(metrics)} of {whole} ({', '.join([*named, *more])}): {reason.rstrip('.')}")
-    return ". ".join([f"{whole} metric{'' if whole == 1 else 's'}", *said[:2]]) if whole else "nothing"
+            explained += len(metrics) if len(said) < 3 else 0
+    if 0 < explained < whole:
+        said[2:] = [f"The end of the page has the reasons of the other {whole - explained}"]
+    return ". ".join([f"{whole} metric{'' if whole == 1 else 's'}", *said[:3]]) if whole else "nothing"
 
 
 def _why(summary: RunSummary, *metrics: str) -> str:
@@ -277,8 +300,8 @@ def _a_step(phase: str) -> str:
 
 
 NOT_PREDICTED = (
-    "Predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the host are not "
-    "in it"
+    "Predicted, not measured; queueing, continuous batching, a server's own kernels, quantization and the host "
+    "are left out"
 )
 """What no prediction knows."""
 

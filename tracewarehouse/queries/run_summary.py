@@ -15,7 +15,7 @@ from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[[str], QueryResult]
 
-_LIKELY = 0.5
+LIKELY = 0.5
 """An inferred mesh that is less probable is not told as one."""
 
 _SAVINGS = """
@@ -23,7 +23,7 @@ SELECT phase, metric, change, saved, is_upper_bound FROM macros.step_savings([{r
 """
 
 _EVENNESS = """
-SELECT phase, devices, compute_imbalance, layers, odd_layer, odd_difference
+SELECT phase, devices, compute_imbalance, busiest_device, layers, odd_layer, odd_difference
 FROM macros.evenness([{run}])
 WHERE phase IS DISTINCT FROM 'outside' ORDER BY phase
 """
@@ -64,7 +64,7 @@ class Number:
 class StepShare:
     """The share of one part in the time of a phase's steps; see the macro step_shares.
 
-    Parts in the order of `position` are a step as it is drawn.
+    Parts in the order of `position` are a step as it is drawn; `median_ms` is the whole time of the median step.
     """
 
     phase: str
@@ -73,6 +73,7 @@ class StepShare:
     share: float | None
     mean_ms: float
     steps: int
+    median_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Evenness:
     phase: str | None
     devices: int
     compute_imbalance: float | None
+    busiest_device: int | None
     layers: int | None
     odd_layer: int | None
     odd_difference: float | None
@@ -187,7 +189,7 @@ def main_numbers(query: Query, run_id: str) -> list[Number]:
 def step_shares(query: Query, run_id: str) -> list[StepShare]:
     """The parts of the time of the run's steps, the phase with the longest total first and its largest part first."""
     rows = query(
-        f"SELECT phase, part, position, share, mean_ms, steps FROM macros.step_shares([{literal(run_id)}]) "
+        f"SELECT phase, part, position, share, mean_ms, steps, median_ms FROM macros.step_shares([{literal(run_id)}]) "
         "ORDER BY SUM(mean_ms * steps) OVER (PARTITION BY phase) DESC, phase, share DESC, part"
     )
     return [StepShare(**row) for row in rows.dicts()]
@@ -251,8 +253,8 @@ def _mesh(facts: Mapping[str, Any]) -> str | None:
     if facts["mesh_source"] != "inferred":
         return mesh
     sure = f"{100 * facts['mesh_confidence']:.0f} %"
-    if facts["mesh_confidence"] < _LIKELY:
-        return f"not told ({sure} for {mesh}; give it with --mesh at ingest)"
+    if facts["mesh_confidence"] < LIKELY:
+        return f"not known (the best guess, {mesh}, is {sure} sure; give it with --mesh at ingest)"
     return f"{mesh} (inferred, {sure} sure; give it with --mesh at ingest)"
 
 

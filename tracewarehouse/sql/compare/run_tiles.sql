@@ -134,7 +134,11 @@ found AS (
     '' AS unit,
     STRING_AGG(
       kind || CASE axis WHEN 'unknown' THEN ' (axis not known) ' ELSE ' ' || axis || ' ' END
-      || ROUND(executions_per_step, 2), ', ' ORDER BY kind, axis
+      || CASE
+        WHEN executions_per_step = FLOOR(executions_per_step) THEN CAST(CAST(executions_per_step AS BIGINT) AS VARCHAR)
+        ELSE CAST(ROUND(executions_per_step, 2) AS VARCHAR)
+      END,
+      ', ' ORDER BY kind, axis
     ) AS detail
   FROM metrics.collective_count
   WHERE run_id IN (SELECT UNNEST(runs))

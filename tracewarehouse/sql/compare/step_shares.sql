@@ -5,7 +5,25 @@ description: >
   Where the time of a phase's steps goes on the devices of runs, over all steps of models.step_parts; a row per phase and
   part.
 ---*/
-WITH summed AS (
+WITH lengths AS (
+  SELECT run_id, phase, step, SUM(mean_ms ORDER BY mean_ms) AS step_ms
+  FROM models.step_parts
+  WHERE run_id IN (SELECT UNNEST(runs))
+  GROUP BY run_id, phase, step
+),
+
+ranked AS (
+  SELECT *, CUME_DIST() OVER (PARTITION BY run_id, phase ORDER BY step_ms) AS quantile
+  FROM lengths
+),
+
+medians AS (
+  SELECT run_id, phase, MIN(step_ms) FILTER (WHERE quantile >= 0.5) AS median_ms
+  FROM ranked
+  GROUP BY run_id, phase
+),
+
+summed AS (
   SELECT
     run_id, phase, part, position,
     SUM(time_ps) AS time_ps,
@@ -18,12 +36,14 @@ WITH summed AS (
 )
 
 SELECT
-  run_id,
-  COALESCE(phase, '') AS phase, -- Phase; empty for steps of none.
-  part, -- A part of models.step_parts that takes any time.
-  position, -- Position of the part in a step, from 0.
+  s.run_id,
+  COALESCE(s.phase, '') AS phase, -- Phase; empty for steps of none.
+  s.part, -- A part of models.step_parts that takes any time.
+  s.position, -- Position of the part in a step, from 0.
   -- Share of the time of the phase's steps.
-  time_ps / NULLIF(SUM(time_ps) OVER (PARTITION BY run_id, phase), 0) AS share,
-  mean_ms, -- Time of a step, mean over devices and steps.
-  steps -- Steps of the phase.
-FROM summed
+  s.time_ps / NULLIF(SUM(s.time_ps) OVER (PARTITION BY s.run_id, s.phase), 0) AS share,
+  s.mean_ms, -- Time of a step, mean over devices and steps.
+  s.steps, -- Steps of the phase.
+  m.median_ms -- Whole time of the phase's median step, mean over devices.
+FROM summed AS s
+INNER JOIN medians AS m ON s.run_id = m.run_id AND s.phase IS NOT DISTINCT FROM m.phase
