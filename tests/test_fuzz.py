@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Queries have a fixed part of their own, in tests/tracewarehouse/queries/test_effects.py.
 INPUTS = {
     "xplane": 1500,
-    "xplane-places": 700,
+    "xplane-counted": 700,
     "hlo-text": 3000,
     "hlo-proto": 3000,
     "chrome": 150,

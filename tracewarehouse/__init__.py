@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.capture.sample import sample
+    from tracewarehouse.ingest.capture.locations import sample
     from tracewarehouse.ingest.errors import (
         CaptureError,
         MetricError,
@@ -58,7 +58,7 @@ _HOMES = {
     "WarehouseError": ("tracewarehouse.ingest.errors", "WarehouseError"),
     "open": ("tracewarehouse.opened", "open_path"),
     "query": ("tracewarehouse.opened", "query"),
-    "sample": ("tracewarehouse.ingest.capture.sample", "sample"),
+    "sample": ("tracewarehouse.ingest.capture.locations", "sample"),
 }
 
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from tracewarehouse.database.sessions import Sessions
     from tracewarehouse.definitions.reading import Definitions
     from tracewarehouse.evaluation.audits import Finding
-    from tracewarehouse.executors.executor import Executor, Outcome
-    from tracewarehouse.executors.results import IngestResults
+    from tracewarehouse.executors.executor import Executor, IngestResults, Outcome
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.capture_comparison import CaptureComparison
@@ -395,7 +394,7 @@ class Warehouse:
                 warehouse.
             WarehouseError: the warehouse cannot be written.
         """
-        from tracewarehouse.executors.results import IngestResults
+        from tracewarehouse.executors.executor import IngestResults
         from tracewarehouse.ingest.capture.remote import local_copy
         from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 

@@ -117,7 +117,6 @@ with (
         device = DeviceEvents(None, Timeline(), row_instruction) if row_instruction is not None else None
         rows = tables.write(trace, PlaneLines(0, "host", 0, i, plane, plane.lines, device), rows)
     tables.finish()  # in the background, while this thread goes on
-    instructions.complete()
     with folder.writer("instructions", encoder) as writer:
         writer.write_rows(instructions.column_rows())
     with folder.writer("instruction_stats", encoder) as writer:

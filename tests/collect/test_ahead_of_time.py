@@ -20,17 +20,19 @@ from typing import Any
 import pytest
 
 from tracewarehouse.collect import ahead_of_time
-from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration, compile_ahead, compile_all
+from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration, compile_all
 from tracewarehouse.collect.checks.promises import expert_places
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import run_spec
-from tracewarehouse.collect.memory import memory_need
+from tracewarehouse.collect.memory import chip_memory, memory_need
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.parallel.expert_places import Rows
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
 from tracewarehouse.ingest.hlo.program import CLASSES
+from tracewarehouse.predict.configuration import device_bytes
 from tracewarehouse.warehouse import open_warehouse
 
 
@@ -42,6 +44,14 @@ def python() -> str:
     if subprocess.run([named, "-c", check], check=False).returncode:
         pytest.skip("jax and libtpu are not installed here; TRACEWAREHOUSE_TEST_LIBTPU names an interpreter with both")
     return named
+
+
+def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
+    """The compiled steps of a run; a refusal is raised."""
+    [run] = compile_all([Configuration(spec, topology)], folder, python)
+    if run.refused is not None:
+        raise CollectError(run.refused)
+    return list(run.steps)
 
 
 def require_time() -> None:
@@ -159,7 +169,7 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
         routed = sparse if model_architecture(spec.model).is_moe else 0
         assert [len(grouped_products(step)) for step in steps] == [3 * routed] * 2  # gate, up and down
     assert [s.phase for s in steps] == ["prefill", "decode"]
-    assert all(s.fits(s.bytes_per_device) for s in steps)
+    assert all(device_bytes(s.memory) <= chip_memory(s.chip) for s in steps)
     assert all(0 < s.memory["aliased"] <= s.memory["outputs"] for s in steps)  # the cache is donated
     with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
         for step in steps:
@@ -261,13 +271,20 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> No
         compile_ahead(spec, "v6e:2x4", tmp_path / "b", str(lacking))
 
 
-def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("exit 1", r"failed: RESOURCE_EXHAUSTED: Ran out of.*; use more chips, a sm"),
+        ("kill $$", r"failed: its process was ended by SIGTERM; run the same again$"),
+    ],
+)
+def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path, end: str, told: str) -> None:
     python = tmp_path / "python"
     said = "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM"
-    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\necho "{said}" >&2\nexit 1\n')
+    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\necho "{said}" >&2\n{end}\n')
     python.chmod(0o755)
     spec = run_spec(backend="jax", mesh="tp=8", batch=8)
-    with pytest.raises(CollectError, match=r"v6e:2x4 failed: RESOURCE_EXHAUSTED: Ran out of.*; use more chips, a sm"):
+    with pytest.raises(CollectError, match=rf"v6e:2x4 {told}"):
         compile_ahead(spec, "v6e:2x4", tmp_path / "a", str(python))
 
 
@@ -384,6 +401,6 @@ def test_a_module_becomes_a_proto_that_reads_back() -> None:
     assert found.hlo_module.name == module.name
 
 
-def test_memory_of_a_chip_counts_donated_outputs_once(tmp_path: Path) -> None:
+def test_memory_of_a_chip_counts_donated_outputs_once() -> None:
     memory = json.loads('{"arguments": 10, "outputs": 4, "aliased": 3, "temporaries": 5, "program": 2}')
-    assert CompiledStep("decode", tmp_path, "TPU v5e", memory).bytes_per_device == 18
+    assert device_bytes(memory) == 18

@@ -17,8 +17,8 @@ from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made, run_spec
 from tracewarehouse.collect.models.architectures import ARCHITECTURES
 from tracewarehouse.collect.run_spec import RunSpec, stage_layout
-from tracewarehouse.ingest.capture.sample import NAME as SAMPLE
-from tracewarehouse.ingest.capture.sample import sample
+from tracewarehouse.ingest.capture.locations import NAME as SAMPLE
+from tracewarehouse.ingest.capture.locations import sample
 
 STAGES = {"backend": "torch_xla"}
 """Whose hosts are the stages of a pipeline."""

@@ -16,7 +16,7 @@ from xplane_builder import content, integer
 
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.collectives import find_collective
-from tracewarehouse.ingest.hlo.proto import read_module
+from tracewarehouse.ingest.hlo.proto import device_assignment, read_module
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES
 
@@ -59,7 +59,7 @@ class HloProtoTarget(Target):
             except MalformedError as error:
                 assert str(error)
                 instructions[name] = "malformed"
-        return found.name, found.module_id, found.device_assignment, instructions
+        return device_assignment(data), instructions
 
     def reference(self, data: bytes) -> Any:
         proto = CLASSES["HloProto"]()
@@ -87,15 +87,15 @@ class HloProtoTarget(Target):
                 instructions[name] = "malformed"
         # an op is as readable as the collectives that it runs, and those are readable
         assignment = tuple(tuple(row.replica_device_ids) for row in m.device_assignment.computation_devices)
-        return _text(m.name), m.id, assignment, instructions
+        return assignment, instructions
 
     def difference(self, got: Any, want: Any) -> str:
         if got == want:
             return ""
-        if got[:3] != want[:3]:
-            return f"expected {want[:3]}, found {got[:3]}"
-        wrong = [n for n in {*got[3], *want[3]} if got[3].get(n) != want[3].get(n)]
-        return f"instruction {wrong[0]!r}: expected {want[3].get(wrong[0])}, found {got[3].get(wrong[0])}"
+        if got[0] != want[0]:
+            return f"expected {want[0]}, found {got[0]}"
+        wrong = [n for n in {*got[1], *want[1]} if got[1].get(n) != want[1].get(n)]
+        return f"instruction {wrong[0]!r}: expected {want[1].get(wrong[0])}, found {got[1].get(wrong[0])}"
 
 
 def _ours(found: Any) -> dict[str, Any]:

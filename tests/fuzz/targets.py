@@ -16,11 +16,11 @@ from fuzz.kineto import KinetoTarget
 from fuzz.manifest import ManifestTarget
 from fuzz.nsys import NsysTarget
 from fuzz.query import CommandTarget, QueryTarget
-from fuzz.xplane import PlacesTarget, XPlaneTarget
+from fuzz.xplane import CountedTarget, XPlaneTarget
 
 _ALL = (
     XPlaneTarget,
-    PlacesTarget,
+    CountedTarget,
     HloTextTarget,
     HloProtoTarget,
     ChromeTarget,
@@ -44,7 +44,7 @@ TARGETS: dict[str, type[Target] | Callable[[Path | None], Target]] = {target.nam
 
 SHARES = {
     "xplane": 0.08,
-    "xplane-places": 0.03,
+    "xplane-counted": 0.03,
     "hlo-text": 0.3003,
     "hlo-proto": 0.2,
     "nsys": 0.01,

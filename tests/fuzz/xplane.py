@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from pathlib import Path
 from unittest.mock import patch
@@ -13,8 +12,6 @@ from fuzz.xplane_mutations import MUTATIONS, mutated, random_space
 from google.protobuf.message import DecodeError
 from xplane_reference import Contents, decoded, fits_int64, read_xplane, reference
 
-from tracewarehouse.ingest.columns.spill import Spill
-from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.readers.xplane import wire
 
 _LEGAL_BUT_REFUSED = {
@@ -45,9 +42,7 @@ class XPlaneTarget(Target):
 
     def read(self, data: bytes) -> Contents:
         self._path.write_bytes(data)
-        # captures here are small: half of them are read as large ones are
-        with patch.object(wire, "FEW_BYTES", 1 << 8 if len(data) % 2 else wire.FEW_BYTES):
-            return decoded(read_xplane(self._path))
+        return decoded(read_xplane(self._path))
 
     def reference(self, data: bytes) -> Contents:
         try:
@@ -67,28 +62,16 @@ class XPlaneTarget(Target):
         return next((reason for part, reason in _LEGAL_BUT_REFUSED.items() if part in refusal), "")
 
 
-class PlacesTarget(XPlaneTarget):
-    """The same, as a large capture is read: events are counted first, and decoded where they were found then.
+class CountedTarget(XPlaneTarget):
+    """The same, as a large capture is read: events are counted first. Windows are small, so that lines have many."""
 
-    Places go through a pickle as they do between processes. Windows are small, so that lines have many.
-    """
-
-    name = "xplane-places"
+    name = "xplane-counted"
 
     def read(self, data: bytes) -> Contents:
         self._path.write_bytes(data)
-        with (
-            patch.object(wire, "FEW_BYTES", 1 << 8 if len(data) % 2 else wire.FEW_BYTES),
-            patch.object(wire, "WINDOW", (64, 300, 1 << 12)[len(data) % 3] + len(data) // 1000),
-            patch.object(xplane, "KEPT", 0),
-            Spill(self._path.with_name("places")) as aside,
-        ):
+        with patch.object(wire, "WINDOW", (64, 300, 1 << 12)[len(data) % 3] + len(data) // 1000):
             trace = read_xplane(self._path)
-            pairs = [(plane, line) for plane in trace.planes for line in plane.lines]
-            counted = [trace.count(plane, line, aside) for plane, line in pairs]
-            aside.close()
-            for (_, line), (_, places) in zip(pairs, pickle.loads(pickle.dumps(counted)), strict=True):
-                line.places = places
+            counted = [trace.count(plane, line) for plane in trace.planes for line in plane.lines]
             found = decoded(trace)
-            assert [count for count, _ in counted] == [len(events) for plane in found.events for events in plane]
+            assert counted == [len(events) for plane in found.events for events in plane]
             return found

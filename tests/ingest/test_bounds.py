@@ -95,3 +95,18 @@ def test_one_more_than_the_bound_is_refused(
     assert "\n" not in message
     assert len(Lake(warehouse).runs()) == 1
     assert not [f for f in warehouse.rglob("*") if "staging" in f.parts and f.is_file()]
+
+
+@pytest.mark.parametrize(("first", "last", "is_taken"), [(-(1 << 61), 1 << 61, True), (-(1 << 61), 3 << 60, False)])
+def test_a_run_of_53_days_is_refused(tmp_path: Path, first: int, last: int, is_taken: bool) -> None:
+    """The length of a pause between two events would not fit 64 bits at some 106 days."""
+    space = Space()
+    space.tpu(0).ops.event("a", first, 0)
+    space.plane("/host:CPU").line("python").event("b", last, 0)
+    path = space.write(tmp_path / "x.xplane.pb")
+    if is_taken:
+        ingest_one(path, tmp_path / "w")
+        return
+    with pytest.raises(CaptureError, match="the picoseconds of all events, found more than 4,611,686,018,427,387,904"):
+        ingest_one(path, tmp_path / "w")
+    assert Lake(tmp_path / "w").runs() == []

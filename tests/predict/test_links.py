@@ -3,7 +3,6 @@
 import csv
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,17 +12,7 @@ from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.hlo.replica_groups import parse_groups
 from tracewarehouse.predict.geometry import place, shape_of
 from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
-
-
-@dataclass(frozen=True)
-class Slice:
-    topology: Topology
-    ici_factor: float = 1.0
-    hbm_factor: float = 1.0
-
-    @classmethod
-    def named(cls, name: str, **factors: float) -> "Slice":
-        return cls(Topology.parse(name), **factors)
+from tracewarehouse.predict.machine import Machine
 
 
 def measured() -> list[dict[str, str]]:
@@ -40,11 +29,11 @@ def predicted(row: dict[str, str]) -> TimeRange:
         strategy=row["strategy"] or None,
         on_sparsecore=row["is_on_sparsecore"] == "1",
     )
-    return collective_time(Slice.named(row["topology"]), collective)
+    return collective_time(Machine.named(row["topology"]), collective)
 
 
 def microseconds(topology: str, *args: object, **more: object) -> float:
-    return collective_time(Slice.named(topology), SliceCollective(*args, **more)).mid_ps / 1e6  # type: ignore[arg-type]
+    return collective_time(Machine.named(topology), SliceCollective(*args, **more)).mid_ps / 1e6  # type: ignore[arg-type]
 
 
 # The table of the notes on prediction, in their order: predicted and measured microseconds.
@@ -179,7 +168,8 @@ def test_every_algorithm_of_libtpu_has_a_time_that_grows_with_the_message() -> N
                 on_sparsecore="SPARSECORE" in part,
             )
             sizes = [collective._replace(message_bytes=int(s)) for s in answer[5].split(",")]
-            times = [collective_time(Slice(topology), each) for each in sizes]
+            machine = Machine.named(topology)
+            times = [collective_time(machine, each) for each in sizes]
             assert all(0 < t.low_ps < t.mid_ps < t.high_ps for t in times), line
             assert [t.mid_ps for t in times] == sorted({t.mid_ps for t in times}), line
             seen += len(times)
@@ -188,9 +178,9 @@ def test_every_algorithm_of_libtpu_has_a_time_that_grows_with_the_message() -> N
 
 def test_factors_scale_what_they_name() -> None:
     pair = SliceCollective("all-reduce", 1 << 30, ((0, 1),), emitter="RotatedPincerEmitter")
-    one, two = (collective_time(Slice.named("v6e:1x2", ici_factor=f), pair).mid_ps for f in (1.0, 2.0))
+    one, two = (collective_time(Machine.named("v6e:1x2", ici_factor=f), pair).mid_ps for f in (1.0, 2.0))
     assert one - two == pytest.approx((1 << 30) / 90e9 / 2 * 1e12)
-    faster = collective_time(Slice.named("v6e:1x2", hbm_factor=2.0), pair).mid_ps
+    faster = collective_time(Machine.named("v6e:1x2", hbm_factor=2.0), pair).mid_ps
     assert one - faster == pytest.approx((1 << 29) / (1638e9 / 4) / 2 * 1e12)
 
 
@@ -216,5 +206,5 @@ def test_between_slices_the_data_center_network_carries_it() -> None:
 
 
 def test_alone_or_empty_takes_no_time() -> None:
-    assert collective_time(Slice.named("v6e:1x2"), SliceCollective("all-reduce", 1 << 20, ((0,), (1,)))) == (0, 0, 0)
-    assert collective_time(Slice.named("v6e:1x2"), SliceCollective("all-reduce", 1 << 20, ())) == (0, 0, 0)
+    assert collective_time(Machine.named("v6e:1x2"), SliceCollective("all-reduce", 1 << 20, ((0,), (1,)))) == (0, 0, 0)
+    assert collective_time(Machine.named("v6e:1x2"), SliceCollective("all-reduce", 1 << 20, ())) == (0, 0, 0)

@@ -64,8 +64,6 @@ NEED_MORE = {
     "metrics.prediction_error_v1",
     "metrics.microbenchmarks_v1",  # microbenchmarks
     "models.calibration_rates",
-    "models.microbenchmark_rates",
-    "models.microbenchmark_times",
     "preconditions.microbenchmark_programs",
     "metrics.token_cost_v1",  # devices
     "models.run_chips",

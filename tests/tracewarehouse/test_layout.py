@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tracewarehouse.ingest.capture.sample import NAME, sample
+from tracewarehouse.ingest.capture.locations import NAME, sample
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = ("collect", "ingest", "sql", "dashboards")

@@ -14,7 +14,7 @@ import pytest
 
 import tracewarehouse
 from tracewarehouse.cli import run
-from tracewarehouse.ingest.capture.sample import NAME
+from tracewarehouse.ingest.capture.locations import NAME
 
 TW = Path(sys.executable).parent / "tw"
 Asked = Callable[..., tuple[int, str, str]]

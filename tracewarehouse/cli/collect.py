@@ -150,9 +150,11 @@ def collect(
         _print_plan(runner.dry_run(plan, output, by_model=by_model))
         return
     if references:
+        from tracewarehouse.collect.harness.subject import compute_reference
+
         for run in experiments.plan(plan):
             if run.has_model:
-                typer.echo(runner.keep_reference(run))
+                typer.echo(compute_reference(run))
         return
     faults: dict[str, list[str]] = {}
     place = Output(output, by_model)

@@ -117,7 +117,7 @@ def sample(
     ] = Path("captures"),
 ) -> None:
     """Copy a small real capture here, and print its folder: a tiny Llama on 4 virtual devices."""
-    from tracewarehouse.ingest.capture.sample import NAME, sample
+    from tracewarehouse.ingest.capture.locations import NAME, sample
 
     target = output / NAME
     try:

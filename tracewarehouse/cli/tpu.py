@@ -14,8 +14,7 @@ from tracewarehouse.cli.output import lasting_echo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracewarehouse.collect.tpu.hours import StepKey, StepTimes
-    from tracewarehouse.collect.tpu.plan import PlannedSlice
+    from tracewarehouse.collect.tpu.plan import PlannedSlice, StepKey, StepTimes
     from tracewarehouse.collect.tpu.slices import Slices
     from tracewarehouse.collect.tpu.state import Place
 
@@ -68,7 +67,7 @@ def plan(
     The chips of slices that were created already are subtracted from the quota. Hours are expected ones where the steps
     of all runs of a slice were predicted. With --budget it prints what was left out.
     """
-    from tracewarehouse.collect.tpu.hours import with_hours, within_budget
+    from tracewarehouse.collect.tpu.plan import with_hours, within_budget
 
     limit = _chip_hours(budget) if budget else None
     slices = _planned(experiment, generation, zone, spot, quota, state)
@@ -95,7 +94,7 @@ def _chip_hours(text: str) -> float:
 
 def _predicted_steps(folder: Path, generation: str) -> dict[StepKey, StepTimes]:
     """The longest predicted steps of each configuration on slices of a generation."""
-    from tracewarehouse.collect.tpu.hours import StepTimes
+    from tracewarehouse.collect.tpu.plan import StepTimes
     from tracewarehouse.queries.read_only import literal
     from tracewarehouse.warehouse import open_warehouse
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from tracewarehouse.collect.capture import MANIFEST
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
-from tracewarehouse.collect.memory import chip_memory, require_host_memory
+from tracewarehouse.collect.memory import require_host_memory
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
@@ -62,16 +63,6 @@ class CompiledStep:
     """Bytes of a device by the compiler's account: arguments, outputs, aliased (outputs in the memory of arguments),
     temporaries, program."""
 
-    @property
-    def bytes_per_device(self) -> int:
-        """Bytes that a device holds while the step runs."""
-        m = self.memory
-        return m["arguments"] + m["outputs"] - m["aliased"] + m["temporaries"] + m["program"]
-
-    def fits(self, size: int) -> bool:
-        """Return whether a device has that much memory, in bytes."""
-        return size <= chip_memory(self.chip)
-
 
 @dataclass(frozen=True)
 class Configuration:
@@ -101,22 +92,10 @@ class CompiledRun:
     refused: str | None = None
 
 
-def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
-    """Compile prefill and decode of a run, or all microbenchmarks, for a topology; `compile_all` says how.
-
-    Raises:
-        CollectError: the run is refused.
-    """
-    [run] = compile_all([Configuration(spec, topology)], folder, python)
-    if run.refused is not None:
-        raise CollectError(run.refused)
-    return list(run.steps)
-
-
 def compile_all(
     configurations: Sequence[Configuration], folder: Path, python: str = sys.executable, kept: Path | None = None
 ) -> Iterator[CompiledRun]:
-    """Compile prefill and decode of runs, in few processes, and give them in order.
+    """Compile prefill and decode of runs, or all microbenchmarks, in few processes, and give them in order.
 
     `python` is an interpreter that has jax and libtpu; for backend jax also tracewarehouse.
     `folder` gets the programs. `kept` keeps those of backend jax by the digest of what the compiler is given, so that
@@ -336,7 +315,9 @@ def _run(command: Sequence[str], failure: Callable[[str], str]) -> None:
 
 
 def _last_line(process: subprocess.Popen[bytes], told: bytes) -> str:
-    """Return the reason why a process failed, which it gives in its last line."""
+    """Return the reason why a process failed: that somebody ended it, or what it gives in its last line."""
+    if -process.returncode in (signal.SIGTERM, signal.SIGKILL):
+        return f"its process was ended by {signal.Signals(-process.returncode).name}; run the same again"
     lines = [line for line in told.decode("utf-8", "replace").splitlines() if line.strip()]
     return _ERROR_CLASS.sub("", lines[-1]) if lines else f"exit code {process.returncode}"
 

@@ -169,16 +169,6 @@ def collect(
     return results
 
 
-def keep_reference(run: RunSpec) -> Path:
-    """Compute the reference of a run on this host, unless it is kept already; return its file.
-
-    All runs of the model with the same prompt, lengths and dtype share it.
-    """
-    from tracewarehouse.collect.harness.subject import compute_reference
-
-    return compute_reference(run)
-
-
 def _require_elsewhere(backend: str, python: str) -> None:
     try:
         done = subprocess.run([python, *HARNESS[1:], backend], capture_output=True, text=True, check=False)  # noqa: S603

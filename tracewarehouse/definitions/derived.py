@@ -204,10 +204,6 @@ def _rows(rows: Iterable[tuple[str, ...]]) -> str:
     return ", ".join(f"({', '.join(row)})" for row in rows)
 
 
-_TOLERANCE = 1e-9
-"""The distance that a value may lie outside its range, since doubles are rounded."""
-
-
 def range_header() -> AuditHeader:
     """The header of the audits of ranges."""
     from tracewarehouse.definitions.definition import AuditHeader

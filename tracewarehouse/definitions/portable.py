@@ -66,7 +66,7 @@ def complaints(sql: str, *, across_runs: bool = False) -> list[str]:
         for sentence in _complaints(node):
             if across_runs and sentence in _RUN_BY_RUN:
                 continue
-            sentences[f"{sentence}: {_shown(node)}"] = None
+            sentences[f"{sentence}: {shown(node)}"] = None
     return list(sentences)
 
 
@@ -239,6 +239,7 @@ def _in_window(node: exp.Expr) -> bool:
     return isinstance(parent, exp.Window) and parent.this is node
 
 
-def _shown(node: exp.Expr) -> str:
-    text = " ".join(node.sql(dialect="duckdb").split())
+def shown(node: exp.Expr) -> str:
+    """The SQL of a part of a tree, on one line and cut to a length that an error can have."""
+    text = " ".join(node.sql(dialect="duckdb", comments=False).split())
     return text if len(text) <= 100 else f"{text[:97]}..."

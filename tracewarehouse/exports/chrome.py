@@ -24,16 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tracewarehouse.exports.files import naming_the_unwritable, whole_file
+from tracewarehouse.exports.perfetto.wire import joined_bytes
 from tracewarehouse.ingest.columns.profiler_names import PREDICTION, PREDICTION_PLANE
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tracewarehouse.warehouse import Warehouse
 
 AT_ONCE = 1 << 16
@@ -166,15 +163,7 @@ def _events(
             "ORDER BY event_id"
         ).arrow()
         for texts in table.column(0).chunks:
-            yield _joined(texts)
-
-
-def _joined(texts: pa.StringArray) -> memoryview:
-    """The texts of an Arrow array one after the other, without a copy."""
-    _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, np.int64 if str(texts.type) == "large_string" else np.int32)
-    low, high = int(ends[texts.offset]), int(ends[texts.offset + len(texts)])
-    return memoryview(data)[low:high]
+            yield joined_bytes(texts)
 
 
 def _prediction(warehouse: Warehouse, run_id: str) -> str | None:

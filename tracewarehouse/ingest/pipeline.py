@@ -20,7 +20,6 @@ from tracewarehouse.ingest.devices.hosts import (
     clock_notes,
     complete_devices,
     open_hosts,
-    price_chips,
     share_chips,
 )
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
@@ -173,8 +172,8 @@ def _survey(
     share_chips(survey.devices)
     stated = survey.prediction.chip_price_usd_per_h if survey.prediction else None
     price = stated if options.chip_price is None else options.chip_price
-    if price is not None:
-        price_chips(survey.devices, price)
+    for device in survey.devices if price is not None else ():
+        device.chip_price_usd_per_h, device.chip_price_source = price, "option"
     return replace(survey, costs=options.costs)
 
 

@@ -102,7 +102,6 @@ class ProgramCollectives:
             found.pairs is not None,
             says.emitter,
             says.strategy,
-            says.debug,
             op.thread == "sparsecore",
         )
         if collective not in self._times:

@@ -8,15 +8,11 @@ places of the groups in the slice, and what other groups of the same collective 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tracewarehouse.collect.tpu.compile_ahead import Topology
-from tracewarehouse.ingest.capture.hardware import chip_named, known_kind
-from tracewarehouse.predict.calibrations import Calibration, rates
 from tracewarehouse.predict.geometry import Form, Groups, Shape, busiest, shape_of
+from tracewarehouse.predict.machine import Machine
 
 _MEASURED_CYCLE = 8
 """Chips of the longest cycle through a grid that somebody has measured."""
@@ -47,22 +43,10 @@ class SliceCollective(NamedTuple):
     is_pairs: bool = False
     emitter: str | None = None
     strategy: str | None = None
-    debug: str | None = None
     on_sparsecore: bool = False
 
 
-class LinkedMachine(Protocol):
-    """What the time of a collective depends on beside the collective."""
-
-    @property
-    def topology(self) -> Topology: ...  # noqa: D102
-    @property
-    def ici_factor(self) -> float: ...  # noqa: D102
-    @property
-    def hbm_factor(self) -> float: ...  # noqa: D102
-
-
-def collective_time(machine: LinkedMachine, collective: SliceCollective) -> TimeRange:
+def collective_time(machine: Machine, collective: SliceCollective) -> TimeRange:
     """Return how long a collective takes on the slice.
 
     The range takes every rate of the table at its low or at its high end. Devices beyond those of the slice are on
@@ -75,10 +59,8 @@ def collective_time(machine: LinkedMachine, collective: SliceCollective) -> Time
         return TimeRange(0, 0, 0)
     if min(map(min, collective.groups)) < 0:
         raise ValueError(f"{collective.kind}: devices are counted from 0, found {min(map(min, collective.groups))}")
-    table: Mapping[tuple[str, str], Calibration] = getattr(machine, "rates", None) or rates(machine.topology.generation)
     low, mid, high = (
-        round(_seconds(machine, collective, _Rates(table, end, machine.ici_factor, machine.hbm_factor)) * 1e12)
-        for end in ("low", "value", "high")
+        round(_seconds(machine, collective, _Rates(machine, end)) * 1e12) for end in ("low", "value", "high")
     )
     return TimeRange(low, mid, high)
 
@@ -86,18 +68,17 @@ def collective_time(machine: LinkedMachine, collective: SliceCollective) -> Time
 class _Rates:
     """The rates of links at one end of their ranges: `low` gives the shortest times."""
 
-    def __init__(
-        self, table: Mapping[tuple[str, str], Calibration], end: str, ici_factor: float, hbm_factor: float
-    ) -> None:
+    def __init__(self, machine: Machine, end: str) -> None:
+        table = machine.rates
         opposite = {"low": "high", "high": "low"}.get(end, end)
         self.share = {name: float(getattr(row, opposite)) for (name, what), row in table.items() if what == "share"}
         self.bytes_per_s = {
-            name: float(getattr(row, opposite)) * 1e9 * ici_factor
+            name: float(getattr(row, opposite)) * 1e9 * machine.ici_factor
             for (name, what), row in table.items()
             if what == "gbps"
         }
         self.seconds = {name: float(getattr(row, end)) / 1e6 for (name, what), row in table.items() if what == "us"}
-        self.hbm_factor = hbm_factor
+        self.fill_bytes_per_s = self.share["fill"] * machine.hbm_bytes_per_s * machine.hbm_factor
 
     def link(self, form: str) -> float:
         """Return what a link reaches in one direction, in bytes per second."""
@@ -108,7 +89,7 @@ class _Rates:
         return self.bytes_per_s["ici"] * self.share.get(form, 1.0)
 
 
-def _seconds(machine: LinkedMachine, collective: SliceCollective, known: _Rates) -> float:
+def _seconds(machine: Machine, collective: SliceCollective, known: _Rates) -> float:
     topology, size = machine.topology, collective.message_bytes
     slices = max(len({device // topology.devices for device in group}) for group in collective.groups)
     if slices > 1:
@@ -133,7 +114,7 @@ def _seconds(machine: LinkedMachine, collective: SliceCollective, known: _Rates)
         / known.link("long_cycle" if form == "cycle" and count > _MEASURED_CYCLE else form)
     )
     if collective.kind in ("all-reduce", "reduce-scatter"):  # the first and the last shard overlap with no other
-        seconds += size / count / (known.share["fill"] * _hbm_bytes_per_s(topology.generation) * known.hbm_factor)
+        seconds += size / count / known.fill_bytes_per_s
     return seconds
 
 
@@ -198,9 +179,3 @@ def _routed(topology: Topology, collective: SliceCollective, known: _Rates) -> f
     if routed.hops > 1:
         slowest /= known.share["routes"]
     return start + routed.hops * known.seconds["hop"] + slowest
-
-
-@lru_cache
-def _hbm_bytes_per_s(generation: str) -> float:
-    chip = chip_named(known_kind(generation)[1])
-    return float(chip["hbm_gbps"]) * 1e9 if chip else math.nan

@@ -15,6 +15,7 @@ from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.schema import MappingSchema
 
+from tracewarehouse.definitions.portable import shown
 from tracewarehouse.ingest.errors import QueryError
 
 Types = dict[str, dict[str, dict[str, str]]]
@@ -198,12 +199,12 @@ def _name_schemas(tree: exp.Query, types: Types) -> None:
     for table in tree.find_all(exp.Table):
         name, schema = table.name.lower(), table.db.lower()
         if not isinstance(table.this, exp.Identifier):
-            raise QueryError(f"{_shown(table)} is a table function of DuckDB, which Spark lacks")
+            raise QueryError(f"{shown(table)} is a table function of DuckDB, which Spark lacks")
         if not schema and name in own:
             continue
         schema = schema or "main"
         if name not in types.get(schema, {}):
-            raise QueryError(f"{_shown(table)} is not a table, model or metric, and Spark has nothing else")
+            raise QueryError(f"{shown(table)} is not a table, model or metric, and Spark has nothing else")
         table.set("db", exp.to_identifier(schema))
 
 
@@ -266,8 +267,3 @@ def combined(kinds: list[str]) -> str:
     if distinct <= NUMBERS:
         return next(k for k in (DOUBLE, DECIMAL, UNSIGNED, INT) if k in distinct)
     return UNKNOWN
-
-
-def _shown(node: exp.Expr) -> str:
-    text = " ".join(node.sql(dialect="duckdb", comments=False).split())
-    return text if len(text) <= 100 else f"{text[:97]}..."

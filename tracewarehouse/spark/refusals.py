@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from tracewarehouse.definitions.portable import PORTABLE
+from tracewarehouse.definitions.portable import PORTABLE, shown
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.spark.kinds import (
     BOOL,
@@ -79,12 +79,6 @@ def refuse(tree: exp.Query) -> None:
     for node in tree.walk():
         for sentence in _refusals(node):
             raise QueryError(f"Spark does not answer this as DuckDB does: {shown(node)}: {sentence}")
-
-
-def shown(node: exp.Expr) -> str:
-    """The SQL of a part of the tree, on one line and cut to a length that an error can have."""
-    text = " ".join(node.sql(dialect="duckdb", comments=False).split())
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _refusals(node: exp.Expr) -> Iterator[str]:

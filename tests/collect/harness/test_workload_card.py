@@ -143,3 +143,10 @@ def test_the_card_names_the_attention_kernels(monkeypatch: pytest.MonkeyPatch) -
     on_tpu = workload_card(run_spec(**fields, device="tpu"), recording(), "torch_xla", {})
     assert on_tpu.description.endswith("published weights, flash attention in prefill, paged attention in decode")
     assert workload_card(run_spec(**fields), recording(), "torch_xla", {}).description.endswith("published weights")
+
+
+def test_the_chip_of_a_backend_of_another_package_is_no_virtual_device() -> None:
+    card = workload_card(run_spec(mesh="tp=1"), recording(chip="NVIDIA H200"), "mine", {})
+
+    chips = card.workload.hardware.xpu_spec
+    assert (chips.type or None, chips.model) == (None, "nvidia_h200")

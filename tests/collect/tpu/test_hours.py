@@ -12,8 +12,16 @@ from tests.predict.test_capture import write
 from tracewarehouse.cli.tpu import _predicted_steps
 from tracewarehouse.collect.experiment import Experiment, load_experiment, run_spec
 from tracewarehouse.collect.harness.generation import PROFILED_PAIRS
-from tracewarehouse.collect.tpu.hours import GENERATIONS, StepTimes, expected_s, step_key, with_hours, within_budget
-from tracewarehouse.collect.tpu.plan import PlannedSlice, plan_slices
+from tracewarehouse.collect.tpu.plan import (
+    GENERATIONS,
+    PlannedSlice,
+    StepTimes,
+    expected_s,
+    plan_slices,
+    step_key,
+    with_hours,
+    within_budget,
+)
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.warehouse import open_warehouse
 

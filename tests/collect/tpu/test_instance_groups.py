@@ -157,6 +157,16 @@ def test_a_creation_without_an_answer_goes_on_with_what_is_there(google: Cloud) 
     assert len(google.calls("instance-templates", "create")) == 2  # the second finds the first one's
 
 
+def test_a_creation_whose_answer_was_lost_is_not_forgotten(google: Cloud) -> None:
+    google.fault("create", "UNAVAILABLE: 503", contains="instance-groups", late=True)
+    google.fault("describe", "", "The resource 'two' was not found")
+
+    done = google.tw("create", "two", "--type", "tpu7x-16")
+
+    assert done.returncode == 0, done.stderr
+    assert (google.state.get("two").status, len(google.state.get("two").instances)) == ("ready", 2)
+
+
 def test_a_killed_creation_is_taken_up(google: Cloud) -> None:
     google.fault("wait-until", "slow", sleep_s=60)
     with google.start("create", "two", "--type", "tpu7x-16", stderr=subprocess.DEVNULL) as process:

@@ -265,6 +265,19 @@ def test_a_name_that_is_taken_between_question_and_creation(cloud: Cloud) -> Non
     assert "was not created here and is left alone" in done.stderr
 
 
+@pytest.mark.parametrize("queue", [(), ("--queue", "6h")])
+def test_a_creation_whose_answer_was_lost_is_not_forgotten(cloud: Cloud, queue: tuple[str, ...]) -> None:
+    """Google made it and does not show it yet; taken for somebody else's, it would cost without anybody's knowledge."""
+    cloud.fault("create", "UNAVAILABLE: 503", late=True)
+    cloud.fault("describe", "", "NOT_FOUND: Resource one was not found")
+
+    done = cloud.tw("create", "one", "--type", "v6e-4", *queue)
+
+    assert done.returncode == 0, done.stderr
+    assert "one is there already, as it was asked for; attempt 2 of 3" in done.stderr
+    assert (cloud.state.get("one").status, cloud.exists("one")) == ("ready", True)
+
+
 def test_a_name_that_google_would_refuse_is_never_passed_on(cloud: Cloud) -> None:
     for name in ("One", "a_b", "-x", "a b", "a;b", "a/b", "ü", "x" * 64, "a-", "7a"):
         done = tw(*cloud.arguments("create", "--type", "v6e-4"), "--", name)

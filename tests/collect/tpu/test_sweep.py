@@ -19,7 +19,9 @@ from tracewarehouse.collect.capture import is_recorded
 from tracewarehouse.collect.checks.reference import SUFFIX
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import merge_hosts
+from tracewarehouse.collect.tpu.state import Round
 from tracewarehouse.ingest.capture.manifest import load_manifest
 
 
@@ -199,6 +201,13 @@ def test_a_lost_connection_does_not_lose_the_run_that_goes_on(one: Cloud) -> Non
     assert done.returncode == 0, done.stderr
     assert one.captures() == [DP2TP2, TP4]
     assert one.recorded() == [f"{DP2TP2} 0", f"{TP4} 0"]
+
+
+def test_what_a_connection_tells_late_of_an_earlier_round_is_not_of_this_one() -> None:
+    said = "".join(f"{commands.ENDED} {told}\n" for told in ("ab12 host-0 1", "cd34 host-0 0", "ab12 host-1 stopped"))
+
+    assert commands.ended(said, Round(token="cd34", run="r")) == {"host-0": "0"}
+    assert commands.ended(said, Round(token="ab12", run="r")) == {"host-0": "1", "host-1": "stopped"}
 
 
 def test_a_closed_pipe_does_not_end_a_sweep(one: Cloud) -> None:

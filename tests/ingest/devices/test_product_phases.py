@@ -10,7 +10,7 @@ from xplane_builder import Space
 
 from tracewarehouse.ingest.devices import product_phases
 from tracewarehouse.ingest.devices.product_phases import phase_by_rows
-from tracewarehouse.ingest.hlo.products import is_product
+from tracewarehouse.ingest.hlo.instruction import is_product
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 PHASES = """SELECT "index", CASE WHEN name IN ('prefill', 'decode') THEN name END FROM phases

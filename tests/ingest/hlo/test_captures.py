@@ -51,7 +51,7 @@ def facts(instruction: Instruction) -> dict[str, object]:
 def test_v6e_text_and_proto_agree_on_every_instruction(shared_traces: Path) -> None:
     trace = read_xplane(shared_traces / V6E)
     embedded = modules(trace)
-    assert sorted(module.name for module in embedded.values()) == [
+    assert sorted(name.partition("(")[0] for name in embedded) == [
         "jit__psum",
         "jit_broadcast_in_dim",
         "jit_convert_element_type",

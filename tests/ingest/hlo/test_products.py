@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracewarehouse.ingest.hlo.products import operand_dtype
+from tracewarehouse.ingest.hlo.instruction import operand_dtype
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 FUSION = "kind=kOutput, calls=%fused_computation.1"

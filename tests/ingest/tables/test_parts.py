@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -142,8 +143,9 @@ class TestRun:
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, CaptureError])
     def test_an_error_while_helpers_still_write_leaves_nothing(
-        self, tmp_path: Path, small_parts: None, error: type[BaseException]
+        self, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
     ) -> None:
+        monkeypatch.setenv("WAREHOUSE", str(tmp_path / "w"))
         path = tmp_path / "tpu.xplane.pb"
         write_capture(path, 0.2, devices=2, ops=40)
 
@@ -180,12 +182,10 @@ def _full_disk(shared: parts.Shared, task: Any) -> None:
 
 
 def _write_without_end(traces: Any, task: Any) -> None:
-    path: Path = task[-1]
-    number = 0
-    while True:
-        number += 1
+    (folder,) = Path(os.environ["WAREHOUSE"]).glob("lake/.staging-*/*/*")
+    for number in count():
         with suppress(FileNotFoundError):
-            path.with_name(f"{path.name}-{number}").touch()
+            (folder / f".events-{os.getpid()}-{number}").touch()
 
 
 def _end_by_kill(shared: parts.Shared, task: Any) -> None:

@@ -153,16 +153,11 @@ def generate_timed(
         off.append(prepare()().times)
         wait()
         with tempfile.TemporaryDirectory(prefix="discarded-", dir=logdir) as discarded:
-            profiled, files = _profiled(profiler, prepare(), Path(discarded) if left else logdir)
-        on.append(profiled.times)
-    return Timed(off, on, profiled, files)
-
-
-def _profiled(profiler: Profiler, generate: Callable[[], Generation], logdir: Path) -> tuple[Generation, list[Path]]:
-    generation, files = profiled(profiler, generate, logdir)
-    if generation.compiles:
-        raise CheckError(f"{generation.compiles} programs were compiled inside the capture")
-    return generation, files
+            generation, files = profiled(profiler, prepare(), Path(discarded) if left else logdir)
+        if generation.compiles:
+            raise CheckError(f"{generation.compiles} programs were compiled inside the capture")
+        on.append(generation.times)
+    return Timed(off, on, generation, files)
 
 
 def profiled(profiler: Profiler, work: Callable[[], _Result], logdir: Path) -> tuple[_Result, list[Path]]:

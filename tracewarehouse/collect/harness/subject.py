@@ -82,7 +82,10 @@ def _subject(
 
 
 def compute_reference(spec: RunSpec) -> Path:
-    """Compute and keep the reference of a run, whatever its mesh and device; return the file that keeps it."""
+    """Compute the reference of a run on this host, unless it is kept already; return its file.
+
+    All runs of the model with the same prompt, lengths and dtype share it.
+    """
     if spec.dtype == "bfloat16":
         require_packages(("ml_dtypes",), "computing a reference", "jax")
     spec = spec.model_copy(update={"reference": "compute"})

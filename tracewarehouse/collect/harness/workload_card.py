@@ -33,7 +33,7 @@ def workload_card(
     """
     architecture, facts = model_architecture(spec.model), recording.model
     assert facts is not None  # noqa: S101  microbenchmarks get no card
-    count = spec.mesh.size
+    count, is_virtual = spec.mesh.size, spec.device == "cpu" and recording.chip is None  # a backend may have others
     # With Ulysses and ring, every device of tp holds whole layers: tp splits the context.
     context = spec.axis("tp") if spec.sequence_parallelism in MODES else 1
     mode = f" with {spec.sequence_parallelism} sequence parallelism" if spec.sequence_parallelism else ""
@@ -74,15 +74,18 @@ def workload_card(
                 "hardware": {
                     "network_topo": _network(recording.chip, count),
                     "xpu_spec": {
-                        "type": spec.device.upper(),
+                        "type": spec.device.upper() if is_virtual or spec.device == "tpu" else None,
                         # CCL-Bench's name, such as `tpu_v6e`.
                         "model": "virtual devices of one machine"
-                        if spec.device == "cpu"
+                        if is_virtual
                         else (recording.chip or "").lower().replace(" ", "_") or None,
                         "total_count": count,
                         "count_per_node": recording.devices_per_host,
                     },
-                    "driver_version": _driver(spec, versions),
+                    # Virtual devices have none, even if libtpu is installed.
+                    "driver_version": f"libtpu_{versions['libtpu']}"
+                    if spec.device == "tpu" and "libtpu" in versions
+                    else None,
                 },
             },
             "Model-executor": {
@@ -132,11 +135,6 @@ def _microbatch_size(spec: RunSpec) -> int:
     if spec.axis("pp") == 1:
         return 1
     return spec.batch // (spec.axis("dp") * spec.axis("ep")) // spec.microbatch_count
-
-
-def _driver(spec: RunSpec, versions: Mapping[str, str]) -> str | None:
-    """Return the TPU driver; virtual devices have none, even if libtpu is installed."""
-    return f"libtpu_{versions['libtpu']}" if spec.device == "tpu" and "libtpu" in versions else None
 
 
 def _network(chip: str | None, count: int) -> dict[str, Any]:

@@ -96,26 +96,21 @@ def on_devices(spec: RunSpec, weights: ModelWeights, mesh: JaxMesh) -> tuple[Wei
     """
     weights.copy_heads(spec)
     names = list(weights.names())
-    for name in names:
-        shape = weights.shape(name)
-        mesh.require_even(name, shape, run_partition(spec, name, len(shape)))
+    splits = {name: run_partition(spec, name, len(weights.shape(name))) for name in names}
+    for name, split in splits.items():
+        mesh.require_even(name, weights.shape(name), split)
     outer: Weights = {}
     layers: dict[int, Weights] = {}
-    for name in names:
+    for name, split in splits.items():
         match = _LAYER.match(name)
         if match is None or spec.axis("pp") == 1:
-            shape = weights.shape(name)
-            array = mesh.assemble(shape, run_partition(spec, name, len(shape)), weights.reader(name, spec.dtype))
-            if match is None:
-                outer[name] = array
-            else:
-                layers.setdefault(int(match[1]), {})[match[2]] = array
-    if spec.axis("pp") == 1:
-        weights.close()
-        return outer, [layers[number] for number in sorted(layers)]
-    slots = [_slot(spec, weights, mesh, slot, names) for slot in range(spec.stage_layout.slots)]
+            own, inner = (outer, name) if match is None else (layers.setdefault(int(match[1]), {}), match[2])
+            own[inner] = mesh.assemble(weights.shape(name), split, weights.reader(name, spec.dtype))
+    inside = [layers[number] for number in sorted(layers)]
+    if spec.axis("pp") > 1:
+        inside = [_slot(spec, weights, mesh, slot, names) for slot in range(spec.stage_layout.slots)]
     weights.close()
-    return outer, slots
+    return outer, inside
 
 
 def _slot(spec: RunSpec, weights: ModelWeights, mesh: JaxMesh, slot: int, names: Sequence[str]) -> Weights:

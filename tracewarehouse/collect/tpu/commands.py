@@ -27,7 +27,7 @@ TORCH_XLA = "torch_xla[tpu,pallas]==2.9.0"
 JAX = "jax[tpu]"
 """Package of JAX with the TPU driver, where no run needs torch_xla."""
 ENDED, HAS = "tracewarehouse-ended", "tracewarehouse-has"
-_ENDED = re.compile(rf"^{ENDED} (\S+) (\S+)$", re.MULTILINE)
+_ENDED = re.compile(rf"^{ENDED} ([0-9a-f]+) (\S+) (\S+)$", re.MULTILINE)
 _HAS = re.compile(rf"^{HAS} (\S+) ([0-9a-f]+)/(\S+)$", re.MULTILINE)
 
 
@@ -88,7 +88,8 @@ def record_command(round_: Round, place: Place, hosts: int) -> str:
         f'"$HOME/{VENV}/bin/python" {worker}; echo $? > {folder}/part && mv {folder}/part {folder}/code'
     )
     detached = f"setsid flock {LOCK} sh -c {shlex.quote(once)} >> {folder}/log 2>&1 < /dev/null & wait $!"
-    said = f'tail -n 5 {folder}/log; echo "{ENDED} $(hostname) $(cat {folder}/code 2> /dev/null || echo stopped)"'
+    code = f"$(cat {folder}/code 2> /dev/null || echo stopped)"
+    said = f'tail -n 5 {folder}/log; echo "{ENDED} {round_.token} $(hostname) {code}"'
     return f'cd "$HOME" && {mount_command(place, hosts)} && mkdir -p {folder} && {{ {detached}; {said}; }}'
 
 
@@ -104,9 +105,12 @@ def list_command() -> str:
     return f'cd "$HOME/{CAPTURES}" 2> /dev/null && for m in */*/manifest.json; do {each}; done; true'
 
 
-def ended(text: str) -> dict[str, str]:
-    """Return the exit codes of the hosts that ended a round, from the output of `record_command`."""
-    return dict(_ENDED.findall(text))
+def ended(text: str, round_: Round) -> dict[str, str]:
+    """Return the exit codes of the hosts that ended a round, from the output of `record_command`.
+
+    A connection that hung may still tell of an earlier round.
+    """
+    return {host: code for token, host, code in _ENDED.findall(text) if token == round_.token}
 
 
 def captures(text: str) -> dict[tuple[str, str], set[str]]:

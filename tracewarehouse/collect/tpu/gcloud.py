@@ -180,15 +180,7 @@ class TpuApi(Gcloud):
     """Slices of the Cloud TPU API: `gcloud compute tpus tpu-vm` and `queued-resources`."""
 
     def create(self, entry: Slice) -> None:
-        """Create a slice and wait until it is there; request one that goes into the queue, without waiting.
-
-        Raises:
-            QuotaError: Google refuses because of the quota.
-            CapacityError: the zone has no free chips.
-            TakenError: a slice of this name exists.
-            StateError: Google gave no answer.
-            TpuError: another failure.
-        """
+        """Create a slice, or ask for one that goes into the queue; see `Provider.create`."""
         place = entry.place
         options = [f"--accelerator-type={entry.accelerator_type}", f"--labels={LABEL}={entry.owner}"]
         options += [f"--network={place.network}"] if place.network else []
@@ -209,13 +201,7 @@ class TpuApi(Gcloud):
             raise create_error(entry, done.stderr)
 
     def delete(self, entry: Slice) -> None:
-        """Delete a slice; a slice that is already gone is no failure.
-
-        Raises:
-            TakenError: the slice of this name is not the one that was created here; nothing is deleted.
-            RefusedError: this user may not ask.
-            DeletionError: it could not be deleted.
-        """
+        """Delete a slice; see `Provider.delete`."""
         try:
             if self.state(entry) == GONE:
                 return
@@ -232,11 +218,6 @@ class TpuApi(Gcloud):
         """Return the state of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND if there is none.
 
         The state of a slice in the queue is that of its request, until that is granted.
-
-        Raises:
-            TakenError: the slice of this name is not the one that was created here.
-            StateError: Google does not say.
-            RefusedError: this user may not ask.
         """
         if entry.place.queue:
             request = self.described(entry, self._queue("describe", entry, "--format=json"))

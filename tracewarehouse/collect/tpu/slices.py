@@ -167,7 +167,13 @@ class Slices:
             raise CapacityError(
                 f"{entry.name} was not granted within {entry.place.queue}: no free chips in {entry.zone}"
             )
-        self.cloud(entry).create(entry)
+        try:
+            self.cloud(entry).create(entry)
+        except TakenError:
+            if self.found(entry) == GONE:
+                raise
+            # it was asked for before, by another call or by one whose answer was lost, and Google did not show it yet
+            raise StateError(f"{entry.name} is there already, as it was asked for") from None
         if entry.place.queue:
             raise QueuedError(f"{entry.name} is asked for")
         entry.status = "ready"

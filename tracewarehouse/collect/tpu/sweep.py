@@ -156,8 +156,9 @@ class _Sweep:
 
     def _round(self) -> str:
         """Let all hosts record a run together and copy the capture; return why there is none."""
-        assert self.entry.round is not None  # noqa: S101
-        command = commands.record_command(self.entry.round, self.entry.place, self.entry.hosts)
+        round_ = self.entry.round
+        assert round_ is not None  # noqa: S101
+        command = commands.record_command(round_, self.entry.place, self.entry.hosts)
         log = self.output.root / f"{self.entry.name}.log"
         with log.open("a+", encoding="utf-8", errors="replace") as file:
             start = file.seek(0, 2)
@@ -169,17 +170,17 @@ class _Sweep:
 
             process = self.slices.cloud(self.entry).start_ssh(self.entry, command, file)
             try:
-                self._follow(process, said)
+                self._follow(process, round_, said)
             finally:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
         text = said()
-        codes = commands.ended(text)
+        codes = commands.ended(text, round_)
         if "not present in the SSH agent" in text:
             raise KeyAgentError(f"the key for the hosts is not in the SSH agent; run {ADD_KEY}")
         self._fetch()
-        if not pending([s for s in self.specs if s.name == self.entry.round.run], self.output):
+        if not pending([s for s in self.specs if s.name == round_.run], self.output):
             return ""
         if len(codes) < self.entry.hosts and failed_on_host(process.returncode, text):
             raise TpuError(f"{self.entry.name}: the hosts cannot record: {' '.join(text.split())[-300:]}")
@@ -187,7 +188,7 @@ class _Sweep:
             raise self.slices.interruption(self.entry, f"{len(codes)} of {self.entry.hosts} hosts ended; see {log}")
         return _reason(text, codes)
 
-    def _follow(self, process: Running, said: Callable[[], str]) -> None:
+    def _follow(self, process: Running, round_: Round, said: Callable[[], str]) -> None:
         """Wait for the end of a round, even if the connection hangs or breaks."""
         patience = PATIENCE
         while True:
@@ -197,13 +198,13 @@ class _Sweep:
                 pass
             else:
                 return
-            codes = commands.ended(said())
+            codes = commands.ended(said(), round_)
             if any(code != "0" for code in codes.values()):
                 patience -= 1
             try:
-                if patience == 0 and self.entry.round is not None:
+                if patience == 0:
                     self.slices.show("# a host failed and others go on: all are stopped")
-                    self.slices.cloud(self.entry).ssh(self.entry, commands.stop_command(self.entry.round))
+                    self.slices.cloud(self.entry).ssh(self.entry, commands.stop_command(round_))
                 # A connection may hang although the hosts are done.
                 if self._fetch():
                     return

@@ -94,9 +94,9 @@ def repeated(content: bytes, count: int) -> Encoded:
 
 
 def joined_bytes(column: Encoded) -> memoryview:
-    """All messages one after the other, without a copy."""
+    """All messages or texts of an array one after the other, without a copy."""
     _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int32)
+    ends = np.frombuffer(offsets, np.int64 if str(column.type).startswith("large_") else np.int32)
     return memoryview(data)[int(ends[column.offset]) : int(ends[column.offset + len(column)])]
 
 

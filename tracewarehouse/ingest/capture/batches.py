@@ -97,7 +97,7 @@ def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
         for folder in (home, *(f.parent for f in files), *folders):
             of_folder = ranks.get(folder, own)
             of_server.update(BatchFile(p, _number(_RANK.match(p.name), of_folder)) for p in _batches_in(folder))
-    return sorted(of_server, key=lambda f: (str(f.path.parent), _numbers(f.path.name)))
+    return sorted(of_server, key=lambda f: (str(f.path.parent), natural(f.path.name)))
 
 
 def profile_folder(folder: Path) -> Path:
@@ -214,6 +214,6 @@ def _is_count(value: Any) -> bool:
     return value is None or (type(value) is int and 0 <= value < 1 << 63)
 
 
-def _numbers(name: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts 2 before 10."""
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key that puts host2 before host10."""
     return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in re.split(r"(\d{1,18})", name) if p]

@@ -1,4 +1,4 @@
-"""Tells whether a location is remote, and finds the folder of copies and derived files."""
+"""Tells whether a location is remote, and finds the folder of copies and derived files, and the sample capture."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ def cache_folder() -> Path:
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracewarehouse"
+
+
+NAME = "llama-tp4-b4-i16-o17"
+
+
+def sample() -> Path:
+    """The folder of the sample capture, to query or to ingest.
+
+    It is a real capture of torch_xla: a prefill of 16 tokens and 16 decode steps at batch size 4.
+    """
+    return Path(__file__).resolve().parents[2] / "sample_capture"

@@ -51,8 +51,13 @@ class RunOptions:
             CaptureError: the mesh is not of that form or names an unknown axis, the costs cannot be read, or the chip
                 is not in the hardware table.
         """
+        given = None
+        if costs is not None:
+            from tracewarehouse.ingest.capture.costs import load_costs
+
+            given = load_costs(costs)
         mesh = parse_mesh(mesh) if isinstance(mesh, str) else mesh
-        return cls(mesh, name, step_program, _loaded(costs), parse_device(device) if device else None, chip_price)
+        return cls(mesh, name, step_program, given, parse_device(device) if device else None, chip_price)
 
 
 DEFAULT_OPTIONS = RunOptions()
@@ -81,11 +86,3 @@ def parse_device(text: str) -> str:
     from tracewarehouse.ingest.capture.hardware import known_kind
 
     return known_kind(text)[1]
-
-
-def _loaded(costs: str | os.PathLike[str] | None) -> Costs | None:
-    if costs is None:
-        return None
-    from tracewarehouse.ingest.capture.costs import load_costs
-
-    return load_costs(costs)

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from tracewarehouse.ingest.capture.batches import BatchFile, batch_files, in_run_folder, is_batches, profile_folder
+from tracewarehouse.ingest.capture.batches import (
+    BatchFile,
+    batch_files,
+    in_run_folder,
+    is_batches,
+    natural,
+    profile_folder,
+)
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import (
@@ -269,7 +276,7 @@ def _is_empty(file: Path) -> bool:
 
 
 def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
-    kept = sorted(_without_exports(files), key=natural)
+    kept = sorted(_without_exports(files), key=lambda f: natural(f.name))
     manifest, card = _beside(folder)
     if in_run_folder(folder):
         home = folder.parent.parent.parent
@@ -279,7 +286,7 @@ def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
     groups = ranked + _overlapping([f for f in kept if not any(f in g for g in ranked)])
     if len(groups) == 1:
         return [Capture(_telling(_group_name(groups[0]), folder), tuple(groups[0]), manifest, card)]
-    groups.sort(key=lambda g: natural(g[0]))
+    groups.sort(key=lambda g: natural(g[0].name))
     names = [_group_name(g) for g in groups]
     are_cycles = len(set(names)) < len(names)
     return [Capture(stem(g[0]) if are_cycles else n, tuple(g)) for n, g in zip(names, groups, strict=True)]
@@ -367,11 +374,6 @@ def overlaps(a: Window | None, b: Window | None) -> bool:
         return False
     shorter = min(a[1] - a[0], b[1] - b[0])
     return shorter > 0 and (min(a[1], b[1]) - max(a[0], b[0])) / shorter >= _MIN_OVERLAP
-
-
-def natural(path: Path) -> list[tuple[int, int, str]]:
-    """Sort key that puts host2 before host10."""
-    return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in re.split(r"(\d+)", path.name) if p]
 
 
 def ccl_bench_capture(folder: Path) -> Capture:

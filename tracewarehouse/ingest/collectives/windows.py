@@ -204,13 +204,18 @@ def _partners(pair: Int64, ops: CollectiveOps, starts: Int64, dones: Int64) -> t
     first = np.full(len(keys), np.iinfo(np.int64).max)
     np.minimum.at(first, of_key[: len(starts)], ops.start_ps[starts])
     has_start = ops.start_ps[dones] >= first[of_key[len(starts) :]]
-    dones, key = dones[has_start], np.concatenate([key[: len(starts)], key[len(starts) :][has_start]])
-    count = [occurrence(k, ops.start_ps[at]) for k, at in ((key[: len(starts)], starts), (key[len(starts) :], dones))]
-    key = packed([key, np.concatenate(count)])
-    _, of_start, of_done = np.intersect1d(key[: len(starts)], key[len(starts) :], True, return_indices=True)
-    starts, dones = starts[of_start], dones[of_done]
+    starts, dones = _matched(ops, (key[: len(starts)], starts), (key[len(starts) :][has_start], dones[has_start]))
     is_after = ops.start_ps[dones] >= ops.start_ps[starts]
     return starts[is_after], dones[is_after]
+
+
+def _matched(ops: CollectiveOps, first: tuple[Int64, Int64], second: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+    """Return the rows of which one is the k-th of its key and the other the k-th of the same; each is keys and rows."""
+    count = [occurrence(key, ops.start_ps[at]) for key, at in (first, second)]
+    key = packed([np.concatenate([first[0], second[0]]), np.concatenate(count)])
+    cut = len(first[0])
+    _, of_first, of_second = np.intersect1d(key[:cut], key[cut:], True, return_indices=True)
+    return first[1][of_first], second[1][of_second]
 
 
 def _take_spans(at: Int64, ops: CollectiveOps, spans: AsyncSpans, end: Int64, source: npt.NDArray[np.int8]) -> None:
@@ -255,10 +260,7 @@ def _join_halves(
     halves = [np.flatnonzero(kept & (number >= 0) & (is_second == second)) for second in (False, True)]
     key = packed([np.concatenate([column[half] for half in halves]) for column in (number, ops.execution)])
     cut = len(halves[0])
-    count = [occurrence(k, ops.start_ps[half]) for k, half in zip((key[:cut], key[cut:]), halves, strict=True)]
-    key = packed([key, np.concatenate(count)])
-    _, of_first, of_second = np.intersect1d(key[:cut], key[cut:], True, return_indices=True)
-    first, second = halves[0][of_first], halves[1][of_second]
+    first, second = _matched(ops, (key[:cut], halves[0]), (key[cut:], halves[1]))
     start, end, source, done_event_id, exposed_added, exposed_done, second_event_id, second_done_event_id = columns
     is_longer = end[second] > end[first]
     second_event_id[first] = ops.event_id[second]

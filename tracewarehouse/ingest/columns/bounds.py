@@ -27,6 +27,8 @@ NESTED: Final = 64
 """Depth in which ops of a device hold each other where they are in loops; computations of HLO nest no deeper either."""
 RANGES: Final = 1 << 10
 """Depth in which NVTX ranges of a thread nest; Python's own calls nest no deeper."""
+PICOSECONDS: Final = 1 << 62
+"""Time from a run's first event to its last: 53 days. Differences of times, and sums of two, then fit 64 bits."""
 
 
 def check(found: int, most: int, what: str, of: str) -> None:

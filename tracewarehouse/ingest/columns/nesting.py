@@ -116,6 +116,35 @@ def _nest_deep(found: Nesting, start: Int64, end: Int64, left: Int64, level: int
             heappush(new, first + 1)
 
 
+def outermost(intervals: Sequence[tuple[int, int]], is_first: Sequence[bool] | None = None) -> list[int]:
+    """Return the places of the intervals that begin in no kept earlier one, by start; of equal starts the longest.
+
+    Args:
+        intervals: start and end of each.
+        is_first: those that are kept first; of the others only those that overlap none of these. By default all.
+    """
+    by_start = sorted(range(len(intervals)), key=lambda i: (intervals[i][0], -intervals[i][1]))
+    if is_first is None:
+        return _kept(intervals, by_start)
+    kept = _kept(intervals, [i for i in by_start if is_first[i]])
+    ends = [intervals[i][1] for i in kept]
+
+    def is_apart(i: int) -> bool:
+        after = bisect_right(ends, intervals[i][0])  # the first kept one that ends later
+        return after == len(kept) or intervals[kept[after]][0] >= intervals[i][1]
+
+    others = _kept(intervals, [i for i in by_start if not is_first[i] and is_apart(i)])
+    return sorted([*kept, *others], key=lambda i: (intervals[i][0], i))
+
+
+def _kept(intervals: Sequence[tuple[int, int]], by_start: Sequence[int]) -> list[int]:
+    kept: list[int] = []
+    for i in by_start:
+        if not kept or intervals[i][0] >= intervals[kept[-1]][1]:
+            kept.append(i)
+    return kept
+
+
 class Coverage:
     """The union of intervals, which can tell how much of any window it covers."""
 

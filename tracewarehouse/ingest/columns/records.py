@@ -16,8 +16,6 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.spill import Spill
-
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]
@@ -97,6 +95,10 @@ class EventBatch:
     def __len__(self) -> int:
         return len(self.metadata)
 
+    def moved(self, by_ps: int) -> EventBatch:
+        """Return the events on another clock."""
+        return EventBatch(self.metadata, self.start_ps + by_ps, self.duration_ps, self.stats)
+
 
 @dataclass(frozen=True, slots=True)
 class EventMetadata:
@@ -117,7 +119,6 @@ class Line:
     """One stream of events, such as a device's 'XLA Ops' or a host thread. `start` and `end` locate it for its reader.
 
     Attributes:
-        places: places of its events, once its reader has counted them.
         has_events: False if the reader knows that it has none.
         display_name, display_id, duration_ps: fields that writers put after the events; known once those are read.
     """
@@ -131,7 +132,6 @@ class Line:
     display_name: str = ""
     display_id: int = 0
     duration_ps: int = 0
-    places: object = None
 
 
 @dataclass
@@ -194,10 +194,9 @@ class DivisibleTrace(Trace):
     """
 
     @abstractmethod
-    def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, object]:
-        """Return the number of a line's events, and their places, for `Line.places`; most are stored in `aside`.
+    def count(self, plane: Plane, line: Line) -> int:
+        """Return the number of a line's events.
 
         Raises:
             MalformedError: the bytes are not events.
-            OSError: the disk is full.
         """

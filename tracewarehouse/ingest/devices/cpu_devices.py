@@ -58,7 +58,8 @@ def _stated(plane: Plane, lines: Sequence[CpuThread], markers: Sequence[Sequence
     for (_, events), thread_markers in zip(lines, markers, strict=True):
         steps = MarkedTime(thread_markers)
         for launch, start in _launches(events):
-            _keep_first(launches, launch, Execution(start, steps.innermost(start)))
+            if launch not in launches or start < launches[launch].start_ps:
+                launches[launch] = Execution(start, steps.innermost(start))
     launches |= _unannounced(plane, lines, markers, stated, np.array(list(launches), np.int64))
     order = sorted(launches, key=lambda r: launches[r].start_ps)
     attributed = CpuExecutions(ordinals.tolist(), [launches[r] for r in order])
@@ -121,12 +122,6 @@ def _launches(events: EventBatch) -> Iterator[tuple[int, int]]:
     run_id, has_run_id = integers(stats.get("run_id"), len(events))
     at = np.flatnonzero(has_run_id & ~has_ordinal & ~is_op(events))
     yield from zip(run_id[at].tolist(), events.start_ps[at].tolist(), strict=True)
-
-
-def _keep_first(launches: dict[int, Execution], run_id: int, launch: Execution) -> None:
-    known = launches.get(run_id)
-    if known is None or launch.start_ps < known.start_ps:
-        launches[run_id] = launch
 
 
 def cpu_timelines(cpu: CpuExecutions) -> list[Timeline]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -89,12 +89,7 @@ class HostSurvey:
         for line in plane.lines:
             if line.name == OP_LINE or line.name.startswith(STREAM_PREFIX):
                 yield (
-                    EventBatch(
-                        b.metadata,
-                        b.start_ps + self.host.clock_offset_ps,
-                        b.duration_ps,
-                        [s for s in b.stats if s.name == SEQUENCE],
-                    )
+                    replace(b.moved(self.host.clock_offset_ps), stats=[s for s in b.stats if s.name == SEQUENCE])
                     for b in self.host.trace.batches(plane, line)
                 )
 
@@ -161,8 +156,7 @@ def _numbers(batch: EventBatch, stat: str) -> list[int | None]:
 
 def _shifted(host: Host, plane: Plane, line: Line) -> EventBatch:
     """All events of a line, on the run's clock."""
-    batch = concatenate(list(host.trace.batches(plane, line)))
-    return EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
+    return concatenate(list(host.trace.batches(plane, line))).moved(host.clock_offset_ps)
 
 
 def _survey_cpu(survey: HostSurvey, position: int, first_device_id: int) -> None:

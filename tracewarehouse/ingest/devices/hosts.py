@@ -255,12 +255,6 @@ def _machine(device: Device, host: Host) -> str | int:
     return device.host
 
 
-def price_chips(devices: Sequence[Device], usd_per_h: float) -> None:
-    """Set the price of a chip for an hour that the user gives; it replaces the list price."""
-    for device in devices:
-        device.chip_price_usd_per_h, device.chip_price_source = usd_per_h, "option"
-
-
 def share_chips(devices: Sequence[Device]) -> None:
     """Let two neighbours share a chip where their kind has two devices a chip and the capture does not say which do.
 

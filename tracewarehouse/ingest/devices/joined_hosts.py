@@ -10,8 +10,8 @@ from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
-from tracewarehouse.ingest.capture.batches import is_rank_folder, profile_folder, server_rank
-from tracewarehouse.ingest.capture.sources import Capture, file_window, find_captures, natural, overlaps
+from tracewarehouse.ingest.capture.batches import is_rank_folder, natural, profile_folder, server_rank
+from tracewarehouse.ingest.capture.sources import Capture, file_window, find_captures, overlaps
 from tracewarehouse.ingest.errors import CaptureError
 
 _PROCESS_FILE = re.compile(r".+_(\d{1,6})\.xplane\.pb(?:\.gz)?")
@@ -176,7 +176,7 @@ def _joined(hosts: Sequence[tuple[Capture, Sequence[DevicesOfFile]]]) -> Capture
     """Return one capture of all files, in the order of their devices' numbers or, without those, of their paths."""
     captures = [c for c, _ in hosts]
     files = [(f, d) for c, devices in hosts for f, d in zip(c.files, devices, strict=True)]
-    files.sort(key=lambda known: (min(known[1].numbers, default=-1), [natural(Path(p)) for p in known[0].parts]))
+    files.sort(key=lambda known: (min(known[1].numbers, default=-1), [natural(p) for p in known[0].parts]))
     manifest = next((c.manifest for c in captures if c.manifest), None)
     card = next((c.card for c in captures if c.card), None)
     return replace(captures[0], files=tuple(f for f, _ in files), manifest=manifest, card=card)

@@ -24,9 +24,8 @@ from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.sampled_programs import FIRST_EVENTS, Program, sampled_until
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
-from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction, is_product
 from tracewarehouse.ingest.hlo.instructions import Instructions
-from tracewarehouse.ingest.hlo.products import is_product
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 _FEWEST = 8
@@ -76,8 +75,9 @@ def tell_by_shapes(
     if not rows:
         return []
     ran = [list(_programs_of_steps(t)) for t in devices]
-    prefilled = [of.layers for steps in ran for runs in steps if (of := _of_step(runs, rows)) and _prefills(of)]
-    most = max((n for n in prefilled if n), default=None)
+    steps_with_rows = [of for steps in ran for runs in steps if (of := _of_step(runs, rows))]
+    prefilled = (of.layers for of in steps_with_rows if of.layers and phase_by_rows(of.layers, of.head, None))
+    most = max(prefilled, default=None)
     known = {p for p in possible if not (p == "prefill" and "mixed" in possible)}
     told: set[tuple[str, str]] = set()
     for timeline, steps in zip(devices, ran, strict=True):
@@ -110,10 +110,6 @@ def phase_by_rows(layers: int, head: int | None, prefill: int | None) -> str | N
     if head and layers >= _RATIO * head:
         return "prefill"
     return "decode" if prefill and _RATIO * layers <= prefill else None
-
-
-def _prefills(of: _Rows) -> bool:
-    return bool(of.layers and phase_by_rows(of.layers, of.head, None))
 
 
 def _is_open(step: Step) -> bool:
@@ -226,7 +222,6 @@ def _read_tpu(tally: _Tally, survey: HostSurvey, device_id: int, instructions: I
         if core.device.device_id != device_id:
             continue
         row_instruction = instructions.add_metadata(plane, survey.modules)
-        instructions.complete()
         for i in np.unique(row_instruction).tolist():
             row = instructions.rows[i]
             if row.hlo and (not row.collective or row.is_fused) and is_product(row.hlo, row.category, row.op_name):
@@ -277,8 +272,7 @@ def _named_lines(survey: HostSurvey, number: int) -> Iterator[tuple[Plane, Itera
         for line in plane.lines:
             if line.name.startswith(STREAM_PREFIX):
                 batches = survey.host.trace.batches(plane, line)
-                moved = (replace(b, start_ps=b.start_ps + survey.host.clock_offset_ps) for b in batches)
-                yield plane, ((b, np.ones(len(b), bool)) for b in moved)
+                yield plane, ((b.moved(survey.host.clock_offset_ps), np.ones(len(b), bool)) for b in batches)
 
 
 def _rows_and_columns(hlo: Instruction) -> tuple[int, int] | None:

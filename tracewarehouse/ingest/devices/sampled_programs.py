@@ -125,7 +125,6 @@ def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) 
             if modules and modules not in read:
                 read.add(modules)
                 executions += _executions(survey, plane, core, instructions)
-    instructions.complete()
     return {module for module, _ in programs_with_layers(executions, instructions.rows)}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tracewarehouse.ingest.capture.batches import Batch
 from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.nesting import outermost
 from tracewarehouse.ingest.columns.profiler_names import (
     ENQUEUED,
     JITTED,
@@ -77,7 +78,8 @@ class Launches:
 
     def starts(self, thread: tuple[int, int]) -> list[int]:
         """Return the times of a thread's launches; without such events, the starts of its calls of jitted functions."""
-        return sorted(self.linked.get(thread, ())) or [start for start, _ in _outermost(self.jitted.get(thread, ()))]
+        jitted = self.jitted.get(thread, [])
+        return sorted(self.linked.get(thread, ())) or [jitted[i][0] for i in outermost(jitted)]
 
 
 def launches(host: Host) -> Launches:
@@ -86,7 +88,9 @@ def launches(host: Host) -> Launches:
     for position, plane in enumerate(host.trace.planes):
         if plane_kind(plane.name) != "host" or not any(_is_call(m.name) for m in plane.event_metadata):
             continue
-        wanted = np.array([_is_wanted(m.name) for m in plane.event_metadata] + [False], bool)
+        names = (m.name for m in plane.event_metadata)
+        is_wanted = [_is_call(n) or n == ENQUEUED or bool(LINKED.search(n) or JITTED.search(n)) for n in names]
+        wanted = np.array([*is_wanted, False], bool)
         for number, line in enumerate(plane.lines):
             for batch in host.trace.batches(plane, line):
                 if wanted[batch.metadata].any():
@@ -98,14 +102,10 @@ def _is_call(name: str) -> bool:
     return bool(SERVER_LOOP.search(name) or SERVER_ENGINE.search(name) or named_phase(name))
 
 
-def _is_wanted(name: str) -> bool:
-    return bool(_is_call(name) or name == ENQUEUED or LINKED.search(name) or JITTED.search(name))
-
-
 def _read(
     launches: Launches, host: Host, plane: Plane, thread: tuple[int, int], batch: EventBatch, wanted: np.ndarray
 ) -> None:
-    shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
+    shifted = batch.moved(host.clock_offset_ps)
     launches.markers += step_markers(plane, shifted, launches.threads.setdefault(thread, len(launches.threads)))
     stats = {s.name: s for s in batch.stats}
     run_id, has_run_id = integers(stats.get("run_id"), len(batch))
@@ -123,14 +123,6 @@ def _read(
             launches.jitted.setdefault(thread, []).append((start, end))
         elif SERVER_LOOP.search(name) or SERVER_ENGINE.search(name):
             launches.called.append(Call(thread, name, start, end))
-
-
-def _outermost(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    kept: list[tuple[int, int]] = []
-    for start, end in sorted(intervals, key=lambda i: (i[0], -i[1])):
-        if not kept or start >= kept[-1][1]:
-            kept.append((start, end))
-    return kept
 
 
 def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> dict[int, list[Step]]:
@@ -154,8 +146,8 @@ def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> dict[int
 
 
 def _outermost_calls(calls: Sequence[Call], thread: tuple[int, int]) -> list[Call]:
-    own = {(c.start_ps, c.end_ps): c for c in calls if c.thread == thread}
-    return [own[i] for i in _outermost(list(own))]
+    own = list({(c.start_ps, c.end_ps): c for c in calls if c.thread == thread}.values())
+    return [own[i] for i in outermost([(c.start_ps, c.end_ps) for c in own])]
 
 
 def _busiest(found: Launches, calls: Sequence[Call]) -> list[Call]:
@@ -226,16 +218,9 @@ def marked_batches(surveys: Sequence[HostSurvey]) -> list[Batch]:
         if of_host:
             told.append(of_host)
     are_alike = all(batches == told[0] for batches in told)
+    said = ("requests", "prefill_tokens", "decode_tokens", "scheduled_tokens")
     return [
-        Batch(
-            rank,
-            position,
-            step,
-            requests=mark.requests,
-            prefill_tokens=mark.prefill_tokens,
-            decode_tokens=mark.decode_tokens,
-            scheduled_tokens=mark.scheduled_tokens,
-        )
+        Batch(rank, position, step, **{name: getattr(mark, name) for name in said})
         for rank, batches in enumerate(told[:1] if are_alike else told)
         for position, (step, mark) in enumerate(sorted(batches.items()))
     ]

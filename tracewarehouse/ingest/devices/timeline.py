@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.nesting import outermost
 from tracewarehouse.ingest.columns.profiler_names import LAUNCH_EXECUTION, LAUNCH_STEP
 from tracewarehouse.ingest.columns.records import OUTSIDE, PHASES, EventBatch, Int32, Int64, Plane
 from tracewarehouse.ingest.readers.launches import StepMark, step_mark
@@ -248,8 +249,9 @@ def steps_marked(markers: Iterable[StepMarker]) -> list[StepMarker]:
     for _, of_thread in sorted(threads.items()):
         visits: Counter[int] = Counter()
         before: StepMarker | None = None
-        for m in _outermost_by_phase(of_thread):
-            if before is None or m.step != before.step or _differ(named_phase(m.name), named_phase(before.name)):
+        for m in _outermost(of_thread, [named_phase(m.name) is not None for m in of_thread]):
+            phases = {named_phase(x.name) for x in (m, before) if x} - {None}
+            if before is None or m.step != before.step or len(phases) > 1:
                 visits[m.step] += 1
             placed.append((m, (m.step, visits[m.step])))
             before = m
@@ -262,28 +264,8 @@ def steps_marked(markers: Iterable[StepMarker]) -> list[StepMarker]:
     return [replace(m, step=number[key]) for m, key in placed]
 
 
-def _differ(one: str | None, other: str | None) -> bool:
-    return one is not None and other is not None and one != other
-
-
-def _outermost_by_phase(markers: Sequence[StepMarker]) -> list[StepMarker]:
-    named = _outermost([m for m in markers if named_phase(m.name)])
-    ends = [m.end_ps for m in named]
-
-    def is_apart(m: StepMarker) -> bool:
-        after = bisect_right(ends, m.start_ps)  # the first named one that ends later
-        return after == len(named) or named[after].start_ps >= m.end_ps
-
-    others = _outermost([m for m in markers if not named_phase(m.name) and is_apart(m)])
-    return sorted([*named, *others], key=lambda m: m.start_ps)
-
-
-def _outermost(markers: Sequence[StepMarker]) -> list[StepMarker]:
-    kept: list[StepMarker] = []
-    for m in sorted(markers, key=lambda m: (m.start_ps, -m.end_ps)):
-        if not kept or m.start_ps >= kept[-1].end_ps:
-            kept.append(m)
-    return kept
+def _outermost(markers: Sequence[StepMarker], is_first: Sequence[bool] | None = None) -> list[StepMarker]:
+    return [markers[i] for i in outermost([(m.start_ps, m.end_ps) for m in markers], is_first)]
 
 
 _PHASE = re.compile(r"(?<![a-z])(prefill|decode)(?![a-z])", re.IGNORECASE)

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy, is_memset
 from tracewarehouse.ingest.columns.records import Stat
-from tracewarehouse.ingest.hlo import op_names, text
+from tracewarehouse.ingest.hlo import op_names
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
-from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, AsyncRole, Instruction, Loop, carried_arrays, signature
+from tracewarehouse.ingest.hlo.instruction import (
+    KNOWN_TRIPS,
+    AsyncRole,
+    Instruction,
+    Loop,
+    carried_arrays,
+    operand_dtype,
+    signature,
+)
 from tracewarehouse.ingest.hlo.opcodes import (
     OpClass,
     async_role,
@@ -21,7 +29,6 @@ from tracewarehouse.ingest.hlo.opcodes import (
     is_spread_step,
     op_class,
 )
-from tracewarehouse.ingest.hlo.products import operand_dtype
 from tracewarehouse.ingest.hlo.replica_groups import Groups
 
 if TYPE_CHECKING:
@@ -129,8 +136,6 @@ class InstructionRow:
     """Its place in the model, if it is in a loop over layers."""
     loops: tuple[Loop, ...] = ()
     """The loops that hold it, outermost first, if its program tells them."""
-    outline: text.Outline | None = None
-    """The part of `hlo` that has been read so far, if the instruction is neither a collective nor a done."""
     kernel: str | None = None
     """Name of its event on a GPU's stream."""
     kernel_part: str | None = None
@@ -153,8 +158,6 @@ class InstructionRow:
     @cached_property
     def collective(self) -> Collective | None:
         """The collective that the instruction executes; None if it executes none."""
-        if self.outline:
-            return None
         if self.hlo is None:
             return self.stated or self._by_kernel
         stated = find_collective(self.hlo)
@@ -281,11 +284,9 @@ class InstructionRow:
         if part is None and self.kernel_part:
             part, part_source = self.kernel_part, "inferred"
         return {
-            "program_id": self.program_id,
-            "module": self.module,
-            "name": self.name,
+            **{name: getattr(self, name) for name in _OWN_COLUMNS},
+            **{name: getattr(collective, name, None) for name in ("channel_id", "message_bytes", "group_size")},
             "opcode": hlo.opcode if hlo else None,
-            "category": self.category,
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
             "signature": signature(hlo) if hlo else None,
@@ -293,14 +294,10 @@ class InstructionRow:
             "operand_dtype": operand_dtype(hlo, self.category, self.op_name)
             if hlo and (not collective or self.is_fused)
             else None,
-            "flops": self.flops,
-            "model_flops": self.model_flops,
-            "bytes_accessed": self.bytes_accessed,
             "hbm_bytes_accessed": self.hbm_bytes,
             "on_chip_bytes_accessed": self.on_chip_bytes,
             "given_flops": self.given.flops if self.given else None,
             "given_bytes_accessed": self.given.bytes if self.given else None,
-            "op_name": self.op_name,
             "layer": layer,
             "loop_layer": self.in_loop.layer if self.in_loop else None,
             "layers_per_iteration": self.in_loop.per_iteration if self.in_loop else None,
@@ -310,18 +307,18 @@ class InstructionRow:
             "layer_source": layer_source,
             "part_source": part_source,
             "layer_confidence": place.confidence if (place := self.in_loop or self.inferred) else None,
-            "source": self.source,
-            "op_class": self.op_class,
             "collective": collective.kind if collective else None,
             "async_role": async_role(hlo) if hlo else None,
             "async_start": async_start_name(hlo) if hlo else None,
-            "channel_id": collective.channel_id if collective else None,
-            "message_bytes": collective.message_bytes if collective else None,
             "group_count": len(members) if members else None,
-            "group_size": collective.group_size if collective else None,
             "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
         }
 
 
+_OWN_COLUMNS = (
+    "program_id", "module", "name", "category", "flops", "model_flops", "bytes_accessed", "op_name", "source",
+    "op_class",
+)  # fmt: skip
+"""Fields of a row that are columns as they are."""
 _CONTRACTS = re.compile(r"convolution|dot|custom-call|gemm|matmul|ragged")
 _CONTRACTS_BY_NAME = re.compile(r"gemm|matmul|dot_general$|conv_general_dilated$|ragged_dot")

@@ -18,7 +18,7 @@ from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction, Loop, merged, with_logical_numbers, without_groups
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
 from tracewarehouse.ingest.hlo.modules import HloModule, HloModules, module_and_program
-from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_role, async_start_name, base_opcode, is_spread
+from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_start_name, base_opcode, is_spread
 from tracewarehouse.ingest.hlo.replica_groups import MAX_MEMBERS
 from tracewarehouse.ingest.hlo.stated_collectives import stated_collective
 from tracewarehouse.ingest.readers.launches import kernel_class
@@ -72,7 +72,7 @@ class Instructions:
 
         The text of an async-done need not name the computation that its start runs.
         """
-        rows = [r for r in self.rows[first:] if r.hlo and not r.outline]
+        rows = [r for r in self.rows[first:] if r.hlo]
         untold = [r for r in rows if r.collective is None and r.hlo and async_start_name(r.hlo)]
         if not untold:
             return
@@ -203,7 +203,11 @@ class Instructions:
 
     def _limit_members(self, row: InstructionRow) -> None:
         """Leave out the groups of an instruction, and of all that follow, once there would be too many members."""
-        if row.outline or not row.hlo or not row.collective:
+        if not row.hlo:
+            return
+        if not row.collective:
+            if row.hlo.replica_groups or row.hlo.source_target_pairs:
+                row.hlo = without_groups(row.hlo)
             return
         count = sum(map(len, row.members or ()))
         if self._members_left and count <= self._members_left:
@@ -212,15 +216,6 @@ class Instructions:
             self._members_left = 0
             row.hlo, row.lacks_groups = without_groups(row.hlo), True
             del row.collective  # which was made with the groups
-
-    def complete(self) -> None:
-        """Read the rest of those texts of which events needed only the outline."""
-        for row in self.rows:
-            if row.outline and row.hlo:
-                row.hlo = text.parse_instruction(row.hlo.text or "", has_groups=False, outline=row.outline)
-                row.op_name = row.op_name or (row.hlo.op_name if row.hlo else None)
-                row.source = row.source or _source(row.hlo)
-                row.outline = None
 
     def name_modules(self) -> None:
         """Fill module names from program ids, once all planes have been seen."""
@@ -272,25 +267,18 @@ def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
     elif row.name in module.fused_collectives:
         row.hlo = merged(row.hlo, module.instruction(row.name))
         if row.hlo.inner:
-            row.outline, row.is_fused = None, True
+            row.is_fused = True
             row.op_name, row.source = row.op_name or row.hlo.op_name, row.source or _source(row.hlo)
 
 
 def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
     """Return the row of a TPU plane's event metadata, whose name is HLO text and whose stats are facts."""
     stats = {s.name: s for s in metadata.stats}
-    outline = text.parse_outline(metadata.name)
-    hlo = Instruction(outline.name, outline.opcode, outline.shape, text=metadata.name) if outline else None
+    hlo = text.parse_instruction(metadata.name, has_groups=has_groups)
     name = hlo.name if hlo else metadata.display_name or metadata.name
     row = InstructionRow(name, hlo=hlo, is_unread=hlo is None and text.is_meant_as_instruction(metadata.name))
     row.program_id = _integer(stats.get("program_id"), signed=False)
     row.category = _string(stats.get("hlo_category"))
-    if hlo:
-        names_start = async_role(hlo) == "done"  # by an operand, which pairs it with its start
-        if names_start or base_opcode(hlo.opcode) in KINDS or _may_carry_collective(hlo, row.category):
-            row.hlo = hlo = text.parse_instruction(metadata.name, has_groups=has_groups, outline=outline)
-        else:
-            row.outline = outline
     _take_stats(row, metadata, stats)
     row.op_name = _string(stats.get("tf_op")) or (hlo.op_name if hlo else None)
     row.source = _string(stats.get("source")) or _source(hlo)
@@ -340,9 +328,9 @@ def _op_row(
     hlo_text: str | None,
 ) -> InstructionRow:
     hlo = module.instruction(op) if module else text.parse_instruction(hlo_text) if hlo_text else None
-    if module and hlo is None and module.named_kernel(event) in module.loops:
+    if module and hlo is None and module.kernels.get(event) in module.loops:
         # a kernel of a command buffer, which the op is; outside of loops a kernel may stand for several instructions
-        hlo = module.instruction(module.named_kernel(event) or "")
+        hlo = module.instruction(module.kernels[event] or "")
     row = InstructionRow(op, program_id, module_name, hlo=hlo, kernel=event)
     if hlo:
         _fill_from_module(row, hlo, module)

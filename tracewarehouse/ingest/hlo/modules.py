@@ -87,12 +87,9 @@ class HloModule:
             self._note(error)
             return {}
 
-    def named_kernel(self, kernel: str) -> str | None:
-        """Return the name of the instruction for which the compiler made a GPU's kernel; None if several could be."""
-        return self._kernels.get(kernel)
-
     @cached_property
-    def _kernels(self) -> dict[str, str | None]:
+    def kernels(self) -> Mapping[str, str | None]:
+        """Name of the instruction for which the compiler made each of a GPU's kernels; None if several could be."""
         kernels: dict[str, str | None] = {}
         for name in self._module.instructions if self._module else ():
             kernel = _NOT_IN_KERNELS.sub("_", name)

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, Instruction, Loop, carried_arrays
+from tracewarehouse.ingest.hlo.op_names import decoded
 from tracewarehouse.ingest.hlo.proto import shape_of
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, TUPLE_TYPE, Shape
@@ -210,14 +211,13 @@ class Program:
         self._computations = {computation.id: computation for computation in module.computations}
         self._instructions = {each.id: each for computation in module.computations for each in computation.instructions}
         self._started = {
-            i.name.decode("utf-8", "replace"): tuple(i.called_computation_ids)
+            decoded(i.name): tuple(i.called_computation_ids)
             for c in module.computations
             for i in c.instructions
             if i.opcode == b"async-start"
         }
         self._steps: dict[int, list[tuple[str, _Call | None]]] = {
-            c.id: [(i.name.decode("utf-8", "replace"), self._call(i)) for i in c.instructions]
-            for c in module.computations
+            c.id: [(decoded(i.name), self._call(i)) for i in c.instructions] for c in module.computations
         }
         if self._entry not in self._steps:
             raise MalformedError("the program has no entry computation")
@@ -228,12 +228,12 @@ class Program:
         if proto.opcode == b"while" and len(called) == 2:
             trips = trip_count(proto, self._computations, self._instructions)
             if trips is None:
-                self.unknown.append(proto.name.decode("utf-8", "replace"))
+                self.unknown.append(decoded(proto.name))
             count = 1 if trips is None else trips
-            loop = Loop(proto.name.decode("utf-8", "replace"), trips or 0, carried_arrays(shape_of(proto.shape)))
+            loop = Loop(decoded(proto.name), trips or 0, carried_arrays(shape_of(proto.shape)))
             return _Call(called, (count, count + 1), loop=loop)
         if proto.opcode == b"conditional" and called:
-            self.unknown.append(proto.name.decode("utf-8", "replace"))
+            self.unknown.append(decoded(proto.name))
             return _Call(called, (1,) * len(called), is_branch=True)
         if proto.opcode == b"call" and called:
             return _Call(called[:1], (1,))

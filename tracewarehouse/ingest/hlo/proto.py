@@ -49,20 +49,13 @@ class Module:
     """A compiled program.
 
     Attributes:
-        name: module name, such as 'jit_step_fun'.
-        module_id: the module's own id; on CPU the profiler's program_id, on TPU another number.
         instructions: all instructions of all computations by name. An entry is made when it is first needed,
             because a capture runs few of a large module's instructions. Access may raise MalformedError.
-        device_assignment: global device ids as [partition][replica]; empty if the module does not state them. A logical
-            id in replica groups counts partitions within replicas (or only replicas, by the collective's mode).
+        fused_collectives: names of the fusions that carry a collective whose channel nothing outside of them has.
     """
 
-    name: str
-    module_id: int
     instructions: Mapping[str, Instruction]
-    device_assignment: tuple[tuple[int, ...], ...] = ()
     fused_collectives: frozenset[str] = frozenset()
-    """Names of the fusions that carry a collective whose channel nothing outside of them has."""
 
 
 def read_module(data: bytes) -> Module:
@@ -82,13 +75,7 @@ def read_module(data: bytes) -> Module:
     if not module.computations:
         raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes holds no HLO module")
     instructions = _Instructions(module, max(_MOST_MEMBERS, len(data)))
-    return Module(
-        name=decoded(module.name),
-        module_id=module.id,
-        instructions=instructions,
-        fused_collectives=frozenset(instructions.fused_collectives()),
-        device_assignment=_assigned(module),
-    )
+    return Module(instructions, frozenset(instructions.fused_collectives()))
 
 
 def _check_count(data: bytes) -> None:
@@ -106,7 +93,9 @@ def _check_count(data: bytes) -> None:
 
 
 def device_assignment(data: bytes) -> tuple[tuple[int, ...], ...]:
-    """Read only the device assignment of a serialized HloProto, as `Module` has it.
+    """Read the global device ids of a serialized HloProto as [partition][replica]; empty if it does not state them.
+
+    A logical id in replica groups counts partitions within replicas, or only replicas, by the collective's mode.
 
     Raises:
         MalformedError: the bytes are no HloProto.
@@ -116,7 +105,8 @@ def device_assignment(data: bytes) -> tuple[tuple[int, ...], ...]:
         proto.ParseFromString(data)
     except message.DecodeError as error:
         raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes is damaged: {error}") from error
-    return _assigned(proto.hlo_module)
+    rows = proto.hlo_module.device_assignment.computation_devices
+    return tuple(tuple(row.replica_device_ids) for row in rows)
 
 
 def in_one_order(data: bytes) -> bytes:
@@ -131,10 +121,6 @@ def in_one_order(data: bytes) -> bytes:
         return data
     proto.hlo_module.schedule.sequences.sort(key=lambda entry: entry.key)
     return bytes(proto.SerializeToString())  # with the fields that are not declared
-
-
-def _assigned(module: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices)
 
 
 class _Instructions(Mapping[str, Instruction]):

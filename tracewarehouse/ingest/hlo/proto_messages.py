@@ -21,7 +21,6 @@ _MESSAGES: dict[str, tuple[Field, ...]] = {
     "HloModule": (
         Field(1, "name", "bytes"),
         Field(3, "computations", "HloComputation", is_repeated=True),
-        Field(5, "id", "int64"),
         Field(6, "entry_computation_id", "int64"),
         Field(7, "schedule", "Schedule"),
         Field(15, "device_assignment", "DeviceAssignment"),

@@ -33,7 +33,6 @@ _CYCLES = re.compile(rb'"estimated_cycles":"(\d{1,15})"')
 _COST_MODEL = re.compile(rb'"cost_model_type":"COST_MODEL_TYPE_(\w{1,40})"')
 _EMITTER = re.compile(rb'"emitter":"(\w{1,80})"')
 _STRATEGY = re.compile(rb'"strategy":"(\w{1,80})"')
-_DEBUG = re.compile(rb'"debug":"((?:[^"\\]|\\.)*+)"')
 _FLOPS = re.compile(rb'"cost_estimate":\{[^{}]*?"flops":"?(\d{1,18})')
 _BYTES = re.compile(rb'"cost_estimate":\{[^{}]*?"bytes_accessed":"?(\d{1,18})')
 
@@ -73,7 +72,6 @@ class ScheduledOp(NamedTuple):
         trips: iterations of a loop; None if the compiler does not tell.
         emitter: what emits a collective, such as 'RotatedPincerEmitter'.
         strategy: its algorithm, such as 'UniDirection1DRingStrategy'.
-        debug: what the compiler adds to that in words.
         flops: FLOPs of a kernel that somebody wrote, as its author states them.
         bytes_accessed: bytes that such a kernel reads and writes, as its author states them.
         axes: numbers of the dimensions along which it sorts, reduces or joins.
@@ -94,7 +92,6 @@ class ScheduledOp(NamedTuple):
     trips: int | None = None
     emitter: str | None = None
     strategy: str | None = None
-    debug: str | None = None
     flops: int | None = None
     bytes_accessed: int | None = None
     axes: tuple[int, ...] = ()
@@ -207,7 +204,6 @@ class Schedule:
             trips=trip_count(proto, self._computations, self._by_id) if opcode == "while" else None,
             emitter=_text(_EMITTER, config) if is_collective else None,
             strategy=_text(_STRATEGY, config) if is_collective else None,
-            debug=_text(_DEBUG, config) if is_collective else None,
             flops=_number(_FLOPS, config) if is_kernel else None,
             bytes_accessed=_number(_BYTES, config) if is_kernel else None,
             axes=tuple(proto.dimensions),

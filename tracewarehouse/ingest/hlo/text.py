@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.instruction import Instruction, dcn_transfer, is_communicating
@@ -51,29 +51,7 @@ def is_meant_as_instruction(text: str) -> bool:
     return text.startswith("%") and _NAME.match(text) is not None
 
 
-class Outline(NamedTuple):
-    """The name, shape and opcode of an instruction, and where its operands begin in the text."""
-
-    name: str
-    shape: Shape
-    opcode: str
-    position: int
-
-
-def parse_outline(text: str) -> Outline | None:
-    """Read the outline of what `parse_instruction` reads, in a fifth of its time; None if that reads none."""
-    name = _NAME.match(text)
-    if name is None:
-        return None
-    try:
-        shape, position = scan_shape(text, name.end())
-    except MalformedError:
-        return None
-    opcode = _OPCODE.match(text, position)
-    return Outline(name[1], shape, opcode[1], opcode.end()) if opcode else None
-
-
-def parse_instruction(text: str, *, has_groups: bool = True, outline: Outline | None = None) -> Instruction | None:
+def parse_instruction(text: str, *, has_groups: bool = True) -> Instruction | None:
     """Read the instruction in a line of HLO text; None if the text is none.
 
     Text that breaks off gives the facts before the break, and sets `is_truncated`. An attribute that cannot be read is
@@ -82,12 +60,18 @@ def parse_instruction(text: str, *, has_groups: bool = True, outline: Outline | 
     Args:
         text: '%name = shape opcode(operands), attribute=value, ...'.
         has_groups: False leaves replica groups unknown, since a few bytes of text can name very many.
-        outline: the outline of this text, if it has been read.
     """
-    outline = outline or parse_outline(text)
-    if outline is None:
+    named = _NAME.match(text)
+    if named is None:
         return None
-    name, shape, opcode, position = outline
+    try:
+        shape, position = scan_shape(text, named.end())
+    except MalformedError:
+        return None
+    code = _OPCODE.match(text, position)
+    if code is None:
+        return None
+    name, opcode, position = named[1], code[1], code.end()
     usual = _usual_operands(text, position) if opcode not in _NO_OPERANDS else None
     if usual:
         names, shapes, position = usual

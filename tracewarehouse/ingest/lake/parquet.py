@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -187,26 +187,14 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         write_page_checksum=True,
         write_statistics=[f.name for f in schema if f.name in _STATISTICS],
     )
-    read_as = pa.schema([_decoded(f) for f in schema], schema.metadata)
+    plain = (f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema)
+    read_as = pa.schema(plain, schema.metadata)
     writer.add_key_value_metadata({**(schema.metadata or {}), "ARROW:schema": base64.b64encode(read_as.serialize())})
     return writer
 
 
-def _decoded(column: pa.Field) -> pa.Field:
-    return column.with_type(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-class _Column(Protocol):
-    """One column of the row group that is being filled."""
-
-    def add(self, value: Any, count: int) -> None:
-        """Append `count` rows."""
-
-    def take(self) -> pa.Array | pa.ChunkedArray:
-        """Return all rows so far; the column is empty afterwards."""
-
-
-def _column(kind: pa.DataType) -> _Column:
+def _column(kind: pa.DataType) -> _Numbers | _Text | _Bytes:
+    """Return a column of a row group: rows are added to it, until all are taken."""
     if pa.types.is_dictionary(kind):
         return _Text()
     return _Bytes(kind) if pa.types.is_binary(kind) else _Numbers(kind)

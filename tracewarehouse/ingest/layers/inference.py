@@ -14,9 +14,16 @@ from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, LoopPlace
 from tracewarehouse.ingest.hlo.op_names import layer_and_part, stage_layer_and_tick
 from tracewarehouse.ingest.layers.layer_loops import KnownModel, find_layer_loops
 from tracewarehouse.ingest.layers.loops import MIN_PRODUCTS
-from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
 from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, Pieces, find_pieces
-from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, op_kind
+from tracewarehouse.ingest.layers.sequence import (
+    Execution,
+    Kind,
+    OpSequence,
+    is_norm,
+    op_kind,
+    parts_in_layers,
+    said_part,
+)
 from tracewarehouse.ingest.layers.shared_kernels import repeated_layers
 
 _MOSTLY = 0.5

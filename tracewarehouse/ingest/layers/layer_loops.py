@@ -13,9 +13,16 @@ from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, LoopPlace
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
 from tracewarehouse.ingest.layers.loops import MIN_PRODUCTS
-from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
 from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, find_copies, find_pieces
-from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, op_kind
+from tracewarehouse.ingest.layers.sequence import (
+    Execution,
+    Kind,
+    OpSequence,
+    is_norm,
+    op_kind,
+    parts_in_layers,
+    said_part,
+)
 
 _FEW_PRODUCTS, _MAIN = 2, 0.5
 """Products of a body that is taken for a layer all the same if its loop takes at least this share of the time."""

@@ -1,1 +1,1 @@
-"""Shares work among processes, and tunes their use of memory."""
+"""Shares work among processes, and turns off what only costs them time."""

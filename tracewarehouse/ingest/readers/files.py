@@ -259,7 +259,6 @@ def distinct(files: Iterable[CaptureFile]) -> tuple[list[CaptureFile], list[str]
     return list(kept.values()), notes
 
 
-_CHUNK = 1 << 20
 _RATIO_FREE = 64 << 20  # below this size the ratio does not matter
 
 
@@ -278,7 +277,7 @@ def uncompressed(path: Path, descriptor: int, max_ratio: float) -> int:
             open(descriptor, "rb", closefd=False) as raw,
             gzip.GzipFile(fileobj=raw) as packed,
         ):
-            while chunk := packed.read(_CHUNK):
+            while chunk := packed.read(CHUNK):
                 size += len(chunk)
                 if size > limit:
                     raise CaptureError(

@@ -19,7 +19,6 @@ from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.profiler_names import device_plane
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
-from tracewarehouse.ingest.processes.freed_memory import MOST, keep_freed_memory
 from tracewarehouse.ingest.readers.files import CaptureFile, peeked
 
 if TYPE_CHECKING:
@@ -96,12 +95,8 @@ def _begins_as_kineto(head: bytes) -> bool:
     return _begins_as_json(head) and _KINETO.search(head) is not None and b'"addedArguments"' not in head
 
 
-def _begins_as_sqlite(head: bytes) -> bool:
-    return head.startswith(b"SQLite format 3\0")
-
-
-def _begins_as_hlo_text(head: bytes) -> bool:
-    return head.startswith(b"HloModule ")
+def _begins_with(mark: bytes) -> Callable[[bytes], bool]:
+    return lambda head: head.startswith(mark)
 
 
 def _begins_as_hlo_proto(head: bytes) -> bool:
@@ -113,10 +108,10 @@ def _begins_as_hlo_proto(head: bytes) -> bool:
 _READERS = "tracewarehouse.ingest.readers"
 XPLANE = Format("xplane", XPLANE_SUFFIX, f"{_READERS}.xplane.reader", None, has_window=True, is_divisible=True)
 KINETO = Format("kineto", ".pt.trace.json", f"{_READERS}.kineto.reader", _begins_as_kineto)
-NSYS = Format("nsys", ".sqlite", f"{_READERS}.nsys.reader", _begins_as_sqlite, has_window=True)
+NSYS = Format("nsys", ".sqlite", f"{_READERS}.nsys.reader", _begins_with(b"SQLite format 3\0"), has_window=True)
 CHROME = Format("chrome", CHROME_SUFFIX, f"{_READERS}.chrome.reader", _begins_as_json, is_export=True)
 HLO_PROTO = Format("hlo_proto", ".hlo.pb", f"{_READERS}.hlo_program", _begins_as_hlo_proto, is_program=True)
-HLO_TEXT = Format("hlo_text", ".hlo.txt", f"{_READERS}.hlo_program", _begins_as_hlo_text, is_program=True)
+HLO_TEXT = Format("hlo_text", ".hlo.txt", f"{_READERS}.hlo_program", _begins_with(b"HloModule "), is_program=True)
 FORMATS = (XPLANE, KINETO, NSYS, CHROME, HLO_PROTO, HLO_TEXT)
 """All formats."""
 
@@ -212,7 +207,6 @@ def open_trace(file: CaptureFile) -> Trace:
     Raises:
         CaptureError: it has no known format, or is damaged.
     """
-    keep_freed_memory(MOST)
     trace = file_format(file).reader.open_file(file)
     try:
         lines = sum(len(plane.lines) for plane in trace.planes if device_plane(plane.name))

@@ -13,6 +13,7 @@ from tracewarehouse.ingest.columns.profiler_names import METADATA_PLANE
 from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Line, Plane, Stat, StatKind, Trace
 from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.xplane import wire
 
 MOST_BYTES = 1 << 30
 """Size from which a file is refused: programs of the largest models have some tens of MB, and are read as a whole."""
@@ -64,21 +65,8 @@ def text_name(content: bytes) -> str:
 
 def proto_name(content: bytes) -> str:
     """Return the name of the module of a serialized HloProto."""
-    _, position = _varint(content, 1)
-    length, begin = _varint(content, position + 1)
+    _, position = wire.read_varint(content, 1, len(content))
+    length, begin = wire.read_varint(content, position + 1, len(content))
     if begin + length > len(content):
         raise MalformedError("the module's name runs past the end of the file")
     return content[begin : begin + length].decode()
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 64, 7):
-        if position >= len(data):
-            break
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-    raise MalformedError("the module's length is not a number")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracewarehouse.ingest.columns.keys import Integers
-from tracewarehouse.ingest.columns.nesting import Flags
+from tracewarehouse.ingest.columns.nesting import Flags, outermost
 from tracewarehouse.ingest.columns.profiler_names import KERNEL_CLASSES, STEP_MARKS
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, StatColumn, StatKind
 
@@ -109,28 +109,10 @@ def outermost_marks(start: Int64, end: Int64, names: Sequence[str]) -> Int64:
         names: their n names.
     """
     marks = [step_mark(name) for name in names]
-    order = np.lexsort((-end, start)).tolist()
-    with_phase = _outermost([i for i in order if (mark := marks[i]) and mark.phase], start, end)
-    covered = [(int(start[i]), int(end[i])) for i in with_phase]
-    others = [i for i in order if marks[i] and not _overlaps(covered, int(start[i]), int(end[i]))]
-    kept = sorted([*with_phase, *_outermost(others, start, end)], key=lambda i: (int(start[i]), i))
-    return np.array(kept, np.int64)
-
-
-def _outermost(ordered: Sequence[int], start: Int64, end: Int64) -> list[int]:
-    kept: list[int] = []
-    for i in ordered:
-        if not kept or start[i] >= end[kept[-1]]:
-            kept.append(i)
-    return kept
-
-
-def _overlaps(covered: Sequence[tuple[int, int]], start: int, end: int) -> bool:
-    low, high = 0, len(covered)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if covered[middle][1] <= start else (low, middle)
-    return low < len(covered) and covered[low][0] < end
+    at = [i for i, mark in enumerate(marks) if mark]
+    intervals = [(int(start[i]), int(end[i])) for i in at]
+    has_phase = [mark.phase is not None for mark in marks if mark]
+    return np.array([at[k] for k in outermost(intervals, has_phase)], np.int64)
 
 
 def step_numbers(names: Sequence[str]) -> list[int]:

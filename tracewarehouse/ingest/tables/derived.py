@@ -97,16 +97,7 @@ def _axis_rows(placement: Placement, inferred: Sequence[InferredAxis]) -> Iterat
             place = {"position": position, "axis": axis, "size": size, "stride": strides[axis]}
             yield place | {"source": "mesh", "confidence": 1.0}
         return
-    for position, guess in enumerate(inferred):
-        yield {
-            "position": position,
-            "axis": guess.axis,
-            "size": guess.size,
-            "stride": guess.stride,
-            "source": "inferred",
-            "confidence": guess.confidence,
-            "evidence": guess.evidence,
-        }
+    yield from ({"position": position, "source": "inferred"} | asdict(guess) for position, guess in enumerate(inferred))
 
 
 def write_phases(writers: RunWriters, survey: RunSurvey, parts: Iterable[LinesWritten]) -> list[Flag]:
@@ -298,10 +289,3 @@ def _is_sized(row: InstructionRow, given: int | None, stats: Iterable[str]) -> b
     is_custom = row.hlo is not None and row.hlo.opcode == "custom-call"
     stated: list[int | None] = [getattr(row, name) for name in stats]
     return given is not None or any(each if is_custom else each is not None for each in stated)
-
-
-def write_instructions(writers: RunWriters, survey: RunSurvey) -> None:
-    """Write main.instructions; each instruction must know its program by now."""
-    survey.instructions.name_modules()
-    writers.write_rows("instructions", survey.instructions.column_rows())
-    writers.finish("instructions")

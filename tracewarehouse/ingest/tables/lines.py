@@ -170,7 +170,7 @@ class LineTables:
     ) -> None:
         count = 0
         for batch in batches:
-            events = EventBatch(batch.metadata, batch.start_ps + lines.clock_offset_ps, batch.duration_ps, batch.stats)
+            events = batch.moved(lines.clock_offset_ps)
             self.write_host_events(lines, line, events, first_event_id + count + np.arange(len(batch)))
             markers = step_markers(lines.plane, events, line.line_id)
             self.written.markers.setdefault(lines.host_index, []).extend(markers)

@@ -111,8 +111,7 @@ class NamedOpWriter:
         for ordinal, (virtual, _) in enumerate(devices):
             sampled = SampledExecutions(virtual.device_id, _runs_by_number(cpu, ordinal))
             self._tables.ops.sampled[virtual.device_id] = sampled
-        times = self._cpu_times(ops)
-        places = self._cpu_loops(cpu, ops)
+        columns_of = self._cpu_columns(cpu, ops)
         unattributed = 0
         for line, line_ops in zip(cpu.lines, ops, strict=True):
             at = np.flatnonzero(~line.is_op)
@@ -139,8 +138,7 @@ class NamedOpWriter:
                     np.where(is_marked, step[execution], step_then),
                     np.where(is_marked, phase[execution], phase_then),
                     device_ops.stats,
-                    next(times[device_ops.ordinal]),
-                    next(places[device_ops.ordinal]),
+                    *next(columns_of[device_ops.ordinal]),
                 )
                 self._tables.ops.write(place, columns)
             extent = LineExtent()
@@ -161,25 +159,22 @@ class NamedOpWriter:
             by_device.append(_CpuOps(ordinal, at, *self._name_instructions(modules, plane, events), start, end))
         return by_device
 
-    def _cpu_times(self, ops: list[list[_CpuOps]]) -> dict[int, Iterator[LeafTimes]]:
-        """Return the leaf-op columns of each virtual device, thread by thread."""
+    def _cpu_columns(
+        self, cpu: CpuExecutions, ops: list[list[_CpuOps]]
+    ) -> dict[int, Iterator[tuple[LeafTimes, LoopPlaces]]]:
+        """Return the leaf-op columns and the places in loops of each virtual device's ops, thread by thread."""
         op_class = self._tables.ops.op_classes()
-        lines: dict[int, list[tuple[Int64, Int64, Int8]]] = {}
-        for found in (found for line_ops in ops for found in line_ops):
-            lines.setdefault(found.ordinal, []).append((found.start, found.end, op_class[found.instruction]))
-        return {ordinal: iter(lines_leaf_times(threads)) for ordinal, threads in lines.items()}
-
-    def _cpu_loops(self, cpu: CpuExecutions, ops: list[list[_CpuOps]]) -> dict[int, Iterator[LoopPlaces]]:
-        """Return the places in loops of the ops of each virtual device, thread by thread."""
-        executed: dict[int, list[tuple[Int32, Int64, Int32]]] = {}
+        threads: dict[int, list[tuple[Int32, _CpuOps]]] = {}
         for line, line_ops in zip(cpu.lines, ops, strict=True):
-            for found in line_ops:
-                columns = line.execution[found.at], found.start, found.instruction
-                executed.setdefault(found.ordinal, []).append(columns)
-        return {
-            ordinal: iter(self._loops(threads, [len(start) for _, start, _ in threads]))
-            for ordinal, threads in executed.items()
-        }
+            for own in line_ops:
+                threads.setdefault(own.ordinal, []).append((line.execution[own.at], own))
+        found: dict[int, Iterator[tuple[LeafTimes, LoopPlaces]]] = {}
+        for ordinal, of_device in threads.items():
+            times = lines_leaf_times([(own.start, own.end, op_class[own.instruction]) for _, own in of_device])
+            executed = [(execution, own.start, own.instruction) for execution, own in of_device]
+            places = self._loops(executed, [len(own.at) for _, own in of_device])
+            found[ordinal] = zip(times, places, strict=True)
+        return found
 
     def _loops(self, executed: Sequence[tuple[Int32, Int64, Int32]], lengths: Sequence[int]) -> list[LoopPlaces]:
         """Return the places in loops of a device's ops, in pieces of these lengths.

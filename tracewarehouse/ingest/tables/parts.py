@@ -7,18 +7,13 @@ numbered over the run, so they are counted before they are written.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from pathlib import Path
-from typing import Self
 
 from tracewarehouse.ingest.columns.profiler_names import device_plane
 from tracewarehouse.ingest.columns.records import DivisibleTrace, EventMetadata, Line, Plane, Trace
-from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.devices.cpu_devices import has_cpu_ops
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
-from tracewarehouse.ingest.processes.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
 from tracewarehouse.ingest.processes.pool import Processes, Work, start_helpers
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import file_format
@@ -57,39 +52,25 @@ def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
     return start_helpers(count, [f.descriptor for f in files], [__name__, *(f.module for f in formats)])
 
 
-_Counted = list[tuple[int, object]]
-"""The number of events on each of some lines, and their places in the file."""
-
-
 @dataclass(frozen=True)
 class Counting:
     """Counts the events on the lines of a run that is written in parts.
 
-    The places of the events are kept until the end of a context, so that the decoder need not search for them again.
-
     Attributes:
         traces: all traces of the run.
-        tasks: host index, plane, lines, and the file in which event places are stored.
+        tasks: host index, plane and lines.
         work: the counting tasks.
     """
 
     traces: Sequence[DivisibleTrace]
-    tasks: Sequence[tuple[int, Plane, Sequence[Line], Path]]
-    work: Work[_Counted]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for task in self.tasks:
-            task[-1].unlink(missing_ok=True)
+    tasks: Sequence[tuple[int, Plane, Sequence[Line]]]
+    work: Work[list[int]]
 
     def counts(self, planes: Sequence[PlaneLines]) -> list[int]:
         """Return the number of events on each of these planes; this process helps to count them."""
         line_counts: dict[int, int] = {}
-        for (_, _, lines, _), counts in zip(self.tasks, self.work.results(), strict=True):
-            for line, (count, places) in zip(lines, counts, strict=True):
-                line_counts[id(line)], line.places = count, places
+        for (_, _, lines), counts in zip(self.tasks, self.work.results(), strict=True):
+            line_counts |= zip(map(id, lines), counts, strict=True)
         return [sum(line_counts[id(line)] for line in p.lines) for p in planes]
 
 
@@ -99,8 +80,7 @@ def start_counting(staging: Staging, traces: Sequence[Trace]) -> Counting | None
     if not divisible:
         return None
     planes = [(i, plane) for i, t in enumerate(divisible) for plane in t.planes]
-    pieces = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
-    tasks = [(*piece, staging.folder.path / f".events-{n:04}") for n, piece in enumerate(pieces)]
+    tasks = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
     staging.processes.share(divisible)
     return Counting(divisible, tasks, staging.processes.start(count_events, tasks))
 
@@ -189,16 +169,14 @@ def start_parts(
     return written
 
 
-def count_events(traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line], Path]) -> _Counted:
-    """The number of events on each of some lines of a plane, and their places in the file."""
-    host_index, plane, lines, path = task
-    with closing(Spill(path)) as aside:
-        return [traces[host_index].count(plane, line, aside) for line in lines]
+def count_events(traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line]]) -> list[int]:
+    """Return the number of events on each of some lines of a plane."""
+    host_index, plane, lines = task
+    return [traces[host_index].count(plane, line) for line in lines]
 
 
 def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritten:
     """Write a part, given the id of the first event of each of its planes."""
-    keep_freed_memory(ROW_GROUP_OF_OPS)
     part, first_event_ids = task
     with LineTables(shared.folder, shared.facts, part=part.number) as tables:
         for i, first in zip(part.planes, first_event_ids, strict=True):

@@ -125,6 +125,11 @@ def _run_row(
     return row
 
 
+_OF_MANIFEST = ("dtype", "batch_size", "input_length", "output_length", "sequence_parallelism", "microbatches")
+_OF_MODEL = ("num_layers", "hidden_size", "num_heads", "head_dim", "vocab_size")
+"""Facts that are called the same in main.runs."""
+
+
 def manifest_facts(manifest: Manifest) -> dict[str, Any]:
     """The facts that a manifest states about the run, by column."""
     from tracewarehouse.ingest.capture.manifest import ModelFacts
@@ -132,24 +137,13 @@ def manifest_facts(manifest: Manifest) -> dict[str, Any]:
     model = manifest.model or ModelFacts(name="")
     versions = manifest.versions.get(manifest.backend or "")
     facts = {
+        **{name: getattr(manifest, name) for name in _OF_MANIFEST},
+        **{name: getattr(model, name) for name in (*_OF_MODEL, "num_params", "num_params_embedding")},
         "model": model.name or None,
         "model_family": model.family,
-        "dtype": manifest.dtype,
-        "batch_size": manifest.batch_size,
-        "input_length": manifest.input_length,
-        "output_length": manifest.output_length,
-        "num_layers": model.num_layers,
-        "hidden_size": model.hidden_size,
-        "num_heads": model.num_heads,
-        "head_dim": model.head_dim,
-        "num_params": model.num_params,
-        "vocab_size": model.vocab_size,
         # a dense model uses all of its parameters
         "num_params_active": model.num_params_active or (None if model.num_experts else model.num_params),
-        "num_params_embedding": model.num_params_embedding,
         "has_tied_embeddings": model.tie_word_embeddings,
-        "sequence_parallelism": manifest.sequence_parallelism,
-        "microbatches": manifest.microbatches,
         "capacity_factor": None if manifest.capacity_factor is None else f"{float(manifest.capacity_factor):g}",
         "framework": f"{manifest.backend} {versions}" if versions else manifest.backend,
     }
@@ -167,12 +161,8 @@ def card_facts(card: WorkloadCard) -> dict[str, Any]:
         "batch_size": data.batch_size if isinstance(data.batch_size, int) else None,
         "input_length": data.input_len,
         "output_length": data.output_len,
-        "num_layers": arch.num_layers,
-        "num_heads": arch.num_heads,
-        "head_dim": arch.head_dim,
+        **{name: getattr(arch, name) for name in _OF_MODEL},
         "num_params": _whole(arch.num_params),
-        "hidden_size": arch.hidden_size,
-        "vocab_size": arch.vocab_size,
         # a dense model uses all of its parameters
         "num_params_active": _whole(arch.num_params_active or (arch.num_params if model.moe is False else "")),
         "num_params_embedding": _whole(arch.num_params_embedding),

@@ -24,12 +24,9 @@ WITH numbered AS (
 
 collectives AS (
   SELECT
-    run_id, e.event_id,
-    e.category AS kind,
+    run_id, e.event_id, e.category AS kind,
     CASE WHEN e.category = 'all-reduce' THEN COALESCE(n.unique_id, '') ELSE e.name END AS group_key,
-    e.host, e.plane, e.device_id,
-    e.bytes_accessed AS bytes,
-    e.device_duration_ps AS duration_ps
+    e.host, e.plane, e.device_id, e.bytes_accessed AS bytes, e.device_duration_ps AS duration_ps
   FROM models.ccl_events AS e
   LEFT JOIN numbered AS n USING (run_id, event_id)
   WHERE e.category IN ('all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter')
@@ -70,8 +67,7 @@ all_rated AS (
   FROM rated
   UNION ALL
   SELECT
-    run_id, event_id, kind,
-    group_size AS devices,
+    run_id, event_id, kind, group_size AS devices,
     CASE WHEN kind = 'all-reduce' THEN 2 ELSE 1 END * (group_size - 1) * bytes
     / (group_size * duration_ps) AS bytes_per_ps
   FROM sized

@@ -14,20 +14,16 @@ notes: >
   alone, and has no value for exports of Nsight Systems.
 ccl_bench: collective_vol
 ---*/
-WITH added AS (
-  SELECT
-    run_id,
-    COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'all-reduce'), 0) AS all_reduce_bytes,
-    COUNT(bytes_accessed) FILTER (WHERE category = 'all-reduce') AS all_reduces,
-    COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'all-gather'), 0) AS all_gather_bytes,
-    COUNT(bytes_accessed) FILTER (WHERE category = 'all-gather') AS all_gathers,
-    COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'reduce-scatter'), 0) AS reduce_scatter_bytes,
-    COUNT(bytes_accessed) FILTER (WHERE category = 'reduce-scatter') AS reduce_scatters,
-    COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'all-to-all'), 0) AS all_to_all_bytes,
-    COUNT(bytes_accessed) FILTER (WHERE category = 'all-to-all') AS all_to_alls
+WITH sized AS (
+  SELECT run_id, category AS kind, bytes_accessed AS bytes
   FROM models.ccl_events
-  GROUP BY run_id
   UNION ALL
+  SELECT run_id, kind, bytes
+  FROM models.ccl_messages
+  WHERE host_index = 0
+),
+
+added AS (
   SELECT
     run_id,
     COALESCE(SUM(bytes) FILTER (WHERE kind = 'all-reduce'), 0) AS all_reduce_bytes,
@@ -38,8 +34,7 @@ WITH added AS (
     COUNT(bytes) FILTER (WHERE kind = 'reduce-scatter') AS reduce_scatters,
     COALESCE(SUM(bytes) FILTER (WHERE kind = 'all-to-all'), 0) AS all_to_all_bytes,
     COUNT(bytes) FILTER (WHERE kind = 'all-to-all') AS all_to_alls
-  FROM models.ccl_messages
-  WHERE host_index = 0
+  FROM sized
   GROUP BY run_id
 ),
 
@@ -57,8 +52,7 @@ volumes AS (
   FROM added
   UNION ALL
   SELECT
-    run_id,
-    'total' AS kind,
+    run_id, 'total' AS kind,
     all_reduce_bytes + all_gather_bytes + reduce_scatter_bytes + all_to_all_bytes AS bytes,
     all_reduces + all_gathers + reduce_scatters + all_to_alls AS events
   FROM added

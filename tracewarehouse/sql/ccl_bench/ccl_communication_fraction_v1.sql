@@ -62,35 +62,19 @@ steps AS (
 -- kernels that overlap a step are those that start before its end, without those that have ended at its start
 moments AS (
   SELECT
-    run_id, host,
-    NULL AS event_id,
-    start_ps AS at_ps,
-    'start' AS what,
-    duration_ps, communication_ps
+    run_id, host, NULL AS event_id, start_ps AS at_ps, 'start' AS what, duration_ps, communication_ps
   FROM kernels
   UNION ALL
   SELECT
-    run_id, host,
-    NULL AS event_id,
-    end_ps AS at_ps,
-    'end' AS what,
-    duration_ps, communication_ps
+    run_id, host, NULL AS event_id, end_ps AS at_ps, 'end' AS what, duration_ps, communication_ps
   FROM kernels
   UNION ALL
   SELECT
-    run_id, host, event_id,
-    start_ps AS at_ps,
-    'mark' AS what,
-    0 AS duration_ps,
-    0 AS communication_ps
+    run_id, host, event_id, start_ps AS at_ps, 'mark' AS what, 0 AS duration_ps, 0 AS communication_ps
   FROM steps
   UNION ALL
   SELECT
-    run_id, host, event_id,
-    end_ps AS at_ps,
-    'mark' AS what,
-    0 AS duration_ps,
-    0 AS communication_ps
+    run_id, host, event_id, end_ps AS at_ps, 'mark' AS what, 0 AS duration_ps, 0 AS communication_ps
   FROM steps
 ),
 

@@ -44,7 +44,7 @@ counted AS (
 ),
 
 stepped AS (
-  SELECT run_id, COUNT(*) AS steps
+  SELECT run_id
   FROM counted
   GROUP BY run_id
 ),
@@ -73,64 +73,6 @@ sorted_names AS (
   FROM names
 ),
 
-classed AS (
-  SELECT run_id, v.start_ps, v.end_ps, k.is_communication, NOT k.is_communication AS is_compute
-  FROM events AS v
-  INNER JOIN sorted_names AS k USING (run_id, name)
-  WHERE k.is_communication OR k.has_compute_word
-),
-
-points AS (
-  SELECT run_id, start_ps AS at_ps, 1 AS steps, 0 AS communications, 0 AS computes
-  FROM counted
-  UNION ALL
-  SELECT run_id, end_ps AS at_ps, -1 AS steps, 0 AS communications, 0 AS computes
-  FROM counted
-  UNION ALL
-  SELECT
-    run_id,
-    start_ps AS at_ps,
-    0 AS steps,
-    CASE WHEN is_communication THEN 1 ELSE 0 END AS communications,
-    CASE WHEN is_compute THEN 1 ELSE 0 END AS computes
-  FROM classed
-  UNION ALL
-  SELECT
-    run_id,
-    end_ps AS at_ps,
-    0 AS steps,
-    CASE WHEN is_communication THEN -1 ELSE 0 END AS communications,
-    CASE WHEN is_compute THEN -1 ELSE 0 END AS computes
-  FROM classed
-),
-
-moments AS (
-  SELECT run_id, at_ps, SUM(steps) AS steps, SUM(communications) AS communications, SUM(computes) AS computes
-  FROM points
-  GROUP BY run_id, at_ps
-),
-
-swept AS (
-  SELECT
-    run_id,
-    LEAD(at_ps) OVER (PARTITION BY run_id ORDER BY at_ps) - at_ps AS length_ps,
-    SUM(steps) OVER so_far AS steps,
-    SUM(communications) OVER so_far AS communications,
-    SUM(computes) OVER so_far AS computes
-  FROM moments
-  WINDOW so_far AS (PARTITION BY run_id ORDER BY at_ps ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
-),
-
-summed AS (
-  SELECT
-    run_id,
-    SUM(length_ps * steps) AS communication_ps,
-    COALESCE(SUM(length_ps * steps) FILTER (WHERE computes > 0), 0) AS overlap_ps
-  FROM swept
-  WHERE steps > 0 AND communications > 0
-  GROUP BY run_id
-),
-
 kernels AS (
   SELECT
     run_id, is_nsys,
@@ -141,12 +83,20 @@ kernels AS (
       'nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|broadcast|cross[-_]?device|sendrecv'
     ) OR REGEXP_MATCHES(lower_name, 'collective') AS is_communication
   FROM models.ccl_kernels
+  UNION ALL
+  SELECT run_id, FALSE AS is_nsys, '' AS place, v.start_ps, v.end_ps, k.is_communication
+  FROM events AS v
+  INNER JOIN sorted_names AS k USING (run_id, name)
+  WHERE k.is_communication OR k.has_compute_word
 ),
 
 marks AS (
   SELECT run_id, host AS place, start_ps, start_ps + duration_ps AS end_ps
   FROM models.ccl_marks
   WHERE choice = 1 AND (places <= 2 OR (place > 1 AND place < places))
+  UNION ALL
+  SELECT run_id, '' AS place, start_ps, end_ps
+  FROM counted
   UNION ALL
   SELECT run_id, place, MIN(start_ps) AS start_ps, MAX(end_ps) AS end_ps
   FROM kernels
@@ -162,17 +112,13 @@ edges AS (
   FROM marks
   UNION ALL
   SELECT
-    run_id, place,
-    start_ps AS at_ps,
-    0 AS marks,
+    run_id, place, start_ps AS at_ps, 0 AS marks,
     CASE WHEN is_communication THEN 1 ELSE 0 END AS communications,
     CASE WHEN is_communication THEN 0 ELSE 1 END AS computes
   FROM kernels
   UNION ALL
   SELECT
-    run_id, place,
-    end_ps AS at_ps,
-    0 AS marks,
+    run_id, place, end_ps AS at_ps, 0 AS marks,
     CASE WHEN is_communication THEN -1 ELSE 0 END AS communications,
     CASE WHEN is_communication THEN 0 ELSE -1 END AS computes
   FROM kernels
@@ -224,24 +170,19 @@ marked AS (
 of_runs AS (
   SELECT
     run_id, CASE
-      WHEN r.format = 'nsys' THEN SUM(p.overlap_ps) * 100 / SUM(p.communication_ps)
-      ELSE SUM(p.units) / (1e13 * COUNT(*))
+      WHEN r.format = 'kineto' THEN SUM(p.units) / (1e13 * COUNT(*))
+      ELSE SUM(p.overlap_ps) * 100 / SUM(p.communication_ps)
     END AS overlap_percent,
     SUM(p.communication_ps) AS communication_ps
   FROM shares AS p
-  INNER JOIN main.runs AS r USING (run_id)
+  LEFT JOIN main.runs AS r USING (run_id)
   GROUP BY run_id, r.format
 )
 
 SELECT
   run_id,
-  u.overlap_ps * 100 / u.communication_ps AS overlap_percent, -- Share of the communication in percent.
-  u.communication_ps / 1e9 AS communication_ms, -- Time with communication in the steps.
-  n.steps -- Steps that count.
-FROM summed AS u
-INNER JOIN stepped AS n USING (run_id)
-WHERE u.communication_ps > 0
-UNION ALL
-SELECT run_id, g.overlap_percent, g.communication_ps / 1e9 AS communication_ms, k.steps
+  g.overlap_percent, -- Share of the communication in percent.
+  g.communication_ps / 1e9 AS communication_ms, -- Time with communication in the steps.
+  k.steps -- Steps that count.
 FROM of_runs AS g
 INNER JOIN marked AS k USING (run_id)

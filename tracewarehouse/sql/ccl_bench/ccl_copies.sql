@@ -8,8 +8,7 @@ WITH halves AS (
     run_id, event_id, is_tpu,
     NULLIF(REGEXP_EXTRACT(name, 'copy-start[.]([0-9]+)', 1), '') AS start_number,
     NULLIF(REGEXP_EXTRACT(name, 'copy-done[.]([0-9]+)', 1), '') AS done_number,
-    device_offset_ps AS offset_ps,
-    copied_bytes AS bytes
+    device_offset_ps AS offset_ps, copied_bytes AS bytes
   FROM models.ccl_events
   WHERE device_offset_ps IS NOT NULL AND name LIKE '%copy-%'
 ),
@@ -17,8 +16,7 @@ WITH halves AS (
 -- once for the bandwidth, which ignores a start without bytes, and once for the overhead, which counts only TPUs
 used AS (
   SELECT
-    run_id, event_id,
-    'bandwidth' AS purpose,
+    run_id, event_id, 'bandwidth' AS purpose,
     COALESCE(start_number, done_number) AS number,
     start_number IS NOT NULL AS is_start,
     offset_ps, bytes
@@ -26,8 +24,7 @@ used AS (
   WHERE (start_number IS NOT NULL AND bytes IS NOT NULL) OR (start_number IS NULL AND done_number IS NOT NULL)
   UNION ALL
   SELECT
-    run_id, event_id,
-    'overhead' AS purpose,
+    run_id, event_id, 'overhead' AS purpose,
     COALESCE(start_number, done_number) AS number,
     start_number IS NOT NULL AS is_start,
     offset_ps, bytes
@@ -37,8 +34,7 @@ used AS (
 
 paired AS (
   SELECT
-    run_id, purpose, event_id, is_start,
-    offset_ps AS end_offset_ps,
+    run_id, purpose, event_id, is_start, offset_ps AS end_offset_ps,
     LAG(CASE WHEN is_start THEN offset_ps END) OVER (PARTITION BY run_id, purpose, number ORDER BY event_id)
       AS start_offset_ps,
     LAG(bytes) OVER (PARTITION BY run_id, purpose, number ORDER BY event_id) AS bytes

@@ -42,17 +42,9 @@ exported AS (
     AND (o.duration_ps <> 0 OR (o.line <> '_counters_' AND o.line NOT LIKE 'counters_%'))
   UNION ALL
   SELECT
-    run_id, e.event_id, e.host, e.plane,
-    NULL AS device_id,
-    FALSE AS has_facts,
-    e.name,
-    NULL AS category,
-    e.start_ps, e.duration_ps,
-    NULL AS device_offset_ps,
-    NULL AS device_duration_ps,
-    NULL AS copied_bytes,
-    NULL AS bytes_accessed,
-    NULL AS model_flops
+    run_id, e.event_id, e.host, e.plane, NULL AS device_id, FALSE AS has_facts, e.name, NULL AS category,
+    e.start_ps, e.duration_ps, NULL AS device_offset_ps, NULL AS device_duration_ps, NULL AS copied_bytes,
+    NULL AS bytes_accessed, NULL AS model_flops
   FROM main.host_events AS e
   LEFT JOIN read_elsewhere AS x USING (run_id)
   WHERE

@@ -25,34 +25,8 @@ WITH stepped AS (
 ),
 
 intervals AS (
-  SELECT run_id, event_id, start_offset_ps AS start_ps, end_offset_ps AS end_ps, FALSE AS is_compute
-  FROM models.ccl_copies
-  WHERE purpose = 'overhead'
-  UNION ALL
   SELECT
-    run_id, event_id,
-    device_offset_ps AS start_ps,
-    device_offset_ps + device_duration_ps AS end_ps,
-    TRUE AS is_compute
-  FROM models.ccl_events
-  WHERE
-    is_tpu AND device_offset_ps IS NOT NULL AND device_duration_ps > 0
-    AND name NOT LIKE '%copy-start.%' AND name NOT LIKE '%copy-done.%' AND NOT REGEXP_MATCHES(name, '^jit_')
-    AND name NOT LIKE '%dependency-wait%' AND name <> '$core.py:331 step'
-),
-
-covered AS (
-  SELECT
-    * EXCLUDE (event_id),
-    MAX(end_ps) OVER earlier AS covered_until_ps,
-    MAX(CASE WHEN is_compute THEN end_ps END) OVER earlier AS computed_until_ps
-  FROM intervals
-  WINDOW earlier AS (PARTITION BY run_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
-),
-
-on_gpus AS (
-  SELECT
-    run_id, is_nsys,
+    run_id, TRUE AS is_of_gpu, is_nsys,
     CASE WHEN is_nsys THEN '' ELSE host END AS place,
     event_id, start_ps, end_ps,
     NOT is_nsys
@@ -68,26 +42,39 @@ on_gpus AS (
   WHERE end_ps > start_ps
   UNION ALL
   SELECT
-    run_id,
-    TRUE AS is_nsys,
-    '' AS place,
+    run_id, TRUE AS is_of_gpu, TRUE AS is_nsys, '' AS place,
     o.event_id, o.start_ps, o.start_ps + o.duration_ps AS end_ps,
-    TRUE AS is_copy,
-    TRUE AS is_no_communication
+    TRUE AS is_copy, TRUE AS is_no_communication
   FROM main.runs AS r
   INNER JOIN main.ops AS o USING (run_id)
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   WHERE r.format = 'nsys' AND o.line LIKE 'Stream #%' AND i.name LIKE 'Memcpy%' AND o.duration_ps > 0
+  UNION ALL
+  SELECT
+    run_id, FALSE AS is_of_gpu, FALSE AS is_nsys, '' AS place, event_id, start_offset_ps AS start_ps,
+    end_offset_ps AS end_ps, TRUE AS is_copy, TRUE AS is_no_communication
+  FROM models.ccl_copies
+  WHERE purpose = 'overhead'
+  UNION ALL
+  SELECT
+    run_id, FALSE AS is_of_gpu, FALSE AS is_nsys, '' AS place, event_id, device_offset_ps AS start_ps,
+    device_offset_ps + device_duration_ps AS end_ps,
+    FALSE AS is_copy, TRUE AS is_no_communication
+  FROM models.ccl_events
+  WHERE
+    is_tpu AND device_offset_ps IS NOT NULL AND device_duration_ps > 0
+    AND name NOT LIKE '%copy-start.%' AND name NOT LIKE '%copy-done.%' AND NOT REGEXP_MATCHES(name, '^jit_')
+    AND name NOT LIKE '%dependency-wait%' AND name <> '$core.py:331 step'
 ),
 
 -- copies and compute, the former told by `is_copy`
 laid AS (
   SELECT
-    run_id, is_nsys, place, start_ps, end_ps, is_copy,
+    run_id, is_of_gpu, is_nsys, place, start_ps, end_ps, is_copy,
     is_copy OR is_no_communication AS counts,
     MAX(CASE WHEN is_copy OR is_no_communication THEN end_ps END) OVER earlier AS covered_until_ps,
     MAX(CASE WHEN is_no_communication AND NOT is_copy THEN end_ps END) OVER earlier AS computed_until_ps
-  FROM on_gpus
+  FROM intervals
   WINDOW earlier AS (
     PARTITION BY run_id, place ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   )
@@ -95,7 +82,7 @@ laid AS (
 
 of_places AS (
   SELECT
-    run_id, is_nsys, place,
+    run_id, is_of_gpu, is_nsys, place,
     SUM(
       CASE WHEN counts THEN GREATEST(end_ps - GREATEST(start_ps, COALESCE(covered_until_ps, start_ps)), 0) ELSE 0 END
       - CASE
@@ -105,41 +92,26 @@ of_places AS (
     ) AS exposed_ps,
     MAX(end_ps) - MIN(start_ps) AS span_ps
   FROM laid
-  GROUP BY run_id, is_nsys, place
+  GROUP BY run_id, is_of_gpu, is_nsys, place
   HAVING COUNT(*) FILTER (WHERE is_copy) > 0
 ),
 
-exposed AS (
+-- on TPUs the time is that of the host's steps
+measured AS (
   SELECT
-    run_id,
-    SUM(
-      GREATEST(end_ps - GREATEST(start_ps, COALESCE(covered_until_ps, start_ps)), 0)
-      - CASE
-        WHEN is_compute THEN GREATEST(end_ps - GREATEST(start_ps, COALESCE(computed_until_ps, start_ps)), 0)
-        ELSE 0
-      END
-    ) AS exposed_ps,
-    COUNT(*) FILTER (WHERE NOT is_compute) AS copies
-  FROM covered
-  GROUP BY run_id
+    run_id, p.is_nsys, p.exposed_ps,
+    CASE WHEN p.is_of_gpu THEN p.span_ps ELSE s.steps_ps END AS span_ps
+  FROM of_places AS p
+  LEFT JOIN stepped AS s USING (run_id)
 )
 
-SELECT
-  run_id,
-  ROUND(x.exposed_ps * 100 / s.steps_ps, 4) AS overhead_percent, -- Share of the steps' time in percent.
-  x.exposed_ps / 1e9 AS exposed_ms, -- Time in copies without compute.
-  s.steps_ps / 1e9 AS steps_ms -- Duration of the host's steps.
-FROM stepped AS s
-INNER JOIN exposed AS x USING (run_id)
-WHERE s.steps_ps > 0 AND x.copies > 0
-UNION ALL
 SELECT
   run_id, CASE
     WHEN is_nsys THEN SUM(exposed_ps) * 100 / SUM(span_ps)
     ELSE ROUND(SUM(exposed_ps) * 100 / SUM(span_ps), 4)
-  END AS overhead_percent,
-  SUM(exposed_ps) / 1e9 AS exposed_ms,
-  SUM(span_ps) / 1e9 AS steps_ms
-FROM of_places
+  END AS overhead_percent, -- Share of that time in percent.
+  SUM(exposed_ps) / 1e9 AS exposed_ms, -- Time in copies without compute.
+  SUM(span_ps) / 1e9 AS steps_ms -- Duration of the host's steps; on GPUs, from the first to the last kernel.
+FROM measured
 GROUP BY run_id, is_nsys
 HAVING SUM(span_ps) > 0

@@ -16,15 +16,15 @@ notes: >
 ---*/
 WITH known AS (
   SELECT
-    run_id, t.phase, t.kind, t.axis, t.executions, t.window_ps, t.overlap_ps, t.wait_ps, t.wire_bytes, t.sending_ps,
+    run_id, r.phase, r.kind, r.axis, r.window_ps, r.overlap_ps, r.wait_ps, r.wire_bytes,
+    CASE WHEN r.wire_bytes IS NOT NULL THEN r.transfer_ps END AS sending_ps,
     NULLIF(p.peak_gbps, 0) AS peak_gbps
-  FROM models.collective_time AS t
+  FROM models.collective_ranks AS r
   LEFT JOIN models.collective_links AS p USING (run_id, kind, axis)
+  WHERE NOT r.is_partial AND NOT r.is_fused
   UNION ALL
   SELECT
-    run_id, phase, kind, axis,
-    1 AS executions,
-    window_ps, overlap_ps,
+    run_id, phase, kind, axis, window_ps, overlap_ps,
     CASE WHEN is_fused THEN 0 END AS wait_ps,
     CASE WHEN NOT is_fused THEN wire_bytes END AS wire_bytes,
     CASE WHEN wire_bytes IS NOT NULL AND NOT is_fused THEN window_ps END AS sending_ps,
@@ -36,7 +36,7 @@ WITH known AS (
 summed AS (
   SELECT
     run_id, phase, kind, axis,
-    CAST(SUM(executions) AS BIGINT) AS executions,
+    COUNT(*) AS executions,
     SUM(window_ps) AS window_ps,
     SUM(overlap_ps) AS overlap_ps,
     SUM(wait_ps) AS arrival_ps,

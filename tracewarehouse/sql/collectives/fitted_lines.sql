@@ -12,22 +12,13 @@ notes: >
 ---*/
 WITH points AS (
   SELECT
-    run_id,
-    'transfer' AS subject,
-    kind, axis,
-    CAST(NULL AS BIGINT) AS requests,
-    is_async,
-    bus_bytes AS size,
-    transfer_ps AS time_ps,
-    0 AS begun_stretches
+    run_id, 'transfer' AS subject, kind, axis, CAST(NULL AS BIGINT) AS requests, is_async, bus_bytes AS size,
+    transfer_ps AS time_ps, 0 AS begun_stretches
   FROM models.collective_instances
   WHERE NOT is_partial AND bus_bytes > 0 AND transfer_ps IS NOT NULL
   UNION ALL
   SELECT
-    run_id,
-    'decode' AS subject,
-    NULL AS kind,
-    NULL AS axis,
+    run_id, 'decode' AS subject, NULL AS kind, NULL AS axis,
     CAST(requests AS BIGINT) AS requests,
     FALSE AS is_async,
     -- twice the tokens since the middle of the stretch, whose sum over the stretch is 0

@@ -24,12 +24,9 @@ FROM main.mesh_axes
 WHERE source = 'inferred'
 UNION ALL
 SELECT
-  run_id,
-  'inferred' AS kind,
-  'layers' AS name,
+  run_id, 'inferred' AS kind, 'layers' AS name,
   CAST(MAX(layer) + 1 AS INTEGER) AS value,
   MIN(layer_confidence) AS confidence,
-  NULL AS host,
-  'from what repeats in the programs; as sure as the layer of the least sure instruction' AS detail
+  NULL AS host, 'from what repeats in the programs; as sure as the layer of the least sure instruction' AS detail
 FROM layers
 GROUP BY run_id

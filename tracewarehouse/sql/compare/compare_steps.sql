@@ -62,8 +62,7 @@ step_parts AS (
   SELECT
     run_id, phase,
     CASE WHEN part = 'exposed communication' THEN 'other communication' ELSE part END AS name,
-    time_ps,
-    0 AS executions
+    time_ps, 0 AS executions
   FROM models.step_parts
   WHERE LIST_CONTAINS(LIST_CONCAT(runs, baselines), run_id)
 ),
@@ -72,53 +71,37 @@ named AS (
   SELECT
     LIST_CONTAINS(runs, run_id) AS is_run,
     LIST_CONTAINS(baselines, run_id) AS is_baseline,
-    phase,
-    'part' AS split,
-    name, time_ps, executions
+    phase, 'part' AS split, name, time_ps, executions
   FROM step_parts
   UNION ALL
   SELECT
-    is_run, is_baseline, phase,
-    'layer' AS split,
-    CASE
+    is_run, is_baseline, phase, 'layer' AS split, CASE
       WHEN is_idle THEN 'idle'
       WHEN COALESCE(phase, '') NOT IN (SELECT k.phase FROM known_layers AS k) THEN 'unknown layers'
       WHEN layer IS NULL THEN 'no layer'
       ELSE 'layer ' || layer
-    END AS name,
-    time_ps,
-    0 AS executions
+    END AS name, time_ps, 0 AS executions
   FROM parts
   UNION ALL
   SELECT
-    is_run, is_baseline, phase,
-    'category' AS split,
+    is_run, is_baseline, phase, 'category' AS split,
     CASE WHEN is_idle THEN 'idle' ELSE COALESCE(category, 'no category') END AS name,
-    time_ps,
-    0 AS executions
+    time_ps, 0 AS executions
   FROM parts
   UNION ALL
   SELECT
-    is_run, is_baseline, phase,
-    'collective' AS split,
-    CASE
+    is_run, is_baseline, phase, 'collective' AS split, CASE
       WHEN is_idle THEN 'idle'
       WHEN collective IS NULL THEN 'no collective'
       ELSE collective || ' over ' || axis
-    END AS name,
-    time_ps,
-    0 AS executions
+    END AS name, time_ps, 0 AS executions
   FROM parts
   UNION ALL
   SELECT
-    is_run, is_baseline, phase,
-    'operation' AS split,
-    CASE
+    is_run, is_baseline, phase, 'operation' AS split, CASE
       WHEN is_idle THEN 'idle'
       ELSE COALESCE(REGEXP_REPLACE(op_name, '[.][0-9]+(/|:|$)', '\1', 'g'), kernel)
-    END AS name,
-    time_ps,
-    0 AS executions
+    END AS name, time_ps, 0 AS executions
   FROM parts
 ),
 

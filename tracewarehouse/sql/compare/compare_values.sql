@@ -147,12 +147,10 @@ judged AS (
     p.baseline_tail, p.tail, CASE
       WHEN n.polarity = 'lower_is_better' THEN p.value - p.baseline
       WHEN n.polarity = 'higher_is_better' THEN p.baseline - p.value
-    END AS worse_by,
-    CASE
+    END AS worse_by, CASE
       WHEN n.polarity = 'lower_is_better' THEN p.tail - p.baseline_tail
       WHEN n.polarity = 'higher_is_better' THEN p.baseline_tail - p.tail
-    END AS tail_worse_by,
-    p.baseline_samples, p.samples,
+    END AS tail_worse_by, p.baseline_samples, p.samples,
     CASE WHEN w.most_runs >= 5 THEN w.spread WHEN w.most_runs >= 2 THEN 2 * w.spread ELSE p.notches END AS noise,
     CASE WHEN w.most_runs >= 2 THEN 'repeats' WHEN p.notches IS NOT NULL THEN 'steps' END AS noise_source,
     JSON_EXISTS(dimensions, '$.layer')

@@ -2,28 +2,6 @@
 parameters: [runs]
 reads_runs: [runs]
 description: What ran in some runs, on which devices, and how the steps were found; a row per run.
-columns:
-  name: Name of the run.
-  origin: Where its times come from - recorded, predicted or compiled.
-  model: Name of the model, or else its family; NULL if neither is known.
-  dtype: Precision of weights and activations.
-  input_length: Prompt tokens per sequence.
-  output_length: Generated tokens per sequence.
-  mesh: Mesh axes and sizes, outermost first; an axis without a name is '?'.
-  mesh_source: mesh, or inferred; NULL without a mesh.
-  mesh_confidence: Probability that the least certain name of an axis is right.
-  sequence_parallelism: Sequence-parallel mode.
-  device_kind: Kind of the devices; NULL if unknown.
-  devices: Devices in the capture.
-  chips: Chips of the run, including those outside the capture; NULL without devices.
-  captured_chips: Chips of the devices in the capture.
-  steps: Number of steps; 0 if none is known.
-  timed_steps: Steps whose whole time is known on some device or host.
-  steps_source: Where the steps come from; NULL without steps.
-  layer_coverage: Least share of a phase's op time whose layer is known; NULL if no layer is.
-  framework: Framework that ran the model, with its version.
-  captured_ns: Start of the profile, Unix time in ns; NULL if unknown.
-  events: Events of the capture.
 ---*/
 WITH axes AS (
   SELECT
@@ -57,24 +35,33 @@ stepped AS (
 )
 
 SELECT
-  run_id, r.name, r.origin,
-  COALESCE(r.model, r.model_family) AS model,
+  run_id,
+  r.name, -- Name of the run.
+  r.origin, -- Where its times come from - recorded, predicted or compiled.
+  COALESCE(r.model, r.model_family) AS model, -- Name of the model, or else its family; NULL if neither is known.
   r.num_layers AS layers,
-  r.dtype, r.batch_size, r.input_length, r.output_length,
-  COALESCE(r.mesh, a.mesh) AS mesh,
-  CASE WHEN r.mesh IS NOT NULL THEN 'mesh' ELSE a.source END AS mesh_source,
+  r.dtype, -- Precision of weights and activations.
+  r.batch_size,
+  r.input_length, -- Prompt tokens per sequence.
+  r.output_length, -- Generated tokens per sequence.
+  COALESCE(r.mesh, a.mesh) AS mesh, -- Mesh axes and sizes, outermost first; an axis without a name is '?'.
+  CASE WHEN r.mesh IS NOT NULL THEN 'mesh' ELSE a.source END AS mesh_source, -- mesh, or inferred; NULL without a mesh.
+  -- Probability that the least certain name of an axis is right.
   CASE WHEN r.mesh IS NOT NULL THEN 1.0 ELSE a.confidence END AS mesh_confidence,
-  r.sequence_parallelism, r.backend,
-  c.kind AS device_kind,
-  r.device_count AS devices,
-  c.chips, c.captured_chips,
+  r.sequence_parallelism, -- Sequence-parallel mode.
+  r.backend,
+  c.kind AS device_kind, -- Kind of the devices; NULL if unknown.
+  r.device_count AS devices, -- Devices in the capture.
+  c.chips, -- Chips of the run, including those outside the capture; NULL without devices.
+  c.captured_chips, -- Chips of the devices in the capture.
   r.host_count AS hosts,
-  COALESCE(s.steps, 0) AS steps,
-  COALESCE(s.timed_steps, 0) AS timed_steps,
-  s.source AS steps_source,
-  l.layer_coverage, r.framework,
-  r.profile_start_ns AS captured_ns,
-  r.event_count AS events
+  COALESCE(s.steps, 0) AS steps, -- Number of steps; 0 if none is known.
+  COALESCE(s.timed_steps, 0) AS timed_steps, -- Steps whose whole time is known on some device or host.
+  s.source AS steps_source, -- Where the steps come from; NULL without steps.
+  l.layer_coverage, -- Least share of a phase's op time whose layer is known; NULL if no layer is.
+  r.framework, -- Framework that ran the model, with its version.
+  r.profile_start_ns AS captured_ns, -- Start of the profile, Unix time in ns; NULL if unknown.
+  r.event_count AS events -- Events of the capture.
 FROM main.runs AS r
 LEFT JOIN models.run_chips AS c USING (run_id)
 LEFT JOIN axes AS a USING (run_id)

@@ -14,10 +14,8 @@ WITH wanted AS (
     COALESCE(model, model_family, 'unknown') AS model,
     dtype,
     COALESCE(mesh, 'unknown') AS mesh,
-    batch_size, input_length, output_length, profile_start_ns, framework,
-    mesh AS recorded_mesh,
-    backend, num_layers, num_params,
-    host_count AS hosts
+    batch_size, input_length, output_length, profile_start_ns, framework, mesh AS recorded_mesh,
+    backend, num_layers, num_params, host_count AS hosts
   FROM main.runs
   WHERE LIST_CONTAINS(runs, run_id)
 ),
@@ -61,11 +59,8 @@ points AS (
         'chip at ' || w.chip_price_usd_per_h || ' USD/h'
       ), ''
     ) AS what_if,
-    r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length,
-    c.kind AS device_kind,
-    c.chips, r.profile_start_ns, r.framework, r.num_layers, r.num_params,
-    f.ms AS ttft_ms,
-    t.ms AS tpot_ms,
+    r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length, c.kind AS device_kind,
+    c.chips, r.profile_start_ns, r.framework, r.num_layers, r.num_params, f.ms AS ttft_ms, t.ms AS tpot_ms,
     q.tokens_per_s,
     1e3 / t.ms AS tokens_per_s_per_user,
     q.tokens_per_s / c.chips AS tokens_per_s_per_chip

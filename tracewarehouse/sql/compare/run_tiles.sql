@@ -9,14 +9,6 @@ notes: >
   Without such steps they come from the metrics. Latencies have a row per clock. What devices do in a step has a row per
   phase, and one row for all that they do outside of steps. Doubles are added in a fixed order, so that a sum is the
   same each time.
-columns:
-  position: Position of the number among the ten, from 0.
-  metric: The metric that it comes from.
-  name: Name of the number.
-  part: The clock or the phase; empty if there is only one row.
-  value: The number.
-  unit: Unit of the number; empty for a count.
-  detail: A line that says more.
 ---*/
 WITH numbers (position, metric, name) AS (
   VALUES
@@ -74,39 +66,25 @@ moved AS (
 
 found AS (
   SELECT
-    run_id,
-    'ttft' AS metric,
-    clock AS part,
-    ttft_ms AS value,
-    'ms' AS unit,
+    run_id, 'ttft' AS metric, clock AS part, ttft_ms AS value, 'ms' AS unit,
     prefill_steps || ' prefill step' || CASE WHEN prefill_steps > 1 THEN 's' ELSE '' END AS detail
   FROM metrics.ttft
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id,
-    'tpot' AS metric,
-    clock AS part,
-    tpot_ms AS value,
-    'ms' AS unit,
+    run_id, 'tpot' AS metric, clock AS part, tpot_ms AS value, 'ms' AS unit,
     'p50 ' || ROUND(p50_ms, 3) || ', p90 ' || ROUND(p90_ms, 3) AS detail
   FROM metrics.tpot
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id,
-    'throughput' AS metric,
-    '' AS part,
-    output_tokens_per_s AS value,
-    'tokens/s' AS unit,
+    run_id, 'throughput' AS metric, '' AS part, output_tokens_per_s AS value, 'tokens/s' AS unit,
     output_tokens || ' tokens, ' || clock || ' clock' AS detail
   FROM metrics.throughput
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    t.run_id,
-    'step_time' AS metric,
-    t.phase AS part,
+    t.run_id, 'step_time' AS metric, t.phase AS part,
     COALESCE(s.step_ms, t.step_ms) AS value,
     'ms' AS unit,
     CASE WHEN s.steps IS NULL THEN '' ELSE 'mean over devices, ' END
@@ -115,40 +93,29 @@ found AS (
   LEFT JOIN stepped AS s ON t.run_id = s.run_id AND t.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
   SELECT
-    run_id,
-    'mfu' AS metric,
-    phase AS part,
+    run_id, 'mfu' AS metric, phase AS part,
     100 * mfu AS value,
-    '%' AS unit,
-    'of the peak of all devices' AS detail
+    '%' AS unit, 'of the peak of all devices' AS detail
   FROM metrics.mfu
   WHERE run_id IN (SELECT UNNEST(runs))
   UNION ALL
   SELECT
-    run_id,
-    'hbm_bandwidth' AS metric,
-    phase AS part,
+    run_id, 'hbm_bandwidth' AS metric, phase AS part,
     SUM(bytes) / SUM(busy_ms ORDER BY busy_ms) / 1e6 AS value,
-    'GB/s' AS unit,
-    'of a device while it is busy' AS detail
+    'GB/s' AS unit, 'of a device while it is busy' AS detail
   FROM metrics.hbm_bandwidth
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id, phase
   UNION ALL
   SELECT
-    r.run_id,
-    'device_idle' AS metric,
-    r.phase AS part,
+    r.run_id, 'device_idle' AS metric, r.phase AS part,
     100 * COALESCE(s.idle, r.idle_ratios / r.devices) AS value,
-    '%' AS unit,
-    'mean over devices' AS detail
+    '%' AS unit, 'mean over devices' AS detail
   FROM running AS r
   LEFT JOIN stepped AS s ON r.run_id = s.run_id AND r.phase IS NOT DISTINCT FROM s.phase
   UNION ALL
   SELECT
-    e.run_id,
-    'exposed_communication' AS metric,
-    e.phase AS part,
+    e.run_id, 'exposed_communication' AS metric, e.phase AS part,
     COALESCE(
       ANY_VALUE(s.exposed_ms),
       SUM(e.exposed_ms ORDER BY e.exposed_ms) / COALESCE(ANY_VALUE(r.devices), COUNT(DISTINCT e.device_id))
@@ -162,9 +129,7 @@ found AS (
   GROUP BY e.run_id, e.phase
   UNION ALL
   SELECT
-    run_id,
-    'collective_count' AS metric,
-    phase AS part,
+    run_id, 'collective_count' AS metric, phase AS part,
     SUM(executions_per_step ORDER BY executions_per_step) AS value,
     '' AS unit,
     STRING_AGG(
@@ -176,10 +141,7 @@ found AS (
   GROUP BY run_id, phase
   UNION ALL
   SELECT
-    run_id,
-    'traffic_volume' AS metric,
-    phase AS part,
-    CASE
+    run_id, 'traffic_volume' AS metric, phase AS part, CASE
       WHEN bytes >= 1e9 THEN bytes / 1e9
       WHEN bytes >= 1e6 THEN bytes / 1e6
       WHEN bytes >= 1e3 THEN bytes / 1e3
@@ -191,12 +153,14 @@ found AS (
 )
 
 SELECT
-  r.run_id, n.position, n.metric,
-  CASE WHEN f.part = 'outside' THEN REPLACE(n.name, ' per step', '') ELSE n.name END AS name,
-  COALESCE(f.part, '') AS part,
-  f.value,
-  COALESCE(f.unit, '') AS unit,
-  f.detail
+  r.run_id,
+  n.position, -- Position of the number among the ten, from 0.
+  n.metric, -- The metric that it comes from.
+  CASE WHEN f.part = 'outside' THEN REPLACE(n.name, ' per step', '') ELSE n.name END AS name, -- Name of the number.
+  COALESCE(f.part, '') AS part, -- The clock or the phase; empty if there is only one row.
+  f.value, -- The number.
+  COALESCE(f.unit, '') AS unit, -- Unit of the number; empty for a count.
+  f.detail -- A line that says more.
 FROM main.runs AS r
 CROSS JOIN numbers AS n
 LEFT JOIN found AS f ON r.run_id = f.run_id AND n.metric = f.metric AND f.value IS NOT NULL

@@ -17,9 +17,7 @@ notes: >
 ---*/
 WITH rated AS (
   SELECT
-    run_id,
-    v.value AS tokens_per_s,
-    c.chips,
+    run_id, v.value AS tokens_per_s, c.chips,
     DENSE_RANK() OVER (
       ORDER BY
         r.model, r.model_family, r.num_layers, r.hidden_size, r.num_heads, r.head_dim, r.vocab_size,

@@ -7,12 +7,6 @@ description: >
 notes: >
   The shares are those of macros.step_shares and, for waiting, of models.collective_ranks. They overlap, so they do not
   add up. A share that is not known has no row.
-columns:
-  phase: Phase; empty for steps of none.
-  metric: The metric that the share comes from.
-  change: What would cost nothing or be twice as fast.
-  saved: Share of the step's time.
-  is_upper_bound: The share is an upper bound; false where a fit of the links tells the share itself.
 ---*/
 WITH steps AS (
   SELECT run_id, phase, SUM(span_ps) AS time_ps
@@ -47,16 +41,12 @@ shares AS (
       WHEN 'exposed communication' THEN 'communication that is hidden altogether'
       WHEN 'waiting for copies' THEN 'copies that are hidden altogether'
       ELSE 'devices that never idle'
-    END AS change,
-    share AS saved,
-    TRUE AS is_upper_bound
+    END AS change, share AS saved, TRUE AS is_upper_bound
   FROM macros.step_shares(runs)
   WHERE part IN ('exposed communication', 'waiting for copies', 'idle')
   UNION ALL
   SELECT
-    s.run_id, s.phase,
-    'sync_wait' AS metric,
-    'no waiting for late devices in collectives' AS change,
+    s.run_id, s.phase, 'sync_wait' AS metric, 'no waiting for late devices in collectives' AS change,
     w.wait_ps / s.time_ps AS saved,
     TRUE AS is_upper_bound
   FROM steps AS s
@@ -74,7 +64,10 @@ shares AS (
 
 SELECT
   run_id,
-  COALESCE(phase, '') AS phase,
-  metric, change, saved, is_upper_bound
+  COALESCE(phase, '') AS phase, -- Phase; empty for steps of none.
+  metric, -- The metric that the share comes from.
+  change, -- What would cost nothing or be twice as fast.
+  saved, -- Share of the step's time.
+  is_upper_bound -- The share is an upper bound; false where a fit of the links tells the share itself.
 FROM shares
 WHERE saved IS NOT NULL

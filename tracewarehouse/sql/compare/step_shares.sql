@@ -4,13 +4,6 @@ reads_runs: [runs]
 description: >
   Where the time of a phase's steps goes on the devices of runs, over all steps of models.step_parts; a row per phase and
   part.
-columns:
-  phase: Phase; empty for steps of none.
-  part: A part of models.step_parts that takes any time.
-  position: Position of the part in a step, from 0.
-  share: Share of the time of the phase's steps.
-  mean_ms: Time of a step, mean over devices and steps.
-  steps: Steps of the phase.
 ---*/
 WITH summed AS (
   SELECT
@@ -26,8 +19,11 @@ WITH summed AS (
 
 SELECT
   run_id,
-  COALESCE(phase, '') AS phase,
-  part, position,
+  COALESCE(phase, '') AS phase, -- Phase; empty for steps of none.
+  part, -- A part of models.step_parts that takes any time.
+  position, -- Position of the part in a step, from 0.
+  -- Share of the time of the phase's steps.
   time_ps / NULLIF(SUM(time_ps) OVER (PARTITION BY run_id, phase), 0) AS share,
-  mean_ms, steps
+  mean_ms, -- Time of a step, mean over devices and steps.
+  steps -- Steps of the phase.
 FROM summed

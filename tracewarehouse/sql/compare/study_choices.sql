@@ -41,8 +41,7 @@ rated AS (
   SELECT
     workload, run_id, configuration,
     1 AS "position",
-    'one user' AS purpose,
-    'tokens/s per user' AS unit,
+    'one user' AS purpose, 'tokens/s per user' AS unit,
     tokens_per_s_per_user AS value, user_low AS low, user_high AS high,
     -tokens_per_s_per_user AS badness
   FROM points
@@ -50,17 +49,14 @@ rated AS (
   SELECT
     workload, run_id, configuration,
     2 AS "position",
-    'the first token' AS purpose,
-    'ms' AS unit,
-    ttft_ms AS value, ttft_low_ms AS low, ttft_high_ms AS high,
+    'the first token' AS purpose, 'ms' AS unit, ttft_ms AS value, ttft_low_ms AS low, ttft_high_ms AS high,
     ttft_ms AS badness
   FROM points
   UNION ALL
   SELECT
     workload, run_id, configuration,
     3 AS "position",
-    'most tokens per chip' AS purpose,
-    'tokens/s per chip' AS unit,
+    'most tokens per chip' AS purpose, 'tokens/s per chip' AS unit,
     tokens_per_s_per_chip AS value, chip_low AS low, chip_high AS high,
     -tokens_per_s_per_chip AS badness
   FROM points
@@ -68,17 +64,14 @@ rated AS (
   SELECT
     workload, run_id, configuration,
     CASE WHEN has_prompts THEN 5 ELSE 3 END AS "position",
-    'most tokens per chip in decode' AS purpose,
-    'tokens/s per chip' AS unit,
-    rate AS value, low, high,
+    'most tokens per chip in decode' AS purpose, 'tokens/s per chip' AS unit, rate AS value, low, high,
     -rate AS badness
   FROM decoding
   UNION ALL
   SELECT
     workload, run_id, configuration,
     6 AS "position",
-    'least cost in decode' AS purpose,
-    'USD per million output tokens' AS unit,
+    'least cost in decode' AS purpose, 'USD per million output tokens' AS unit,
     usd / rate AS value,
     usd / high AS low,
     usd / low AS high,

@@ -21,8 +21,7 @@ notes: >
 ---*/
 WITH events AS (
   SELECT
-    event_id, instruction_id,
-    NULL AS name,
+    event_id, instruction_id, NULL AS name,
     start_ps, duration_ps, device_offset_ps, device_duration_ps, basis, low_ps, high_ps, is_extrapolated,
     COALESCE(flops, model_flops, bytes_accessed) IS NOT NULL AS is_costed,
     CASE WHEN is_for_viewers THEN iteration END AS iteration,
@@ -32,19 +31,9 @@ WITH events AS (
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
   UNION ALL
   SELECT
-    event_id,
-    NULL AS instruction_id,
-    name, start_ps, duration_ps,
-    NULL AS device_offset_ps,
-    NULL AS device_duration_ps,
-    NULL AS basis,
-    NULL AS low_ps,
-    NULL AS high_ps,
-    NULL AS is_extrapolated,
-    FALSE AS is_costed,
-    NULL AS iteration,
-    NULL AS phase,
-    NULL AS step
+    event_id, NULL AS instruction_id, name, start_ps, duration_ps, NULL AS device_offset_ps, NULL AS device_duration_ps,
+    NULL AS basis, NULL AS low_ps, NULL AS high_ps, NULL AS is_extrapolated, FALSE AS is_costed, NULL AS iteration,
+    NULL AS phase, NULL AS step
   FROM main.host_events
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
 ),

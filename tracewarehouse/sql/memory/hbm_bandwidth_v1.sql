@@ -20,8 +20,7 @@ WITH sized AS (
   SELECT
     run_id, e.device_id, e.phase, e.ops, e.self_ps,
     COALESCE(i.async_role, 'start') = 'start' AS is_counted,
-    e.bytes_accessed, e.hbm_bytes_accessed,
-    e.on_chip_bytes_accessed AS on_chip_bytes,
+    e.bytes_accessed, e.hbm_bytes_accessed, e.on_chip_bytes_accessed AS on_chip_bytes,
     e.on_chip_bytes_accessed IS NOT NULL AS is_split
   FROM models.instruction_time AS e
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)

@@ -47,14 +47,12 @@ known AS (
 
 shortened AS (
   SELECT
-    run_id, phase, factor, busy_ps, attained,
-    'hbm' AS resource,
+    run_id, phase, factor, busy_ps, attained, 'hbm' AS resource,
     1 - GREATEST(memory_ps * remaining, compute_ps, link_ps) / bound_ps AS saved
   FROM known
   UNION ALL
   SELECT
-    run_id, phase, factor, busy_ps, attained,
-    'compute' AS resource,
+    run_id, phase, factor, busy_ps, attained, 'compute' AS resource,
     1 - GREATEST(memory_ps, compute_ps * remaining, link_ps) / bound_ps AS saved
   FROM known
 ),

@@ -27,8 +27,7 @@ layered AS (
     run_id, device_id, t.phase, instruction_id, CASE
       WHEN l.layers_per_iteration IS NULL THEN l.first_layer
       ELSE l.first_layer + t.iteration * l.layers_per_iteration
-    END AS layer,
-    t.flops, t.model_flops, t.bytes_accessed, t.ops, t.self_ps, t.timed_ops, t.timed_self_ps
+    END AS layer, t.flops, t.model_flops, t.bytes_accessed, t.ops, t.self_ps, t.timed_ops, t.timed_self_ps
   FROM summed AS t
   LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
 )

@@ -140,23 +140,13 @@ bars AS (
 
 drawn AS (
   SELECT
-    'mean layer' AS what,
-    run_id, phase,
-    CAST(NULL AS BIGINT) AS layer,
-    class, part, op, ops, stretch AS place, self_us,
+    'mean layer' AS what, run_id, phase, CAST(NULL AS BIGINT) AS layer, class, part, op, ops, stretch AS place, self_us,
     SUM(self_us) OVER (PARTITION BY run_id, phase ORDER BY stretch ROWS UNBOUNDED PRECEDING) AS until_us
   FROM bars
   UNION ALL
   SELECT
-    'layer' AS what,
-    run_id, phase, layer,
-    NULL AS class,
-    NULL AS part,
-    NULL AS op,
-    NULL AS ops,
-    layer AS place,
-    self_us,
-    NULL AS until_us
+    'layer' AS what, run_id, phase, layer, NULL AS class, NULL AS part, NULL AS op, NULL AS ops, layer AS place,
+    self_us, NULL AS until_us
   FROM totals
 )
 

@@ -93,8 +93,7 @@ counted AS (
       WHEN v.steps = p.steps THEN v.tokens
       WHEN p.phase = 'decode' THEN h.sequences * p.steps
       WHEN p.phase = 'prefill' AND p.all_steps = 1 THEN h.sequences * h.input_length
-    END AS tokens,
-    CASE
+    END AS tokens, CASE
       WHEN v.steps = p.steps THEN v.contexts
       WHEN p.phase = 'decode' AND d.context_tokens IS NOT NULL THEN h.sequences * d.context_tokens * p.steps
       WHEN p.phase = 'decode' THEN h.sequences * (h.input_length * p.steps + p.sum_of_steps)
@@ -114,8 +113,7 @@ needed AS (
     2 * (c.body_params * c.tokens + c.head_params * c.head_tokens) + 4 * c.layers_width * c.contexts AS model_flops,
     g.hlo_model_flops,
     COALESCE(g.unsized_ps, 0) / NULLIF(g.self_ps, 0) AS unsized_share,
-    product_type, k.peak_flops_per_s,
-    k.devices AS devices_with_peak
+    product_type, k.peak_flops_per_s, k.devices AS devices_with_peak
   FROM counted AS c
   INNER JOIN peaks AS k USING (run_id, product_type)
   LEFT JOIN worked AS g USING (run_id, phase)

@@ -8,9 +8,7 @@ notes: >
 ---*/
 WITH sizes AS (
   SELECT
-    run_id,
-    num_params_active AS params,
-    has_tied_embeddings,
+    run_id, num_params_active AS params, has_tied_embeddings,
     COALESCE(num_params_embedding, CAST(vocab_size AS BIGINT) * hidden_size) AS embedding_params,
     COALESCE(CAST(vocab_size AS BIGINT) * hidden_size, num_params_embedding) AS head_params,
     CAST(num_layers AS BIGINT) * COALESCE(CAST(num_heads AS BIGINT) * head_dim, hidden_size) AS layers_width,

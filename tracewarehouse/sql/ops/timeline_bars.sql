@@ -64,19 +64,12 @@ bars AS (
   SELECT
     device_id,
     CASE class WHEN 'communication' THEN class ELSE 'core' END AS lane,
-    class,
-    name AS op,
-    layer, part, start_ps, end_ps
+    class, name AS op, layer, part, start_ps, end_ps
   FROM ops
   WHERE start_ps < finish_ps
   UNION ALL
   SELECT
-    device_id,
-    'core' AS lane,
-    'idle' AS class,
-    NULL AS op,
-    NULL AS layer,
-    NULL AS part,
+    device_id, 'core' AS lane, 'idle' AS class, NULL AS op, NULL AS layer, NULL AS part,
     start_ps - idle_before_ps AS start_ps,
     start_ps AS end_ps
   FROM ops
@@ -84,13 +77,7 @@ bars AS (
     (LEAST(start_ps, finish_ps) - GREATEST(start_ps - idle_before_ps, begin_ps)) * 1000 >= finish_ps - begin_ps
   UNION ALL
   SELECT
-    device_id,
-    'communication' AS lane,
-    'window' AS class,
-    kind AS op,
-    NULL AS layer,
-    NULL AS part,
-    start_ps, end_ps
+    device_id, 'communication' AS lane, 'window' AS class, kind AS op, NULL AS layer, NULL AS part, start_ps, end_ps
   FROM main.collectives
   WHERE
     run_id = run AND is_async AND start_ps < finish_ps AND end_ps > begin_ps
@@ -98,8 +85,7 @@ bars AS (
   UNION ALL
   SELECT
     MIN(device_id) AS device_id,
-    'layer' AS lane,
-    NULL AS class,
+    'layer' AS lane, NULL AS class,
     CONCAT_WS(' ', 'layer ' || MIN(layer), MIN(part)) AS op,
     MIN(layer) AS layer,
     MIN(part) AS part,

@@ -129,31 +129,20 @@ pairs AS (
 
 windows AS (
   SELECT
-    0 AS choice,
-    t.step,
-    NULL AS next_step,
+    0 AS choice, t.step, NULL AS next_step,
     t.phase, t.steps, t.mean_ps, t.idle_ps, p.layer, p.start_ps AS begin_ps, p.end_ps AS finish_ps
   FROM pairs AS p
   CROSS JOIN typical AS t
   WHERE p.place = (p.pairs + 1) // 2
   UNION ALL
   SELECT
-    1 AS choice,
-    step, next_step, phase, steps, mean_ps, idle_ps,
-    NULL AS layer,
-    start_ps AS begin_ps,
+    1 AS choice, step, next_step, phase, steps, mean_ps, idle_ps, NULL AS layer, start_ps AS begin_ps,
     COALESCE(next_until_ps, until_ps) AS finish_ps
   FROM typical
   WHERE step IN (SELECT o.step FROM ops AS o)
   UNION ALL
   SELECT
-    2 AS choice,
-    NULL AS step,
-    NULL AS next_step,
-    NULL AS phase,
-    NULL AS steps,
-    NULL AS mean_ps,
-    NULL AS idle_ps,
+    2 AS choice, NULL AS step, NULL AS next_step, NULL AS phase, NULL AS steps, NULL AS mean_ps, NULL AS idle_ps,
     NULL AS layer,
     MIN(start_ps) AS begin_ps,
     MAX(end_ps) AS finish_ps

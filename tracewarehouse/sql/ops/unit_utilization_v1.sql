@@ -16,8 +16,7 @@ notes: >
 ---*/
 WITH stated AS (
   SELECT
-    run_id, host,
-    CAST(NULL AS INTEGER) AS device_id,
+    run_id, host, CAST(NULL AS INTEGER) AS device_id,
     REGEXP_EXTRACT(name, '^(.*)_utilization_percent$', 1) AS hardware_unit,
     'plane' AS source,
     COALESCE(double_value, int_value) AS percent

@@ -20,7 +20,7 @@ WITH ranked AS (
       WHEN LOWER(chip) = 'tpu7x' THEN 'tpu7x'
       ELSE REGEXP_EXTRACT(LOWER(chip), '^tpu (v[0-9][a-z]?)$', 1)
     END AS generation
-  FROM models.microbenchmark_rates
+  FROM metrics.microbenchmarks_v1
   WHERE chip LIKE 'TPU%'
 ),
 

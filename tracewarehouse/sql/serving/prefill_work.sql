@@ -44,9 +44,7 @@ counted AS (
   SELECT
     run_id,
     CAST(r.batch_size AS BIGINT) * r.input_length AS tokens,
-    p.time_ps,
-    1 AS steps,
-    'lengths' AS token_source
+    p.time_ps, 1 AS steps, 'lengths' AS token_source
   FROM single AS p
   INNER JOIN main.runs AS r USING (run_id)
   LEFT JOIN of_batches AS b USING (run_id)

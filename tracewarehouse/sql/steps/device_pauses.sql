@@ -34,25 +34,13 @@ FROM models.leaf_ops
 WHERE idle_before_ps > 1000000
 UNION ALL
 SELECT
-  run_id, device_id,
-  first_step_ps AS start_ps,
-  first_start_ps AS end_ps,
-  NULL AS event_id,
-  NULL AS phase,
-  NULL AS step,
-  NULL AS execution,
-  NULL AS op_class
+  run_id, device_id, first_step_ps AS start_ps, first_start_ps AS end_ps,
+  NULL AS event_id, NULL AS phase, NULL AS step, NULL AS execution, NULL AS op_class
 FROM bounds
 WHERE first_start_ps - first_step_ps > 1000000
 UNION ALL
 SELECT
-  run_id, device_id,
-  last_end_ps AS start_ps,
-  last_step_ps AS end_ps,
-  NULL AS event_id,
-  NULL AS phase,
-  NULL AS step,
-  NULL AS execution,
-  NULL AS op_class
+  run_id, device_id, last_end_ps AS start_ps, last_step_ps AS end_ps,
+  NULL AS event_id, NULL AS phase, NULL AS step, NULL AS execution, NULL AS op_class
 FROM bounds
 WHERE last_step_ps - last_end_ps > 1000000

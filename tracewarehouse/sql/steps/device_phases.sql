@@ -38,9 +38,7 @@ LEFT JOIN busy AS i
   ON s.run_id = i.run_id AND s.device_id = i.device_id AND i.is_in_step AND s.phase IS NOT DISTINCT FROM i.phase
 UNION ALL
 SELECT
-  run_id, o.device_id, o.phase,
-  NULL AS steps,
-  o.busy_ps, o.compute_ps
+  run_id, o.device_id, o.phase, NULL AS steps, o.busy_ps, o.compute_ps
 FROM busy AS o
 LEFT JOIN runs_with_steps AS w USING (run_id)
 WHERE w.is_stepped IS NULL

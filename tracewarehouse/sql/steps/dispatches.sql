@@ -38,8 +38,7 @@ enqueued AS (
 -- on virtual CPU devices the executions of a host are numbered as these events are
 called AS (
   SELECT
-    run_id, host,
-    start_ps AS dispatch_ps,
+    run_id, host, start_ps AS dispatch_ps,
     ROW_NUMBER() OVER (PARTITION BY run_id, host ORDER BY start_ps, event_id) - 1 AS execution,
     COUNT(*) OVER (PARTITION BY run_id, host) AS calls
   FROM main.host_events

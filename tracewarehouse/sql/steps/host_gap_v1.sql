@@ -31,8 +31,7 @@ WITH marks AS (
 -- of several marks at one time, the last has a length and counts all of them
 swept AS (
   SELECT
-    run_id,
-    at_ps AS start_ps,
+    run_id, at_ps AS start_ps,
     LEAD(at_ps) OVER (PARTITION BY run_id ORDER BY at_ps, pausing, step_start_ps) AS end_ps,
     SUM(pausing) OVER so_far AS pausing,
     MAX(step_start_ps) OVER so_far AS step_start_ps,

@@ -20,21 +20,12 @@ parts AS (
   FROM ops
   UNION ALL
   SELECT
-    run_id, device_id, phase,
-    NULL AS instruction_id,
-    NULL AS iteration,
-    NULL AS kind,
-    NULL AS axis,
-    step_ps AS time_ps
+    run_id, device_id, phase, NULL AS instruction_id, NULL AS iteration, NULL AS kind, NULL AS axis, step_ps AS time_ps
   FROM models.steps
   WHERE clock = 'device' AND is_timed
   UNION ALL
   SELECT
-    run_id, device_id, phase,
-    NULL AS instruction_id,
-    NULL AS iteration,
-    NULL AS kind,
-    NULL AS axis,
+    run_id, device_id, phase, NULL AS instruction_id, NULL AS iteration, NULL AS kind, NULL AS axis,
     -time_ps AS time_ps
   FROM ops
 ),
@@ -44,8 +35,7 @@ described AS (
     run_id, p.phase, CASE
       WHEN l.layers_per_iteration IS NULL THEN l.first_layer
       ELSE l.first_layer + p.iteration * l.layers_per_iteration
-    END AS layer,
-    i.part, i.category, i.op_name,
+    END AS layer, i.part, i.category, i.op_name,
     REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
     COALESCE(p.kind, i.collective) AS collective,
     CASE WHEN i.collective IS NOT NULL THEN COALESCE(p.axis, 'unknown') END AS axis,

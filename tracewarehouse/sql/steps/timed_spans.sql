@@ -35,8 +35,7 @@ UNION ALL
 SELECT
   run_id, b.device_id, b.phase, b.step,
   b.last_end_ps - b.first_start_ps AS span_ps,
-  b.busy_ps,
-  FALSE AS is_last
+  b.busy_ps, FALSE AS is_last
 FROM models.device_busy AS b
 LEFT JOIN runs_with_steps AS w USING (run_id)
 WHERE w.is_stepped IS NULL

@@ -28,8 +28,7 @@ WITH fits AS (
 
 timed AS (
   SELECT
-    run_id, c.phase, c.link, c.axis,
-    c.exposed_added_ps AS exposed_ps,
+    run_id, c.phase, c.link, c.axis, c.exposed_added_ps AS exposed_ps,
     f.slope_ps_per_byte * i.bus_bytes AS byte_ps,
     GREATEST(i.transfer_ps - GREATEST(f.intercept_ps, 0), 0) AS beyond_latency_ps,
     CASE WHEN f.run_id IS NULL THEN 'exposed' ELSE 'fit' END AS basis

@@ -148,7 +148,7 @@ def test_event_windows_find_every_event_once(parts: list[tuple[bytes, int]], win
         return np.append(data[low:high], np.full(padding, 0xFF, np.uint8))
 
     found = []
-    for source, starts, _, _ in wire.event_windows(read, offset, len(file), window):
+    for source, starts in wire.event_windows(read, offset, len(file), window):
         for start in starts.tolist():
             size, at = wire.read_varint(source.data.tobytes(), start + 1, source.data.size)
             found.append(source.data[start : at + size].tobytes())

@@ -33,11 +33,9 @@ from tracewarehouse.ingest.columns.records import (
     UInt8,
     UInt64,
 )
-from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.errors import CaptureError, MalformedError, TooManyError
-from tracewarehouse.ingest.readers.files import CHUNK, CaptureFile, FileBytes
+from tracewarehouse.ingest.readers.files import CaptureFile, FileBytes
 from tracewarehouse.ingest.readers.xplane import wire
-from tracewarehouse.ingest.readers.xplane.event_places import EventPlaces
 
 _FIRST_TEXT = int(StatKind.STRING)
 BLOCK = 1 << 15
@@ -55,7 +53,6 @@ _LAST_RELATIVE_NS = _INT64.max // 1000
 """A line's timestamp beyond this (106 days) is a Unix time, not a time since the start of a profile."""
 _STAT_ID = 0x08  # tags of XStat
 _DOUBLE, _UINT64, _INT64_VALUE, _STRING, _BYTES, _REF = 0x11, 0x18, 0x20, 0x2A, 0x32, 0x38
-_VARINT_TAGS, _TEXT_TAGS = (_UINT64, _INT64_VALUE, _REF), (_STRING, _BYTES)
 _KIND_OF_TAG = {
     _DOUBLE: StatKind.DOUBLE,
     _UINT64: StatKind.UINT64,
@@ -64,12 +61,6 @@ _KIND_OF_TAG = {
     _BYTES: StatKind.BYTES,
     _REF: StatKind.REF,
 }
-_SHORT_STAT = 64
-_FEW_BYTES = 1 << 12
-KEPT = 1 << 12
-"""Bytes of a line from which on its event places are kept; for shorter lines they are not worth their memory."""
-_HEAD, _WORTH_KNOWING = 64, 1 << 10
-"""Bytes by which a piece of event metadata is looked up, and the size from which on that pays."""
 
 
 @dataclass
@@ -127,6 +118,7 @@ class XPlaneTrace(DivisibleTrace):
             for tag, _, payload, stop in wire.fields(data, 0, self.size):
                 if tag == _PLANE:
                     planes.append(_read_plane(data, payload, stop, metadata))
+                    bounds.check(len(planes), bounds.PLANES, "planes", "devices and hosts")
                 elif tag in texts:
                     texts[tag].append(_text(data[payload:stop]))
         except TooManyError as error:
@@ -158,23 +150,15 @@ class XPlaneTrace(DivisibleTrace):
         with self._named(plane, line):
             yield from self._batches(cast(_XPlane, plane), line)
 
-    def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, EventPlaces | None]:
-        """Count the events of a line without reading their fields, and return their places for `Line.places`.
-
-        The places of a short line are None: it is searched again.
+    def count(self, plane: Plane, line: Line) -> int:
+        """Return the number of a line's events, without reading their fields.
 
         Raises:
             MalformedError: the bytes are not events.
             CaptureError: the file changed since it was opened.
-            OSError: the disk is full.
         """
-        places = EventPlaces(aside)
         with self._named(plane, line):
-            windows = self._windows(line, places.others)
-            if line.end - line.start < KEPT:
-                return sum(len(w.starts) for w in windows), None
-            places.put(windows)
-        return places.count, places
+            return sum(len(starts) for _, starts in self._windows(line, {}))
 
     @contextmanager
     def _named(self, plane: Plane, line: Line) -> Iterator[None]:
@@ -184,17 +168,14 @@ class XPlaneTrace(DivisibleTrace):
         except (MalformedError, IndexError) as error:
             raise MalformedError(f"{self._path}: line {line.name!r} of plane {plane.name!r}: {error}") from None
 
-    def _windows(self, line: Line, others: wire.Others) -> Iterator[wire.EventWindow]:
-        if isinstance(line.places, EventPlaces):
-            others |= line.places.others
-            return line.places.read(self._file.array)
+    def _windows(self, line: Line, others: wire.Others) -> Iterator[tuple[wire.Words, Int64]]:
         return wire.event_windows(self._file.array, line.start, line.end, wire.WINDOW, others)
 
     def _batches(self, plane: _XPlane, line: Line) -> Iterator[EventBatch]:
         others: wire.Others = {}
         zero = self.origin_ns if self.origin_ns is not None and line.timestamp_ns > _LAST_RELATIVE_NS else 0
         line_ps = (line.timestamp_ns - zero) * 1000
-        for source, starts, _, _ in self._windows(line, others):
+        for source, starts in self._windows(line, others):
             for low in range(0, len(starts), BLOCK):
                 yield _batch(source, plane, line_ps, wire.decode_events(source, starts[low : low + BLOCK]))
         _describe(line, others)
@@ -339,169 +320,72 @@ def _resolved(source: wire.Words, plane: _XPlane, name: str, rows: Int64, kinds:
     return StatColumn(name, rows, kinds, values, list(texts))
 
 
-@dataclass
-class _Metadata:
-    """Event metadata that follow each other in the file; `decoded` is by the number of their stat names."""
-
-    raw: bytes
-    entries: list[bytes]
-    decoded: dict[int, tuple[list[int], list[EventMetadata]]] = field(default_factory=dict)
-
-
 class _SharedMetadata:
-    """The event metadata of one trace: equal bytes under equal stat names share one object."""
+    """The event metadata of one trace: equal bytes under equal stat names share one object, as devices repeat them."""
 
     def __init__(self) -> None:
-        self._planes = self._lines = 0
-        self._rows = _RowOfId([])
-        self._metadata: dict[bytes, _Metadata] = {}
+        self._lines = 0
         self._namings: dict[tuple[tuple[int, str], ...], int] = {}
-        self._entries: dict[int, dict[bytes, tuple[int, EventMetadata]]] = {}
         self._found: dict[tuple[int, bytes], EventMetadata] = {}
         self._stats: dict[int, dict[bytes, Stat | None]] = {}
-
-    def count_plane(self) -> None:
-        """Count a plane."""
-        self._planes += 1
-        bounds.check(self._planes, bounds.PLANES, "planes", "devices and hosts")
 
     def count_line(self) -> None:
         """Count a line."""
         self._lines += 1
         bounds.check(self._lines, bounds.LINES, "threads", "a program")
 
-    def take(self, data: bytes | FileBytes, position: int, end: int, pieces: list[_Metadata]) -> int:
-        """Take consecutive event metadata of at most 16 kB each, from `position` on, and return the end of the last.
-
-        They make up most of the bytes read here, so they are cut from larger and larger pieces, not read one by one.
-        Devices repeat each other's metadata, so a known piece is not cut again.
-        """
-        size = _FEW_BYTES
-        while position < end and data[position] == _EVENT_METADATA:
-            head = data[position : min(position + _HEAD, end)]
-            piece = self._metadata.get(head)
-            if not piece or data[position : min(position + len(piece.raw), end)] != piece.raw:
-                self._metadata.pop(head, None)  # otherwise all bytes with the same beginning would be compared with it
-                piece = _cut_entries(data[position : min(position + size, end)])
-                if not piece.raw:
-                    break
-                if len(piece.raw) >= _WORTH_KNOWING:
-                    self._metadata[head] = piece
-            position += len(piece.raw)
-            if len(piece.raw) >= _WORTH_KNOWING:
-                pieces.append(piece)
-            else:
-                _append(pieces, piece.entries)
-            size = min(2 * size, CHUNK)
-        return position
-
-    def read(self, pieces: Sequence[_Metadata], plane: _XPlane) -> None:
+    def read(self, entries: Sequence[bytes], plane: _XPlane) -> None:
         """Set the event metadata of a plane whose stat names are known."""
+        bounds.check(len(entries), bounds.NAMES, "names", "events")
         naming = self._namings.setdefault(tuple(sorted(plane.stat_names.items())), len(self._namings))
-        for piece in pieces:
-            if naming not in piece.decoded:
-                pairs = list(self._read(piece.entries, naming, plane.stat_names))
-                piece.decoded[naming] = [key for key, _ in pairs], [metadata for _, metadata in pairs]
-            ids, metadata = piece.decoded[naming]
-            plane.metadata_ids += ids
-            plane.event_metadata += metadata
-            bounds.check(len(plane.metadata_ids), bounds.NAMES, "names", "events")
-        if plane.metadata_ids != self._rows.ids:
-            self._rows = _RowOfId(plane.metadata_ids)
-        plane.rows = self._rows
-
-    def _read(self, entries: list[bytes], naming: int, names: dict[int, str]) -> Iterator[tuple[int, EventMetadata]]:
-        known = self._entries.setdefault(naming, {})
-        stats = self._stats.setdefault(naming, {})
+        known = self._stats.setdefault(naming, {})
         for entry in entries:
-            decoded = known.get(entry)
-            if decoded is None:
-                key, raw = _entry(entry)
-                if raw[:1] == b"\x08":  # the id again; without it, equal content has equal bytes
-                    raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
-                content = naming, hashlib.blake2b(raw, digest_size=16).digest()
-                if content in self._found:  # under another id
-                    yield key, self._found[content]
-                    continue
+            key, raw = _entry(entry)
+            if raw[:1] == b"\x08":  # the id again; without it, equal content has equal bytes
+                raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
+            content = naming, hashlib.blake2b(raw, digest_size=16).digest()
+            if content not in self._found:
                 bounds.check(len(self._found) + 1, bounds.NAMES, "names", "events")
-                decoded = known[entry] = key, self._found.setdefault(content, _event_metadata(raw, names, stats))
-            yield decoded
+                self._found[content] = _event_metadata(raw, plane.stat_names, known)
+            plane.metadata_ids.append(key)
+            plane.event_metadata.append(self._found[content])
+        plane.rows = _RowOfId(plane.metadata_ids)
 
 
 def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMetadata) -> _XPlane:
-    shared.count_plane()
     plane = _XPlane("")
     stats: list[bytes] = []
-    pieces: list[_Metadata] = []
+    metadata: list[bytes] = []
     described: list[tuple[int, bytes]] = []
-    position = start
-    while position < end:
-        position = shared.take(data, position, end, pieces)
-        if position == end:
-            break
-        tag, _, payload, position = next(wire.fields(data, position, end))
+    for tag, _, payload, stop in wire.fields(data, start, end):
         if tag == _LINE:
-            plane.lines.append(_read_line(data, payload, position))
+            plane.lines.append(_read_line(data, payload, stop))
             shared.count_line()
         elif tag == _EVENT_METADATA:
-            _append(pieces, [data[payload:position]])
+            metadata.append(data[payload:stop])
         elif tag == _STAT_METADATA:
-            key, raw = _entry(data[payload:position])
+            key, raw = _entry(data[payload:stop])
             name, description = _stat_metadata(raw)
             plane.stat_names[key] = _text(name)
             if description:
                 described.append((key, description))
         elif tag == _PLANE_STAT:
-            stats.append(data[payload:position])
+            stats.append(data[payload:stop])
         elif tag == _PLANE_NAME:
-            plane.name = _text(data[payload:position])
+            plane.name = _text(data[payload:stop])
         elif tag == _PLANE_ID:
             plane.plane_id = wire.signed(payload)
     names = plane.stat_names
     plane.stats = tuple(s for raw in stats if (s := _stat(raw, names)))
     plane.stat_descriptions = [(key, names[key], _text(description)) for key, description in described]
-    shared.read(pieces, plane)
+    shared.read(metadata, plane)
     return plane
-
-
-def _append(pieces: list[_Metadata], entries: list[bytes]) -> None:
-    """Append entries that will not be looked up, together with those right before them."""
-    if pieces and not pieces[-1].raw:
-        pieces[-1].entries += entries
-    else:
-        pieces.append(_Metadata(b"", entries))
-
-
-def _cut_entries(piece: bytes) -> _Metadata:
-    """Return the event metadata at the front of a plane's bytes, as long as each is whole and has at most 16 kB."""
-    entries: list[bytes] = []
-    last = len(piece) - 3
-    at = 0
-    while at < last and piece[at] == _EVENT_METADATA:
-        length, payload = piece[at + 1], at + 2
-        if length > 0x7F:
-            length += (piece[at + 2] - 1) << 7
-            payload += 1
-            if piece[at + 2] > 0x7F:
-                break
-        if payload + length > len(piece):
-            break
-        entries.append(piece[payload : payload + length])
-        at = payload + length
-    return _Metadata(piece[:at], entries)
 
 
 def _entry(entry: bytes) -> tuple[int, bytes]:
     """Return key and value of a map entry. If the value occurs twice, both are merged by joining their bytes."""
-    size = len(entry)
-    if entry[:1] == b"\x08":  # as every writer emits it
-        key, at = wire.read_varint(entry, 1, size)
-        if entry[at : at + 1] == b"\x12":
-            length, payload = wire.read_varint(entry, at + 1, size)
-            if payload + length == size and payload - at - 1 <= wire.MAX_LENGTH_BYTES:
-                return wire.signed(key), entry[payload:]
     key, values = 0, []
-    for tag, _, payload, stop in wire.fields(entry, 0, size):
+    for tag, _, payload, stop in wire.fields(entry, 0, len(entry)):
         if tag == _KEY:
             key = wire.signed(payload)
         elif tag == _VALUE:
@@ -526,23 +410,17 @@ def _stat_metadata(raw: bytes) -> tuple[bytes, bytes]:
 def _event_metadata(raw: bytes, names: dict[int, str], known: dict[bytes, Stat | None]) -> EventMetadata:
     """Read an XEventMetadata; the bytes of its field `metadata` become a stat of that name.
 
-    Most stats are short and occur in many metadata, so `known` keeps them by their bytes.
+    Most stats occur in many metadata, so `known` keeps them by their bytes.
     """
     name = display_name = metadata = b""
     stats: list[Stat] = []
     children: list[int] = []
-    stop, end = 0, len(raw)
-    while stop < end:
-        tag, payload, stop = wire.one_field(raw, stop, end)
+    for tag, _, payload, stop in wire.fields(raw, 0, len(raw)):
         if tag == _METADATA_STAT:
             own = raw[payload:stop]
-            if own in known:
-                stat = known[own]
-            else:
-                stat = _stat(own, names)
-                if len(own) <= _SHORT_STAT:
-                    known[own] = stat
-            if stat:
+            if own not in known:
+                known[own] = _stat(own, names)
+            if stat := known[own]:
                 stats.append(stat)
         elif tag == _METADATA_NAME:
             name = raw[payload:stop]
@@ -564,25 +442,11 @@ def _event_metadata(raw: bytes, names: dict[int, str], known: dict[bytes, Stat |
 def _stat(raw: bytes, names: dict[int, str]) -> Stat | None:
     """Read an XStat; None if it has no value."""
     stat_id = tag = at = stop = 0
-    end = len(raw)
-    if end > 3 and raw[0] == _STAT_ID and raw[1] < 0x80:  # as writers emit it: an id, then a value
-        stat_id, tag = raw[1], raw[2]
-        if tag in _TEXT_TAGS:
-            if raw[3] < 0x80:
-                at = 4
-                stop = 4 + raw[3]
-            else:
-                length, at = wire.read_varint(raw, 3, end)
-                stop = at + length if at <= 3 + wire.MAX_LENGTH_BYTES else 0
-        elif tag in _VARINT_TAGS:
-            at, stop = wire.read_varint(raw, 3, end)
-    if stop != end:
-        stat_id = tag = 0
-        for known, _, payload, after in wire.fields(raw, 0, end):
-            if known == _STAT_ID:
-                stat_id = wire.signed(payload)
-            elif known in _KIND_OF_TAG:  # the last of several counts
-                tag, at, stop = known, payload, after
+    for known, _, payload, after in wire.fields(raw, 0, len(raw)):
+        if known == _STAT_ID:
+            stat_id = wire.signed(payload)
+        elif known in _KIND_OF_TAG:  # the last of several counts
+            tag, at, stop = known, payload, after
     value: float | int | str | bytes = at
     if tag == _STRING:
         value = _text(raw[at:stop])
@@ -596,8 +460,7 @@ def _stat(raw: bytes, names: dict[int, str]) -> Stat | None:
         (value,) = struct.unpack_from("<d", raw, at)
     elif tag != _UINT64:
         return None
-    name = names.get(stat_id)
-    return Stat(f"stat {stat_id}" if name is None else name, _KIND_OF_TAG[tag], value)
+    return Stat(names.get(stat_id, f"stat {stat_id}"), _KIND_OF_TAG[tag], value)
 
 
 def _read_line(data: bytes | FileBytes, start: int, end: int) -> Line:

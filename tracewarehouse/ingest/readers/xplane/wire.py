@@ -9,10 +9,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.records import Int64, StatKind, UInt8, UInt64
 from tracewarehouse.ingest.errors import MalformedError
@@ -31,7 +30,6 @@ MAX_LENGTH_BYTES = 5
 """Most bytes of a tag or length; every parser refuses more."""
 PADDING = 16
 """Bytes that must follow the events, because a varint is read as two words of eight bytes."""
-_SHORT_TEXT = 64
 
 
 def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
@@ -56,21 +54,15 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
     """
     while position < end:
         start = position
-        tag, payload, position = one_field(data, start, end)
+        tag = data[start]
+        if tag & 0x87 == 2 and tag > 7 and start + 1 < end and (length := data[start + 1]) < 0x80:  # as nearly all are
+            payload = start + 2
+            position = payload + length
+        else:
+            tag, payload, position = _field(data, start, end)
+        if position > end:
+            raise MalformedError(f"field at byte {start} runs past the end of its message")
         yield tag, start, payload, position
-
-
-def one_field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
-    """Return tag, payload and stop of the field at `start` of a message that ends at `end`; see `fields`."""
-    tag = data[start]
-    if tag & 0x87 == 2 and tag > 7 and start + 1 < end and (length := data[start + 1]) < 0x80:  # as nearly all are
-        payload = start + 2
-        stop = payload + length
-    else:
-        tag, payload, stop = _field(data, start, end)
-    if stop > end:
-        raise MalformedError(f"field at byte {start} runs past the end of its message")
-    return tag, payload, stop
 
 
 def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
@@ -107,22 +99,13 @@ class Words:
         return cls(data, np.ndarray((data.size - 7,), "<u8", data, strides=(1,)))
 
 
-class EventWindow(NamedTuple):
-    """Bytes [low:high] of a file, and the positions in them of at least one whole event of a line."""
-
-    source: Words
-    starts: Int64
-    low: int
-    high: int
-
-
 Others = dict[int, int | bytes]
 """Fields of a line besides its events, by tag: a varint's value, or the content; the last one of a tag counts."""
 
 
 def event_windows(
     read: Callable[[int, int, int], UInt8], start: int, end: int, window: int, others: Others | None = None
-) -> Iterator[EventWindow]:
+) -> Iterator[tuple[Words, Int64]]:
     """Yield the line's bytes [start:end] window by window, each with the positions of its whole events (field 4).
 
     `read(low, high, padding)` gives bytes. A window exceeds `window` bytes only if one field does. The fields between
@@ -137,90 +120,42 @@ def event_windows(
         if needed and low + stop + needed > end:
             raise MalformedError(f"an event runs past the end of its line at byte {end}")
         if len(starts):
-            yield EventWindow(source, starts, low, low + stop)
+            yield source, starts
         low += stop
         size = window if stop else needed
 
 
 class _LineScan:
-    """Finds the events of a line, window after window.
-
-    Writers emit an event as `22 len 08 id... 10 ...`. Many walkers start at once where that pattern occurs. If they
-    fail, all positions of the pattern are candidates. A position counts only if the chain start + 2 + length reaches it
-    from the window's first byte, so each is proved. Other fields are skipped one by one.
-    """
+    """Finds the events of a line, window after window: each lies where the field before it ends."""
 
     def __init__(self, others: Others) -> None:
         self._others = others
         self._has_events = False
-        self._has_long_events = False
 
     def events(self, source: Words, size: int, is_last: bool) -> tuple[Int64, int, int]:
         """Return the whole events in the first `size` bytes, the position after them, and the size of a cut field."""
         data = source.data.data
-        places: list[Int64] = []
-        single = array("q")
+        places = array("q")
         position = needed = 0
-        if size > FEW_BYTES:
-            position = self._skip_to_event(data, size)
-            starts, position = _walk(source, position, size)
-            if len(starts):
-                places.append(starts)
-                self._has_events = True
-        chain = _Chain(source, size, self._has_long_events) if size - position > FEW_BYTES else None
         while position < size:
-            if chain and (run := chain.run_from(position)):
-                if single:
-                    places.append(np.array(single, np.int64))
-                    single = array("q")
-                places.append(run[0])
-                position = run[1]
-                self._has_events = True
-                continue
-            limit = chain.next_candidate(position) if chain else size
-            while position < limit:
-                if not chain and (after := _step_over_events(data, position, size, single)) > position:
-                    self._has_events = True
-                    position = after
-                    continue
-                if not is_last and size - position < _LONGEST_HEADER:
-                    break
-                after = self._after(data, position, size)
-                if after > size:
-                    needed = min(after, _HUGE) - position
-                    break
-                if data[position] == EVENT_TAG:
-                    single.append(position)
-                    self._has_events = True
-                    if after - position > 0x81 and chain and not self._has_long_events:
-                        self._has_long_events = True
-                        chain = _Chain(source, size, True)
-                        position = after
-                        break
-                position = after
-            if needed or (not is_last and size - position < _LONGEST_HEADER):
+            position = _step_over_events(data, position, size, places)
+            self._has_events = self._has_events or bool(places)
+            if position == size or (not is_last and size - position < _LONGEST_HEADER):
                 break
-        if single:
-            places.append(np.array(single, np.int64))
-        return np.concatenate(places) if places else np.zeros(0, np.int64), position, needed
-
-    def _skip_to_event(self, data: memoryview, size: int) -> int:
-        """Return the position of the first event, or of a cut field before it."""
-        position = 0
-        while size - position > _LONGEST_HEADER and data[position] != EVENT_TAG:
             after = self._after(data, position, size)
             if after > size:
+                needed = min(after, _HUGE) - position
                 break
+            if data[position] == EVENT_TAG:
+                places.append(position)
             position = after
-        return position
+        return np.array(places, np.int64), position, needed
 
     def _after(self, data: memoryview, position: int, size: int) -> int:
         """Return the position after the field at `position`, maybe beyond `size`; store the field if it is no event."""
         tag = data[position]
         if tag != EVENT_TAG and self._has_events and tag in _LINE_HEADER_TAGS:
             raise MalformedError("a line's id, name or timestamp stands after its events")
-        if tag == EVENT_TAG and position + 1 < size and data[position + 1] < 0x80:
-            return position + 2 + data[position + 1]
         known, payload, after = _field(data, position, size)
         if known != EVENT_TAG and after <= size:
             self._others[known] = payload if known & 7 == 0 else bytes(data[payload:after])
@@ -237,113 +172,6 @@ def _step_over_events(data: memoryview, position: int, size: int, places: array[
         places.append(position)
         position = after
     return position
-
-
-FEW_BYTES = 1 << 16
-"""Most bytes that are walked one field at a time; for these, walkers would cost more time than they save."""
-_STRIDES, _GUESS = (256, 512, 1024), 128
-"""Bytes between two walkers of a window, and how far each searches for its first event."""
-_ENOUGH_WALKERS = 512
-"""Most walkers; more would cost more time than they save."""
-
-
-def _walk(source: Words, start: int, size: int) -> tuple[Int64, int]:
-    """Return the positions of consecutive whole events from `start` on, and the position after them.
-
-    At regular distances a walker starts from what looks like an event. All walk from event to event in lockstep until
-    they reach the start of the next walker. A walker counts only if the one before it arrives at its start; the first
-    is proved.
-    """
-    stride = next((s for s in _STRIDES if size - start <= s * _ENOUGH_WALKERS), _STRIDES[-1])
-    count = (size - start) // stride
-    if count < 2:
-        return np.zeros(0, np.int64), start
-    heads = source.data[start : start + count * stride].reshape(count, stride)
-    looks_right = heads[:, :_GUESS] == EVENT_TAG
-    looks_right &= heads[:, 1 : _GUESS + 1] < 0x80
-    looks_right &= heads[:, 2 : _GUESS + 2] == 0x08
-    at = np.flatnonzero(looks_right)  # of a flat view: two dimensions take ten times as long
-    guess = start + at + at // _GUESS * (stride - _GUESS)
-    guess = guess[_has_offset_after_id(source.data, guess)]
-    begin = np.append(start, guess[guess >= start + stride])
-    begin = begin[np.append(True, np.diff((begin - start) // stride) > 0)]
-    if len(begin) < count // 2:
-        return np.zeros(0, np.int64), start
-    end = np.append(begin[1:], size)
-    words = source.words.view(np.int64)
-    steps = [begin]
-    for _ in range(4 * stride // 16):
-        at = steps[-1]
-        word = words[at]
-        after = word >> 8
-        after &= 0xFF
-        after += at
-        after += 2
-        word &= 0x80FF
-        moves = word == EVENT_TAG
-        if not moves.all():
-            long = np.flatnonzero(word == 0x80 << 8 | EVENT_TAG)
-            length = (words[at[long]] >> 8) & 0xFFFF
-            after[long] = at[long] + (length & 0x7F) + (length >> 8 << 7) + 3
-            moves[long] = length < 0x8000
-        moves &= at < end
-        moves &= after <= size
-        if not moves.any():
-            break
-        steps.append(np.where(moves, after, at))
-    at = np.array(steps).T
-    lost = np.flatnonzero(at[:-1, -1] != begin[1:])
-    walkers = int(lost[0]) + 1 if len(lost) else len(begin)
-    at = at[:walkers]
-    return at[:, :-1][at[:, 1:] > at[:, :-1]], int(at[-1, -1])
-
-
-def _has_offset_after_id(data: UInt8, at: Int64) -> npt.NDArray[np.bool_]:
-    """Return whether the tag of offset_ps follows an id of at most three bytes, which tells events from stats."""
-    id_bytes = (data[at + 3] >> 7).astype(np.int64)
-    id_bytes += id_bytes & (data[at + 4] >> 7)
-    is_offset: npt.NDArray[np.bool_] = data[at + 4 + id_bytes] == 0x10
-    return is_offset
-
-
-class _Chain:
-    """The candidates for events of a window, and where the chain through them breaks."""
-
-    def __init__(self, source: Words, size: int, with_long: bool) -> None:
-        data = source.data
-        is_tag = data[:size] == EVENT_TAG
-        is_offset = data[4 : size + 6] == 0x10  # the tag of offset_ps, after an id of one to three bytes
-        is_event = is_offset[:size] | is_offset[1 : size + 1] | is_offset[2:]
-        is_event &= is_tag
-        is_event &= data[1 : size + 1] < 0x80
-        is_event &= data[2 : size + 2] == 0x08
-        at = np.flatnonzero(is_event)
-        at = at[_has_offset_after_id(data, at)]
-        after = at + 2 + data[at + 1]
-        if with_long:  # two bytes of length: `22 len len 08 id`
-            far = np.flatnonzero(is_tag & (data[1 : size + 1] > 0x7F) & (data[3 : size + 3] == 0x08))
-            far = far[data[far + 2] - np.uint8(1) < 0x7F]
-            at = np.concatenate([at, far])
-            after = np.concatenate([after, far + 3 + (data[far + 1] & 0x7F) + (data[far + 2].astype(np.int64) << 7)])
-            order = np.argsort(at, kind="stable")
-            at, after = at[order], after[order]
-        is_whole = after <= size
-        self.at, self.after = at[is_whole], after[is_whole]
-        self.breaks = np.append(np.flatnonzero(self.after[:-1] != self.at[1:]), len(self.at) - 1)
-        self._end = size
-
-    def run_from(self, position: int) -> tuple[Int64, int] | None:
-        """Return the candidates that follow each other without a gap from `position`, and the position after them."""
-        i = int(self.at.searchsorted(position))
-        if i == len(self.at) or self.at[i] != position:
-            return None
-        last = self.breaks[self.breaks.searchsorted(i)]
-        return self.at[i : last + 1], int(self.after[last])
-
-    def next_candidate(self, position: int) -> int:
-        """Return the first candidate after `position`, or the end of the window."""
-        i = int(self.at.searchsorted(position, "right"))
-        return int(self.at[i]) if i < len(self.at) else self._end
 
 
 def varints(source: Words, at: Int64) -> tuple[UInt64, Int64]:
@@ -565,50 +393,5 @@ def distinct_texts(source: Words, prefixes: Int64) -> tuple[Int64, list[bytes]]:
         raise IndexError("a text runs past the end of the bytes")
     data = source.data.data
     index: dict[bytes, int] = {}
-
-    def code_of(i: int) -> int:
-        a = int(at[i])
-        return index.setdefault(bytes(data[a : a + int(size[i])]), len(index))
-
-    codes = np.full(len(at), -1, np.int64)
-    short = np.flatnonzero(size <= _SHORT_TEXT)
-    for low in range(0, len(short), WINDOW // _SHORT_TEXT):
-        rows = short[low : low + WINDOW // _SHORT_TEXT]
-        first, same = _first_of_equal(source, at[rows], size[rows])
-        code_of_first = np.array([code_of(i) for i in rows[first].tolist()], np.int64)
-        codes[rows] = np.where(same < 0, -1, code_of_first[same])
-    for i in np.flatnonzero(codes < 0).tolist():
-        codes[i] = code_of(i)
-    return codes, list(index)
-
-
-_MIX = U(0x9E3779B97F4A7C15)
-_LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
-
-
-def _first_of_equal(source: Words, at: Int64, size: Int64) -> tuple[Int64, Int64]:
-    """Find where each distinct text of data[at:at + size] first occurs, in order, and which of these each text equals.
-
-    Equality is found by a hash of eight bytes at a time and proved on the bytes; -1 if another text has the same hash.
-    """
-    hashed = size.view(np.uint64) * _MIX
-    words = []
-    for begin in range(0, int(size.max()), 8):
-        left = (size - begin).clip(0, 8)
-        word = source.words[np.where(left, at + begin, at)]
-        word &= _LOW_BYTES[left]
-        words.append(word)
-        hashed ^= word
-        hashed *= _MIX
-        hashed ^= hashed >> U(32)
-    _, first, same = np.unique(hashed, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    first = first[order]
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    same = rank[same]
-    model = first[same]
-    is_equal = size == size[model]
-    for word in words:
-        is_equal &= word == word[model]
-    return first, np.where(is_equal, same, -1)
+    texts = (bytes(data[a:z]) for a, z in zip(at.tolist(), (at + size).tolist(), strict=True))
+    return np.array([index.setdefault(text, len(index)) for text in texts], np.int64), list(index)
