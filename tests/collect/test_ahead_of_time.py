@@ -271,13 +271,20 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> No
         compile_ahead(spec, "v6e:2x4", tmp_path / "b", str(lacking))
 
 
-def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("exit 1", r"failed: RESOURCE_EXHAUSTED: Ran out of.*; use more chips, a sm"),
+        ("kill $$", r"failed: its process was ended by SIGTERM; run the same again$"),
+    ],
+)
+def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path, end: str, told: str) -> None:
     python = tmp_path / "python"
     said = "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM"
-    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\necho "{said}" >&2\nexit 1\n')
+    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\necho "{said}" >&2\n{end}\n')
     python.chmod(0o755)
     spec = run_spec(backend="jax", mesh="tp=8", batch=8)
-    with pytest.raises(CollectError, match=r"v6e:2x4 failed: RESOURCE_EXHAUSTED: Ran out of.*; use more chips, a sm"):
+    with pytest.raises(CollectError, match=rf"v6e:2x4 {told}"):
         compile_ahead(spec, "v6e:2x4", tmp_path / "a", str(python))
 
 
