@@ -322,7 +322,7 @@ def test_many_runs_share_processes_and_none_fails_for_another(tmp_path: Path) ->
     assert [(r.configuration.spec.batch, r.refused, [s.memory["program"] for s in r.steps]) for r in told] == [
         (8, None, [8, 8]),
         (8, "topology v6e:2x2 has 4 chips, and tp=8 is a mesh of 8", []),
-        (16, "compiling for v6e:2x4 failed: exit code -9", []),
+        (16, "compiling for v6e:2x4 failed: its process was ended by SIGKILL; run the same again", []),
         (24, "compiling for v6e:2x4 failed: cannot be traced", []),
         (8, None, [8, 8]),
         (32, None, [32, 32]),
