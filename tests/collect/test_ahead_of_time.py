@@ -271,13 +271,20 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> No
         compile_ahead(spec, "v6e:2x4", tmp_path / "b", str(lacking))
 
 
-def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("exit 1", r"failed: RESOURCE_EXHAUSTED: Ran out of.*; use more chips, a sm"),
+        ("kill $$", r"failed: its process was ended by SIGTERM; run the same again$"),
+    ],
+)
+def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path, end: str, told: str) -> None:
     python = tmp_path / "python"
     said = "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM"
-    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\necho "{said}" >&2\nexit 1\n')
+    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\necho "{said}" >&2\n{end}\n')
     python.chmod(0o755)
     spec = run_spec(backend="jax", mesh="tp=8", batch=8)
-    with pytest.raises(CollectError, match=r"v6e:2x4 failed: RESOURCE_EXHAUSTED: Ran out of.*; use more chips, a sm"):
+    with pytest.raises(CollectError, match=rf"v6e:2x4 {told}"):
         compile_ahead(spec, "v6e:2x4", tmp_path / "a", str(python))
 
 
@@ -315,7 +322,7 @@ def test_many_runs_share_processes_and_none_fails_for_another(tmp_path: Path) ->
     assert [(r.configuration.spec.batch, r.refused, [s.memory["program"] for s in r.steps]) for r in told] == [
         (8, None, [8, 8]),
         (8, "topology v6e:2x2 has 4 chips, and tp=8 is a mesh of 8", []),
-        (16, "compiling for v6e:2x4 failed: exit code -9", []),
+        (16, "compiling for v6e:2x4 failed: its process was ended by SIGKILL; run the same again", []),
         (24, "compiling for v6e:2x4 failed: cannot be traced", []),
         (8, None, [8, 8]),
         (32, None, [32, 32]),

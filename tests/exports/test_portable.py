@@ -40,9 +40,9 @@ def asked(database: Path, sql: str) -> list[dict[str, Any]]:
 
 
 def test_every_metric_answers_after_a_move(warehouse: Warehouse, tmp_path: Path) -> None:
-    first = export_duckdb(warehouse, warehouse.lake.runs(), tmp_path / "one" / "runs.duckdb")
+    first = export_duckdb(warehouse, warehouse.lake.runs(), tmp_path / "one" / "deep" / "runs.duckdb")
     moved = Path(shutil.move(first, tmp_path / "else where.duckdb"))
-    assert [*(tmp_path / "one").iterdir()] == []
+    assert [*(tmp_path / "one" / "deep").iterdir()] == []
     # one by one, as DuckDB plans the union of all for several seconds
     counts = [f"SELECT '{m.view.qualified}' AS v, count(*) AS n FROM {m.view.qualified}" for m in DEFINITIONS.metrics]
     wanted: dict[str, int] = dict(row for sql in counts for row in warehouse.query(sql).rows())

@@ -109,6 +109,32 @@ cli.main()
     assert done.returncode == 130
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_that_comes_in_a_finalizer_is_not_lost(tmp_path: Path, number: int, code: int) -> None:
+    """Python drops what a finalizer raises."""
+    program = f"""
+import os, signal, time
+from tracewarehouse import cli
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), {int(number)})
+        time.sleep(0)
+def app(*_, **__):
+    try:
+        Finalized()
+        time.sleep(100)
+    except KeyboardInterrupt:  # as click has it
+        raise SystemExit(130) from None
+cli.get_command = lambda _: app
+cli.main()
+"""
+    (tmp_path / "finalizes.py").write_text(program)
+    command = [sys.executable, "-m", "finalizes"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == code
+    assert "ignored" not in done.stderr
+
+
 def test_garbage_collection_bears_files_that_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = Lake(tmp_path / "w")
     for name in ("r1", "r2"):

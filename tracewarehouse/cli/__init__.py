@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 from typing import Annotated, Any
 
 import typer
@@ -96,6 +97,7 @@ def main() -> None:
             signal.signal(number, _end)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+    sys.unraisablehook = _send_again
     search_seldom()
     stuck_query.may_end_process = True
     sys.exit(run(sys.argv[1:]))
@@ -112,6 +114,16 @@ class Interrupted(KeyboardInterrupt):
 
 def _interrupt(*_: object) -> None:
     raise Interrupted
+
+
+def _send_again(lost: sys.UnraisableHookArgs) -> None:
+    """Send a signal once more that came in a finalizer or another callback which cannot raise."""
+    error = lost.exc_value
+    code = error.code if isinstance(error, SystemExit) else 130 if isinstance(error, Interrupted) else None
+    if isinstance(code, int) and code > 128:
+        Timer(0.01, os.kill, (os.getpid(), code - 128)).start()  # later, or it would come in here
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def run(arguments: list[str]) -> int:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -314,7 +315,9 @@ def _run(command: Sequence[str], failure: Callable[[str], str]) -> None:
 
 
 def _last_line(process: subprocess.Popen[bytes], told: bytes) -> str:
-    """Return the reason why a process failed, which it gives in its last line."""
+    """Return the reason why a process failed: that somebody ended it, or what it gives in its last line."""
+    if -process.returncode in (signal.SIGTERM, signal.SIGKILL):
+        return f"its process was ended by {signal.Signals(-process.returncode).name}; run the same again"
     lines = [line for line in told.decode("utf-8", "replace").splitlines() if line.strip()]
     return _ERROR_CLASS.sub("", lines[-1]) if lines else f"exit code {process.returncode}"
 

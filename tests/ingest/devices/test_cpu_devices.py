@@ -208,7 +208,7 @@ class TestOpsThatStateTheirDevice:
         space = Space()
         host = space.host()
         python, pool = host.line("python"), host.line("tf_client/2")
-        python.event("decode", 0, 10 * US, step_num=7, _r=1)
+        python.event("train", 0, 10 * US, step_num=7, _r=1)
         python.event("CommonPjRtLoadedExecutable::Execute (jit_f)", 2 * US, 3 * US, run_id=-5)
         python.event("CommonPjRtLoadedExecutable::Execute (jit_f)", 20 * US, 3 * US, run_id=-4)
         pool.event("ThunkExecutor::Execute (wait for completion)", 1 * US, 0, run_id=-6, device_ordinal=3)
@@ -230,9 +230,10 @@ class TestOpsThatStateTheirDevice:
             (1, 3, "cpu"),
         ]
         assert query("SELECT step, phase, count(*) FROM ops GROUP BY ALL ORDER BY ALL NULLS LAST") == [
-            (7, "decode", 2),
+            (7, None, 2),
             (None, "outside", 3),
         ]
+        assert query("SELECT DISTINCT name FROM phases WHERE kind = 'step'") == [("train",)]
         assert result.entry.flags == ["missing_hlo"]
 
     @pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 0, 1)])

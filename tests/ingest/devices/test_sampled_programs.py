@@ -59,12 +59,13 @@ def test_ops_between_executions_and_containers_are_left_out() -> None:
 
 def test_an_execution_without_its_beginning_is_cut() -> None:
     """An inner one lacks more than a fifth, one at an edge more than a fiftieth."""
-    samples = SampledExecutions(0, runs("a", "b", "c", "d"))
+    samples = SampledExecutions(0, runs("a", "b", "c", "d", "e"))
     follow(samples, [0, 0], [0, 1], [3, 50])  # 3 of 100 lacking at the edge
     follow(samples, [1, 1], [2, 3], [119, 150])  # 19 of 100
     follow(samples, [2, 2], [4, 5], [221, 250])  # 21 of 100
-    follow(samples, [3, 3], [6, 7], [300, 348])  # 2 of 100 at the end
-    assert [e.is_cut for e in samples.executions()] == [True, False, True, False]
+    follow(samples, [3, 3], [6, 7], [300, 348])  # 2 of 100
+    follow(samples, [4, 4], [8, 9], [400, 447])  # 3 of 100 at the end
+    assert [e.is_cut for e in samples.executions()] == [True, False, True, False, True]
 
 
 def test_a_loop_is_noticed_and_not_kept() -> None:

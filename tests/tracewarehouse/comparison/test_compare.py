@@ -232,6 +232,8 @@ def test_noise_excuses_only_when_told(warehouse: Warehouse) -> None:
     with comparing(warehouse, "r3", "r0") as found:
         assert not check(found, ["tpot"], Limits(0.01)).is_passed
         result = check(found, ["tpot"], Limits(0.01, is_noise_excused=True))
+        assert check(found, ["tpot"], Limits(9, 9)).is_passed
+        assert not check(found, ["tpot", "copy_overhead"], Limits(9, 9)).is_passed
     assert result.is_passed
     assert {r["metric"] for r in result.excused} == {"tpot"}
 

@@ -82,6 +82,11 @@ class FilledCard:
     inferred: tuple[str, ...] = ()
 
 
+def is_of_gpu(warehouse: Warehouse, run_id: str) -> bool:
+    """Return whether CCL-Bench's tools read the trace of a run as it was recorded."""
+    return warehouse.query(f"SELECT format FROM main.runs WHERE run_id = {literal(run_id)}").scalar() in KINDS
+
+
 def filled_card(
     warehouse: Warehouse,
     run_id: str,

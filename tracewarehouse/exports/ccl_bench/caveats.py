@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.exports.ccl_bench.card import KINDS, sureness
+from tracewarehouse.exports.ccl_bench.card import is_of_gpu, sureness
 from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, VALUES, ccl_bench_name, metric_of_ours
 from tracewarehouse.queries.read_only import literal
 
@@ -65,8 +65,9 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
     """What a reader of a run's published values must know, by published name; most values have nothing special."""
     of_run = f"run_id = {literal(run_id)}"
     counted = f"SELECT count(*) FROM main.collectives WHERE {of_run}"
-    facts = f"SELECT format, device_count, ({counted}) FROM main.runs WHERE {of_run}"
-    [[form, devices, collectives]] = warehouse.query(facts).rows()
+    facts = f"SELECT device_count, ({counted}) FROM main.runs WHERE {of_run}"
+    on_gpu = is_of_gpu(warehouse, run_id)
+    [[devices, collectives]] = warehouse.query(facts).rows()
     said = {}
     spans = f"SELECT steps FROM metrics.ccl_avg_step_time WHERE NOT has_marks AND {of_run}"
     for (steps,) in warehouse.query(spans).rows():
@@ -76,7 +77,7 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
             f"{steps} (the iterations of the card, or else the steps), as no event of the host marks a step"
             + "".join(f"; our `{name}` is {text}" for name, text in own.items())
         )
-    if form not in KINDS and devices > 1:
+    if not on_gpu and devices > 1:
         said["total_communication_time"] = (
             f"the sum over the {devices} devices, per iteration, so it may be longer than a step; "
             "our `communication_time` is that of each device"
@@ -85,7 +86,7 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
         if name in _COUNTING and values[name] == 0 and collectives:
             said[name] = f"{UNKNOWN}: there are collectives, and none where CCL-Bench looks"
         if name.startswith("bandwidth_utilization"):
-            moved = "elements that go in" if form in KINDS else "traffic of the memory, not of links,"
+            moved = "elements that go in" if on_gpu else "traffic of the memory, not of links,"
             said[name] = (
                 f"{moved} over time, and in GiB/s, though CCL-Bench calls it GB/s; `group_6` is a part of CCL-Bench's "
                 "name and no group of devices; our `collective_transfer` has that of the messages"
@@ -116,12 +117,12 @@ def _values_of_ours(warehouse: Warehouse, run_id: str, metrics: Sequence[str]) -
 
 def without_value(warehouse: Warehouse, run_id: str, known: Collection[str]) -> list[tuple[str, str]]:
     """Names of CCL-Bench's metrics that are not known, each with what its definition looks for and our value."""
-    form = warehouse.query(f"SELECT format FROM main.runs WHERE run_id = {literal(run_id)}").scalar()
+    on_gpu = is_of_gpu(warehouse, run_id)
     lacking = [name for name in COMPATIBLE if name not in known]
     ours = {name: metric_of_ours(warehouse.definitions.metric(f"ccl_{name}", 1).header.about)[0] for name in lacking}
     values = _values_of_ours(warehouse, run_id, [*dict.fromkeys(filter(None, ours.values()))])
     said = []
     for name in lacking:
         own = f"; ours, `metrics.{ours[name]}`, has {values.get(ours[name], 'none either')}" if ours[name] else ""
-        said.append((name, f"CCL-Bench looks for {_SOUGHT[name][form in KINDS]}{own}."))
+        said.append((name, f"CCL-Bench looks for {_SOUGHT[name][on_gpu]}{own}."))
     return said

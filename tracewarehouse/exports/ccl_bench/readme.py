@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.exports.ccl_bench.card import KINDS, FilledCard
+from tracewarehouse.exports.ccl_bench.card import FilledCard, is_of_gpu
 from tracewarehouse.exports.ccl_bench.caveats import UNKNOWN, read_with_care, without_value
 from tracewarehouse.exports.ccl_bench.values import VALUES, PublishedDefinition
 from tracewarehouse.ingest.lake.durable_files import file_digest
@@ -49,9 +49,9 @@ def readme(
     `warnings` are sentences on what limits the use of the row, `caveats` the run's rows of models.caveats, `care` what
     is special about published values, by their names, and `traces` the names of the trace's files.
     """
-    facts = f"SELECT format, backend, manifest FROM main.runs WHERE run_id = {literal(run.run_id)}"
-    [[form, backend, manifest]] = warehouse.query(facts).rows()
-    is_of_gpu = form in KINDS
+    facts = f"SELECT backend, manifest FROM main.runs WHERE run_id = {literal(run.run_id)}"
+    [[backend, manifest]] = warehouse.query(facts).rows()
+    on_gpu = is_of_gpu(warehouse, run.run_id)
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "README.md")
     digests = "\n".join(f"{file_digest(p)}  {p.relative_to(folder)}" for p in files)
     url = card.content["trace_url"]
@@ -71,13 +71,13 @@ def readme(
     return f"""# {folder.name}
 
 {card.content["description"]}.
-{_device(backend, is_of_gpu=is_of_gpu)}
+{_device(backend, on_gpu=on_gpu)}
 Run {run.run_id}, exported by tracewarehouse {version("tracewarehouse")} (Apache-2.0).
 
 | file | what it is |
 |---|---|
 | `{folder.name}.yaml` | workload card |
-| {_TRACES[is_of_gpu]} |
+| {_TRACES[on_gpu]} |
 | `{VALUES}` | every value of a metric, with version, dimensions, unit, polarity, description and notes |
 | `tables/*.parquet` | all tables of the run, from which every value follows; times in ps |
 | `tables/{DEFINITIONS}` | every model and metric, as views over these tables |
@@ -155,8 +155,8 @@ def _mark(said: str | None) -> str:
     return "" if said is None else ", unknown" if said.startswith(UNKNOWN) else ", with care"
 
 
-def _device(backend: str, *, is_of_gpu: bool) -> str:
-    if backend == "tpu" or is_of_gpu:
+def _device(backend: str, *, on_gpu: bool) -> str:
+    if backend == "tpu" or on_gpu:
         return ""
     what = f"{backend.upper()} devices, not on TPUs" if backend != "unknown" else "devices that the trace does not name"
     return (

@@ -17,7 +17,7 @@ import yaml
 
 from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.database.lens import lens_text
-from tracewarehouse.exports.ccl_bench.card import KINDS, FilledCard, filled_card
+from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card, is_of_gpu
 from tracewarehouse.exports.ccl_bench.caveats import cautions, comment
 from tracewarehouse.exports.ccl_bench.readme import DEFINITIONS, is_readable, readme
 from tracewarehouse.exports.ccl_bench.values import VALUES, published_definitions, row_numbers, row_values, write_values
@@ -78,12 +78,7 @@ def row_name(warehouse: Warehouse, run: RunVersion) -> str:
     """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.name).strip("-.") or run.run_id
     name += "-predicted" * ("predicted" in run.flags and "predicted" not in name)
-    return name if _is_of_gpu(warehouse, run) or "tpu" in name.lower() else f"{name}-tpu"
-
-
-def _is_of_gpu(warehouse: Warehouse, run: RunVersion) -> bool:
-    """Whether CCL-Bench's tools read the trace as it was recorded."""
-    return warehouse.query(f"SELECT format FROM main.runs WHERE run_id = {literal(run.run_id)}").scalar() in KINDS
+    return name if is_of_gpu(warehouse, run.run_id) or "tpu" in name.lower() else f"{name}-tpu"
 
 
 def write_row(
@@ -110,11 +105,11 @@ def write_row(
             cannot be written.
         WarehouseError: the run cannot be read.
     """
-    name, is_of_gpu = folder.name, _is_of_gpu(warehouse, run)
-    if not _NAME.fullmatch(name) or ("tpu" in name.lower()) == is_of_gpu:
+    name, on_gpu = folder.name, is_of_gpu(warehouse, run.run_id)
+    if not _NAME.fullmatch(name) or ("tpu" in name.lower()) == on_gpu:
         raise TracewarehouseError(
             f"{name}: not a name for this row: CCL-Bench's tools take a trace for that of a TPU if 'tpu' is in it, and "
-            f"this one is of a {'GPU' if is_of_gpu else 'TPU'}; it has letters, digits, '.', '_' and '-'; name another "
+            f"this one is of a {'GPU' if on_gpu else 'TPU'}; it has letters, digits, '.', '_' and '-'; name another "
             "with --name"
         )
     numbers = row_numbers(warehouse, run.run_id)
@@ -125,7 +120,7 @@ def write_row(
     care = cautions(warehouse, run.run_id, values)
     hosts = host_names(warehouse, run.run_id)
     recorded: list[Path] = []
-    if not is_of_gpu:
+    if not on_gpu:
         traces = [re.sub(r"[^\w.-]", "_", hosts[0]) + ".trace.json"]
     else:
         recorded = [path for _, path in recorded_files(warehouse, run.run_id, capture)] if capture else []
@@ -145,7 +140,7 @@ def write_row(
             (made / f"{name}.yaml").write_text(comment(caveats, care) + _yaml(card.content), encoding="utf-8")
             for source, trace in zip(recorded, traces, strict=False):
                 copy_plain(source, made / trace)
-            if not is_of_gpu:
+            if not on_gpu:
                 with (made / traces[0]).open("wb") as file:
                     file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
             write_values(warehouse, run.run_id, numbers, care, made / VALUES)
@@ -153,7 +148,7 @@ def write_row(
             (made / "run.sh").write_text(_script(warehouse, run, made, traces, trace_url), encoding="utf-8")
             (made / "run.sh").chmod(0o755)
             warnings = _warnings(warehouse, run, made, card, values, numbers["decode_steps"])
-            published = published_definitions(warehouse, values, numbers["phase"], with_gpus=is_of_gpu)
+            published = published_definitions(warehouse, values, numbers["phase"], with_gpus=on_gpu)
             about = readme(
                 warehouse, made, run, card, published, warnings=warnings, caveats=caveats, care=care, traces=traces
             )
@@ -267,8 +262,8 @@ def _warnings(
     warnings = []
     if "predicted" in run.flags:
         warnings.append("its times are predicted, not measured; do not publish it beside rows of measured ones")
-    is_of_gpu = _is_of_gpu(warehouse, run)
-    if backend != "tpu" and not is_of_gpu:
+    on_gpu = is_of_gpu(warehouse, run.run_id)
+    if backend != "tpu" and not on_gpu:
         warnings.append(f"it was recorded on {backend} devices, and CCL-Bench's tools take it for a TPU's by its name")
     if model["phase"] == "inference" and decodes < LEAST_DECODE_STEPS:
         warnings.append(f"it has {decodes} decode steps, and CCL-Bench asks for {LEAST_DECODE_STEPS}")
@@ -282,11 +277,11 @@ def _warnings(
             f"it appears in the website's table alone: the leaderboard compares Qwen3 4B, Llama 3.1 8B and DeepSeek "
             f"MoE 16B with an input of {_LEADERBOARD_INPUT} tokens, and this row has {known} and {length}"
         )
-    if is_of_gpu and len([*folder.glob("*.json"), *folder.glob("*.sqlite")]) < run.rows.get("hosts", 1):
+    if on_gpu and len([*folder.glob("*.json"), *folder.glob("*.sqlite")]) < run.rows.get("hosts", 1):
         warnings.append(
             "its trace is not here, and the warehouse does not hold it; name the recorded files by --capture"
         )
-    if values.get("mfu") is None and not is_of_gpu:
+    if values.get("mfu") is None and not on_gpu:
         warnings.append("no mfu: CCL-Bench computes it for the chip tpu_v6e alone, of events that state operations")
     size = (folder / VALUES).stat().st_size
     if size > MOST_VALUES_BYTES:

@@ -1,4 +1,4 @@
-"""The capture of data/gpu, recorded with CUDA events around each step, and what ingest makes of it."""
+"""Captures of an H200, recorded with CUDA events around each step, and what ingest makes of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ STARTS_US = [
 """Times at which the device reached the beginning of each step, by CUDA events."""
 LASTED_US = [418.1, 416.4, 418.8, 419.1, 417.2, 417.7, 416.9, 418.2, 418.9, 416.8, 418.0, 418.1, 416.7, 417.9, 418.8]
 """Times of the steps that replay the graph."""
+RECORDED = Path(__file__).parent / "recorded"
+PRODUCTS_US = [
+    (1.2, 1284.3), (1287.5, 1093.8), (2518.2, 1097.8), (3748.9, 1096.8), (4977.6, 1096.0), (6203.3, 1098.1),
+    (7431.1, 1098.7), (8659.9, 1097.8),
+]  # fmt: skip
+"""Start and time of the six products of each step, by CUDA events on their stream."""
+COPY_US = [1216.5, 1218.9, 1216.5, 1217.1, 1213.4, 1215.5, 1213.9, 1215.0]
+"""Time of the copy of each step, by CUDA events on its stream."""
 EVENT_US = 5
 """Time of the device between an event and the next kernel."""
 
@@ -26,6 +34,13 @@ EVENT_US = 5
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
     with tracewarehouse.open(tmp_path_factory.mktemp("gpu") / "w", create=True) as opened:
         opened.ingest(CAPTURE)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    with tracewarehouse.open(tmp_path_factory.mktemp("recorded") / "w", create=True) as opened:
+        opened.ingest(RECORDED)
         yield opened
 
 
@@ -82,3 +97,27 @@ def test_launches_and_gaps_have_values(warehouse: Warehouse) -> None:
     assert gaps["decode"] < 0.2 < gaps["prefill"]  # replays leave no gaps, eager kernels do
     assert warehouse.query("SELECT kind, backend FROM main.devices").rows() == [("NVIDIA H200", "gpu")]
     assert not warehouse.fsck()
+
+
+def test_a_step_holds_the_copy_beside_its_products(recorded: Warehouse) -> None:
+    """The copy of a step begins with its products on another stream and ends after them; products have gaps."""
+    rows = recorded.query(
+        """SELECT p.start_ps / 1e6, (p.end_ps - p.start_ps) / 1e6,
+          SUM(o.duration_ps) FILTER (WHERE o.line <> 'Stream #7') / 1e6,
+          (MAX(o.start_ps + o.duration_ps) FILTER (WHERE o.line = 'Stream #7') - p.start_ps) / 1e6
+        FROM main.phases AS p INNER JOIN main.ops AS o ON o.run_id = p.run_id AND o.step = p."index"
+        WHERE p.kind = 'step' AND p.source = 'launches' AND p.device_id IS NOT NULL AND o.line LIKE 'Stream%'
+        GROUP BY p.start_ps, p.end_ps ORDER BY p.start_ps"""
+    ).rows()
+    starts, lasted, copies, products = zip(*rows, strict=True)
+    began, of_products = zip(*PRODUCTS_US, strict=True)
+    assert [s - starts[1] for s in starts[1:]] == pytest.approx([b - began[1] for b in began[1:]], abs=EVENT_US)
+    assert copies == pytest.approx(COPY_US, abs=EVENT_US)
+    assert products[1:] == pytest.approx(of_products[1:], abs=2 * EVENT_US)  # before the first and after the last
+    assert all(step >= copy for step, copy in zip(lasted, copies, strict=True))
+
+
+def test_grouped_sends_state_no_bytes(recorded: Warehouse) -> None:
+    """Of several sends in one kernel the trace says `nccl:coalesced`: their bytes are unknown, and never 0."""
+    found = "SELECT DISTINCT kind, message_bytes, group_size FROM main.collectives"
+    assert recorded.query(found).rows() == [("send", None, 1)]
