@@ -42,7 +42,9 @@ class XPlaneTarget(Target):
 
     def read(self, data: bytes) -> Contents:
         self._path.write_bytes(data)
-        return decoded(read_xplane(self._path))
+        # captures here are small: half of them are read as large ones are
+        with patch.object(wire, "FEW_BYTES", 1 << 8 if len(data) % 2 else wire.FEW_BYTES):
+            return decoded(read_xplane(self._path))
 
     def reference(self, data: bytes) -> Contents:
         try:
@@ -69,7 +71,10 @@ class CountedTarget(XPlaneTarget):
 
     def read(self, data: bytes) -> Contents:
         self._path.write_bytes(data)
-        with patch.object(wire, "WINDOW", (64, 300, 1 << 12)[len(data) % 3] + len(data) // 1000):
+        with (
+            patch.object(wire, "FEW_BYTES", 1 << 8 if len(data) % 2 else wire.FEW_BYTES),
+            patch.object(wire, "WINDOW", (64, 300, 1 << 12)[len(data) % 3] + len(data) // 1000),
+        ):
             trace = read_xplane(self._path)
             counted = [trace.count(plane, line) for plane in trace.planes for line in plane.lines]
             found = decoded(trace)

@@ -208,11 +208,17 @@ def space_with(events: list[bytes]) -> Space:
     return space
 
 
+@pytest.fixture(params=(1 << 8, wire.FEW_BYTES), ids=("by walkers", "one by one"))
+def _how_events_are_found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "FEW_BYTES", request.param)
+
+
 def check(space: Space, folder: Path) -> None:
     path = space.write(folder / "x.xplane.pb")
     assert decoded(read_xplane(path)) == reference(path.read_bytes())
 
 
+@pytest.mark.usefixtures("_how_events_are_found")
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("oddity", ODDITIES)
 def test_rows_equal_protobufs(oddity: str, placement: str, tmp_path: Path) -> None:
@@ -221,6 +227,7 @@ def test_rows_equal_protobufs(oddity: str, placement: str, tmp_path: Path) -> No
     check(space, tmp_path)
 
 
+@pytest.mark.usefixtures("_how_events_are_found")
 @pytest.mark.parametrize("window", [*range(64, 100), 4100, 4101, 4102])
 def test_events_at_every_cut_of_a_window(window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "WINDOW", window)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from itertools import count
 from operator import attrgetter
@@ -203,7 +204,6 @@ class Table:
         self.instance: dict[int, bytes] = {}
         self.bytes: dict[int, int] = {}
         self.backward: list[int] = []
-        self.process_names: dict[Any, str] = {}
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.counted: Counter[str] = Counter()
         self.origin_us: int | None = None
@@ -365,16 +365,9 @@ class Table:
         return np.flatnonzero(np.isin(self.family, [int(f) for f in families]))
 
     def _name(self, e: Event) -> None:
-        if e.args is None or not e.args.name or e.name not in ("process_name", "thread_name"):
-            return
-        try:
-            name = msgspec.json.decode(e.args.name, type=str)
-        except msgspec.MsgspecError:
-            return
-        if e.name == "process_name":
-            self.process_names[e.pid] = name
-        else:
-            self.thread_names[e.pid, e.tid] = name
+        if e.args and e.args.name and e.name == "thread_name":
+            with suppress(msgspec.MsgspecError):
+                self.thread_names[e.pid, e.tid] = msgspec.json.decode(e.args.name, type=str)
 
 
 def _integer(value: _Number) -> int:

@@ -241,9 +241,7 @@ class KinetoTrace(Trace):
         yield Plane(TASK_PLANE, stats=tuple(stats))
 
 
-def open_file(file: CaptureFile) -> KinetoTrace:
-    """Open a Kineto trace; see `KinetoTrace` for its errors."""
-    return KinetoTrace(file)
+open_file = KinetoTrace
 
 
 def _read(member: msgspec.Raw) -> Any:

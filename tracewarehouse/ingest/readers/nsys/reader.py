@@ -106,7 +106,7 @@ class NsysTrace(Trace):
         names = _thread_names(database, strings) | ranges.thread_names
         host = self._host_plane(threads, calls, launched, strings, ranges, names)
         self.planes = [*planes, *([host] if host.lines else []), self._task_plane()]
-        self.hostnames = _hostnames(database)
+        self.hostnames = [*filter(None, [database.pairs("TARGET_INFO_SYSTEM_ENV").get("Hostname")])]
         self.warnings = [*newer, *notes]
         self.findings = launched.findings()
 
@@ -237,11 +237,6 @@ def _thread_names(database: Database, strings: dict[int, str]) -> dict[int, str]
     return {thread: strings[name] for thread, name in rows if strings.get(name)}
 
 
-def _hostnames(database: Database) -> list[str]:
-    name = database.pairs("TARGET_INFO_SYSTEM_ENV").get("Hostname")
-    return [name] if name else []
-
-
 def _zero(path: Path, activities: Activities, calls: Calls, threads: Sequence[ThreadEvents]) -> int:
     """Return the time of the export from which times count: 0, or the first event if its times are Unix times."""
     times = [x for x in (activities.start, activities.end, calls.start, calls.end) if len(x)]
@@ -274,14 +269,7 @@ def _shift(database: Database) -> int:
     return int(stated) if stated.lstrip("-").isdigit() and len(stated) < 19 else 0
 
 
-def open_file(file: CaptureFile) -> NsysTrace:
-    """Open an export of Nsight Systems.
-
-    Raises:
-        CaptureError: the file is not readable, or there is no room to uncompress it.
-        MalformedError: it is no export of Nsight Systems, damaged, or nothing was recorded.
-    """
-    return NsysTrace(file)
+open_file = NsysTrace
 
 
 def profile_window(path: Path) -> Window | None:

@@ -327,6 +327,7 @@ class _SharedMetadata:
         self._lines = 0
         self._namings: dict[tuple[tuple[int, str], ...], int] = {}
         self._found: dict[tuple[int, bytes], EventMetadata] = {}
+        self._entries: dict[int, dict[bytes, tuple[int, EventMetadata]]] = {}
         self._stats: dict[int, dict[bytes, Stat | None]] = {}
 
     def count_line(self) -> None:
@@ -338,18 +339,26 @@ class _SharedMetadata:
         """Set the event metadata of a plane whose stat names are known."""
         bounds.check(len(entries), bounds.NAMES, "names", "events")
         naming = self._namings.setdefault(tuple(sorted(plane.stat_names.items())), len(self._namings))
-        known = self._stats.setdefault(naming, {})
+        stats, known = self._stats.setdefault(naming, {}), self._entries.setdefault(naming, {})
         for entry in entries:
-            key, raw = _entry(entry)
-            if raw[:1] == b"\x08":  # the id again; without it, equal content has equal bytes
-                raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
-            content = naming, hashlib.blake2b(raw, digest_size=16).digest()
-            if content not in self._found:
-                bounds.check(len(self._found) + 1, bounds.NAMES, "names", "events")
-                self._found[content] = _event_metadata(raw, plane.stat_names, known)
+            if entry not in known:
+                known[entry] = self._read(entry, naming, plane.stat_names, stats)
+            key, metadata = known[entry]
             plane.metadata_ids.append(key)
-            plane.event_metadata.append(self._found[content])
+            plane.event_metadata.append(metadata)
         plane.rows = _RowOfId(plane.metadata_ids)
+
+    def _read(
+        self, entry: bytes, naming: int, names: dict[int, str], stats: dict[bytes, Stat | None]
+    ) -> tuple[int, EventMetadata]:
+        key, raw = _entry(entry)
+        if raw[:1] == b"\x08":  # the id again; without it, equal content has equal bytes
+            raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
+        content = naming, hashlib.blake2b(raw, digest_size=16).digest()
+        if content not in self._found:
+            bounds.check(len(self._found) + 1, bounds.NAMES, "names", "events")
+            self._found[content] = _event_metadata(raw, names, stats)
+        return key, self._found[content]
 
 
 def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMetadata) -> _XPlane:
