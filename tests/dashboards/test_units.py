@@ -22,6 +22,8 @@ from tracewarehouse.dashboards.words import quantity
         (-0.002, "ms", "-2 µs"),
         (0.4567, "ratio", "45.7 %"),
         (5.02, "%", "5.02 %"),
+        (0.000186, "%", "under 0.01 %"),
+        (0.0, "%", "0 %"),
         (1041, "GB/s", "1.04 TB/s"),
         (918e12, "FLOP/s", "918 TFLOP/s"),
         (131, "count", "131"),

@@ -423,6 +423,33 @@ def test_what_is_twice_as_fast_saves_what_its_axes_save_together(connection: duc
     }
 
 
+@pytest.mark.parametrize(("sent_us", "saved"), [(2, 0.2), (8, 0.2)])
+def test_communication_hides_behind_no_more_than_the_other_work(
+    connection: duckdb.DuckDBPyConnection, sent_us: int, saved: float
+) -> None:
+    """A step of 10 us: 2 us of communication hide behind 8 of computing, and of 8 us only 2 do."""
+    both = {"device_id": 0, "phase": "decode", "step": 0}
+    given: dict[str, Any] = {
+        "runs": [{}],
+        "devices": [{"device_id": 0}],
+        "instructions": [{"instruction_id": 0}, {"instruction_id": 1, "op_class": "communication"}],
+        "phases": [
+            {"index": i, "kind": "step", "name": "decode", "device_id": 0, "start_us": 10 * i, "end_us": 10 * i + 10}
+            for i in range(2)
+        ],
+        "ops": [
+            both | {"event_id": 0, "instruction_id": 0, "start_us": 0, "duration_us": 10 - sent_us},
+            both | {"event_id": 1, "instruction_id": 1, "start_us": 10 - sent_us, "duration_us": sent_us},
+        ],
+        "collectives": [
+            both | {"event_id": 1, "start_us": 10 - sent_us, "end_us": 10, "exposed_us": sent_us, "kind": "all-reduce"}
+        ],
+    }
+    fill(connection, given)
+    sql = "SELECT change, saved FROM macros.step_savings(['r']) WHERE metric = 'communication_fraction'"
+    assert connection.execute(sql).fetchall() == [("communication hidden behind other work", pytest.approx(saved))]
+
+
 @pytest.mark.parametrize(("source", "tpot"), [("module run", 3.0), ("launches", 5.0)])
 def test_a_host_that_only_launches_steps_times_none(
     connection: duckdb.DuckDBPyConnection, source: str, tpot: float

@@ -42,6 +42,7 @@ _BASES = {
     "FLOP/s": (1.0, "FLOP/s"),
     "FLOP": (1.0, "FLOP"),
 }
+_LEAST_PERCENT = 0.01
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
 
@@ -60,6 +61,8 @@ def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
         return f"{value} {unit}".strip()
     if unit == "ratio":
         return f"{_digits(100 * value, digits)} %"
+    if unit == "%" and 0 < value < _LEAST_PERCENT:
+        return f"under {_LEAST_PERCENT} %"
     if unit not in _BASES:
         return f"{_digits(value, digits)} {unit if unit != 'count' else ''}".strip()
     factor, base = _BASES[unit]
