@@ -43,7 +43,7 @@ _TEXTS = {
 }
 
 LEAF_TIMES = ("idle_before_ps", "overlap_ps", "class_overlap_ps")
-_COPY_COLUMNS = ("done_event_id", "instruction_id", "is_async", "start_ps", "end_ps", "exposed_added_ps")
+_COPY_COLUMNS = ("done_event_id", "instruction_id", "is_async", "start_ps", "end_ps", "exposed_added_ps", "bytes")
 _LEAF_TIMES_SCHEMA = pa.schema([("run_id", pa.string()), *((n, pa.int64()) for n in ("event_id", *LEAF_TIMES))])
 
 _DERIVED = ("instructions", "copies")
@@ -107,6 +107,8 @@ def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
     ).fetchall()
     rows, copies = [], []
     facts = _facts(connection)
+    stated = "SELECT run_id, event_id, int_value FROM given.event_stats WHERE name = 'bytes' AND int_value >= 0"
+    sizes = {(run, event): size for run, event, size in connection.execute(stated).fetchall()}
     for (run_id, device_id), ops in groupby(found, key=itemgetter(0, 1)):
         _, _, events, starts, ends, classes, instructions, phases, steps = zip(*ops, strict=True)
         codes = np.array([OP_CLASSES.index(c) for c in classes], np.int8)
@@ -128,6 +130,7 @@ def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
                 times.work_during.values[at],
                 unknown,
                 unknown,
+                np.array([sizes.get((run_id, e), -1) for e in events], np.int64)[at],
             )
             windows = copy_windows(facts[run_id], {}, of_device)
             for event, *row in zip(
@@ -139,6 +142,7 @@ def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
     if copies:
         for copy in copies:
             copy["done_event_id"] = copy["done_event_id"] if copy["is_async"] else None
+            copy["bytes"] = None if copy["bytes"] < 0 else copy["bytes"]
         _insert(connection, "copies", copies)
     if rows:
         connection.register("leaf_times", pa.Table.from_pylist(rows, _LEAF_TIMES_SCHEMA))

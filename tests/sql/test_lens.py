@@ -95,7 +95,7 @@ NEED_MORE = {
         for name in (
             "allocations",
             "async_copies",
-            "async_copy_bytes",
+            "copy_bytes",
             "bounded_ops",
             "known_caches",
             "any_copy",

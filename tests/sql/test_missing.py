@@ -30,6 +30,7 @@ _BETWEEN = _SUM | {"link": "dcn", "is_partial": True, "wire_bytes": 8}
 _KERNELS = {"flag": "kernel_communication"}
 _SIZES = [_SUM | {"event_id": i, "instance": i, "message_bytes": 8 << i // 2, "end_ps": 9 << i // 2} for i in range(6)]
 _COPY = {"opcode": "copy-start", "async_role": "start", "op_class": "copy", "bytes_accessed": 8}
+_DRIVER_COPY = {"name": "Memcpy HtoD (Pinned -> Device)", "category": "memcpy", "op_class": "copy"}
 _DONE = {"opcode": "copy-done", "async_role": "done", "op_class": "copy", "async_start": "copy-start.1"}
 _MODEL = {"num_params_active": 9, "num_params_embedding": 1, "num_layers": 2, "num_heads": 4, "head_dim": 8}
 _PREFILLED = _OP | {"phase": "prefill", "step": 0}
@@ -192,7 +193,10 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
     "link_peak": ({"devices": [{"peak_ici_gbps": 1.0}]}, [{"devices": [{"peak_flops_per_s": 1.0}]}]),
     "matrix_peak": ({"devices": [{"peak_flops_per_s": 1.0}]}, [{"devices": [{"peak_ici_gbps": 1.0}]}]),
     "any_copy": ({"instructions": [_COPY]}, [{"instructions": [{"opcode": "fusion"}]}]),
-    "async_copies": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"async_role": None}]}]),
+    "async_copies": (
+        {"instructions": [_COPY]},
+        [{"instructions": [_COPY | {"async_role": None}]}, {"instructions": [_DRIVER_COPY | {"category": "memset"}]}],
+    ),
     "paired_copies": (
         {"instructions": [_COPY | {"name": "copy-start.1"}, _DONE]},
         [
@@ -200,7 +204,10 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
             {"instructions": [_COPY | {"name": "copy-start.1"}, _DONE | {"program_id": 7}]},
         ],
     ),
-    "async_copy_bytes": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"bytes_accessed": None}]}]),
+    "copy_bytes": (
+        {"instructions": [_DRIVER_COPY], "copies": [{"bytes": 8, "start_ps": 0, "end_ps": 9}]},
+        [{"instructions": [_COPY | {"bytes_accessed": None}]}, {"copies": [{"bytes": 8, "start_ps": 9, "end_ps": 9}]}],
+    ),
     "memory_traffic": ({"instructions": [{"bytes_accessed": 1}]}, [{"instructions": [{"flops": 1}]}]),
     "op_costs": ({"instructions": [{"flops": 1}]}, [{"instructions": [{"flops": 0}]}]),
     "bounded_ops": (

@@ -45,6 +45,7 @@ def _windows(events: list[Event]) -> list[dict[str, Any]]:
         times.work_during.values[at],
         np.full(len(at), 1, np.int32),
         at.astype(np.int32),
+        at * 100,
     )
     columns = copy_windows(FACTS, {}, ops) if len(at) else {"event_id": np.zeros(0)}
     return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
@@ -68,6 +69,7 @@ def test_a_done_ends_the_last_start_before_it() -> None:
             "exposed_added_ps": 20,
             "phase": 1,
             "step": 1,
+            "bytes": 100,
         }
     ]
 

@@ -53,6 +53,32 @@ KERNEL_CLASSES = (
     ("norm", r"(?i)(?:layer|rms|batch|group)_?norm|\bbn_"),
 )
 """What kernels compute, with a pattern in their names; the first that matches counts."""
+PRODUCT_OPERATORS = {
+    "aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::matmul": (0, 1), "aten::linear": (0, 1), "aten::mv": (0, 1),
+    "aten::_int_mm": (0, 1), "aten::_scaled_mm": (0, 1), "aten::addmm": (1, 2, 0), "aten::baddbmm": (1, 2, 0),
+    "aten::addmv": (1, 2, 0), "aten::_addmm_activation": (1, 2, 0),
+}  # fmt: skip
+"""PyTorch's operators that multiply matrices: places of both among their inputs, and of what they add."""
+ELEMENTWISE_OPERATORS = {
+    f"aten::{name}{own}": (count, flops)
+    for count, flops, names in (
+        (1, 1, "abs clamp_min neg reciprocal relu"),
+        (1, None, "exp gelu log rsqrt sigmoid silu sqrt tanh"),
+        (2, 1, "add div maximum minimum mul sub"),
+        (2, None, "gelu_backward sigmoid_backward silu_backward tanh_backward"),
+    )
+    for name in names.split()
+    for own in ("", "_")
+}
+"""Those that compute each element of the result from one of each of their first inputs: how many inputs they read, and
+operations for an element, as XLA counts them; None where it counts transcendental functions apart."""
+WRITING_OPERATORS = {"aten::fill_": (0,), "aten::copy_": (0, 1)}
+"""Those whose result is as large as the first input, with the inputs that they write or read."""
+OPERATOR_SHARE = "operator share"
+"""Stat of each of several kernels that one call of these operators launched: `all` of the one that computes the
+product, and `none` of the others."""
+JOINS_PARTS = re.compile(r"(?i)split_?k_?reduce|reduce_?split_?k|reduce_1block_kernel")
+"""Kernels that add up the parts of a product, which another kernel computed."""
 GRAPH_LAUNCH = re.compile(r"(?i)(?:cu|hip|cuda)GraphLaunch")
 """Calls that replay a CUDA or HIP graph."""
 COLLECTIVE_MARK = re.compile(r"(?:nccl|c10d|gloo|ucc):\w")

@@ -30,6 +30,7 @@ from tracewarehouse.ingest.hlo.opcodes import (
     op_class,
 )
 from tracewarehouse.ingest.hlo.replica_groups import Groups
+from tracewarehouse.ingest.hlo.stated_work import Work
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import KernelCost
@@ -154,6 +155,8 @@ class InstructionRow:
     """The collective of its start, if it is a done that does not state its collective."""
     stated: Collective | None = None
     """The collective that the framework says a kernel executes."""
+    work: Work | None = None
+    """What the operator that launched a kernel says of its work."""
 
     @cached_property
     def collective(self) -> Collective | None:
@@ -263,7 +266,7 @@ class InstructionRow:
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""
-        hlo, collective, members = self.hlo, self.collective, self.members
+        hlo, collective, members, work = self.hlo, self.collective, self.members, self.work or Work()
         layer, part = op_names.layer_and_part(self.op_name) if self.op_name else (None, None)
         stage_layer, tick = op_names.stage_layer_and_tick(self.op_name)
         layer_source = None if layer is None and stage_layer is None else "marked"
@@ -288,12 +291,12 @@ class InstructionRow:
             **{name: getattr(collective, name, None) for name in ("channel_id", "message_bytes", "group_size")},
             "opcode": hlo.opcode if hlo else None,
             "hlo_text": hlo.text if hlo else None,
-            "shape": hlo.shape.text if hlo else None,
+            "shape": hlo.shape.text if hlo else work.shape,
             "signature": signature(hlo) if hlo else None,
             "dtype": hlo.shape.dtype if hlo else None,
             "operand_dtype": operand_dtype(hlo, self.category, self.op_name)
             if hlo and (not collective or self.is_fused)
-            else None,
+            else work.operand_dtype,
             "hbm_bytes_accessed": self.hbm_bytes,
             "on_chip_bytes_accessed": self.on_chip_bytes,
             "given_flops": self.given.flops if self.given else None,

@@ -21,6 +21,7 @@ from tracewarehouse.ingest.hlo.modules import HloModule, HloModules, module_and_
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_start_name, base_opcode, is_spread
 from tracewarehouse.ingest.hlo.replica_groups import MAX_MEMBERS
 from tracewarehouse.ingest.hlo.stated_collectives import stated_collective
+from tracewarehouse.ingest.hlo.stated_work import stated_work
 from tracewarehouse.ingest.readers.launches import kernel_class
 
 MOST_MEMBERS = 1 << 20
@@ -124,7 +125,7 @@ class Instructions:
         """Return the id of the row for a device event that is no HLO instruction, such as a kernel of PyTorch.
 
         Its metadata may name the operator that launched it and the modules around that, as `tf_op`, the operator's
-        inputs, and what it says of a collective. The plane may tell the rank, and how many there are.
+        inputs, which tell its work, and what it says of a collective. The plane may tell the rank and their number.
         """
         if known := self._by_identity.get(id(metadata)):
             return known[1]
@@ -133,7 +134,8 @@ class Instructions:
         row.stats = [s for s in metadata.stats if s.name != "tf_op"]
         job = {s.name: s for s in plane.stats}
         rank, world = _integer(job.get(RANK)), _integer(job.get(WORLD_SIZE))
-        row.stated = stated_collective(metadata.name, {s.name: s.value for s in metadata.stats}, rank)
+        said = {s.name: s.value for s in metadata.stats}
+        row.stated = stated_collective(metadata.name, said, rank)
         stated = row.stated
         if stated and stated.members is None and world is not None and stated.group_size == world <= MAX_MEMBERS:
             row.stated = replace(stated, groups=(tuple(range(world)),))  # a group of as many ranks as there are
@@ -142,6 +144,9 @@ class Instructions:
         computes = kernel_class(metadata.name)
         row.category = _category_of_kernel(row) or computes
         row.kernel_part = _PARTS.get(computes or "")
+        if row.op_class == "compute":
+            work = row.work = stated_work(said)
+            row.flops, row.model_flops, row.bytes_accessed = work.flops, work.flops, work.bytes_accessed
         pairs = row.stated.pairs if row.stated else None
         return self._keep(metadata, ("kernel", metadata.name, metadata.stats, pairs), row)
 

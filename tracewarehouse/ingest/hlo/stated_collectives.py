@@ -180,6 +180,19 @@ def _inputs(dimensions: str | None, types: str | None) -> tuple[int | None, str 
     return (sum(sizes), found.pop()) if sizes and len(found) == 1 else (None, None)
 
 
+def stated_inputs(dimensions: str | None, types: str | None) -> list[tuple[tuple[int, ...], str] | None]:
+    """Return dimensions and element type of each input of an operator; None for what is no array, or not known."""
+    shapes, names = _parsed(dimensions), _parsed(types)
+    if not isinstance(shapes, list) or not isinstance(names, list) or len(shapes) != len(names):
+        return []
+    inputs: list[tuple[tuple[int, ...], str] | None] = []
+    for shape, name in zip(shapes, names, strict=True):
+        is_array = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
+        dtype = _dtype(name) if is_array and isinstance(name, str) else None
+        inputs.append((tuple(shape), dtype) if dtype else None)
+    return inputs
+
+
 def _dtype(name: str | None) -> str | None:
     return _DTYPES.get((name or "").lower().removeprefix("c10::"))
 

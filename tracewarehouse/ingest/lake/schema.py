@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.profiler_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """Version of the tables; raise it whenever a table changes. The error about another version names the command that
 ingests again."""
 
@@ -307,16 +307,18 @@ INSTRUCTIONS = _table(
         instruction.
     category              VARCHAR  The profiler's hlo_category on TPU; elsewhere the opcode, or '<kind> fusion'.
     hlo_text              VARCHAR  The instruction as HLO text, if the capture holds it.
-    shape                 VARCHAR  Result shape without layout, such as 'bf16[1024,5120]'.
+    shape                 VARCHAR  Result shape without layout, such as 'bf16[1024,5120]'; of kernels, only of products.
     signature             VARCHAR  What the op does as far as its own line tells: result, opcode and operands, with
         types, shapes without dimensions of 1, and memories, such as 'vmem:f32[8] fusion:kLoop(hbm:f32[8])'. NULL if
         these are not all known.
     dtype                 VARCHAR  Element type of the result; of a tuple, that of its largest element.
     operand_dtype         VARCHAR  Element type that a matrix product multiplies: the wider one of its two operands; in
         a fusion, the narrowest type that two of its matrices have. NULL for other instructions, and if not known.
-    flops                 BIGINT   Floating-point operations of one execution, as the profiler states. [FLOP]
-    model_flops           BIGINT   flops without the work that the compiler added, as the profiler states. [FLOP]
-    bytes_accessed        BIGINT   Memory traffic of one execution (not message bytes), as the profiler states. [bytes]
+    flops                 BIGINT   Floating-point operations of one execution, as the profiler states; of a kernel, as
+        the shapes of its PyTorch operator tell. Only one kernel of a call of a product has any. [FLOP]
+    model_flops           BIGINT   flops without the work that the compiler added. [FLOP]
+    bytes_accessed        BIGINT   Memory traffic of one execution (not message bytes), as the profiler states; of a
+        kernel that is alone in a call of its PyTorch operator, the bytes of inputs and result. [bytes]
     hbm_bytes_accessed    BIGINT   Part of bytes_accessed in HBM, as memory_access_breakdown splits it; a start states
         what an asynchronous op reads, its done what it writes. NULL without that stat. [bytes]
     on_chip_bytes_accessed  BIGINT  Part of bytes_accessed in memories of the chip itself, in the same way. [bytes]
@@ -470,6 +472,7 @@ COPIES = _table(
         copy is under way. The sum over a device is its exposed copy time. [ps]
     phase              VARCHAR  Phase in which the copy starts, as of ops.
     step               INTEGER  Step in which the copy starts.
+    bytes              BIGINT   Bytes of the copied array, as a GPU's event states; NULL if it states none. [bytes]
     """,
 )
 

@@ -146,7 +146,8 @@ class CopyOps(Columns):
     """Leaf ops of one device that copy, or are halves of a copy; columns of shape (n,).
 
     `work_before_ps` is the time before the op in which the device computes or communicates, `work_during_ps` such time
-    in the op. `phase` is a code into columns.records.PHASES; phase and step are -1 if unknown.
+    in the op. `phase` is a code into columns.records.PHASES; phase and step, and the `bytes` that an event states, are
+    -1 if unknown.
     """
 
     event_id: Int64
@@ -157,6 +158,7 @@ class CopyOps(Columns):
     work_during_ps: Int64
     phase: Int32
     step: Int32
+    bytes: Int64
 
 
 class CopyWriter:
@@ -186,6 +188,7 @@ class CopyWriter:
                 "device_id": device_id,
                 "phase": Coded(rows["phase"], PHASES),
                 "step": Nullable.from_zero(rows["step"]),
+                "bytes": Nullable.from_zero(rows["bytes"]),
             }
             self._writer.write(min(SLICE, count - low), rows | columns)
 
@@ -226,6 +229,7 @@ def copy_windows(
         "exposed_added_ps": _added(start - ops.work_before_ps[order], end[order] - work_until[order]),
         "phase": ops.phase[order],
         "step": ops.step[order],
+        "bytes": ops.bytes[order],
     }
 
 

@@ -215,6 +215,7 @@ class OpWriter:
             self._keep_collectives(line, line.device_id, events, event_id, end, iteration, collectives)
         copies = np.flatnonzero((op_class[instruction] == _COPY) & ~self._is_memset[instruction]) if leaf_times else ()
         if leaf_times and len(copies):
+            moved = _stat(stats.get("bytes"), n, order)
             ops = CopyOps(
                 event_id[order][copies],
                 instruction[copies],
@@ -224,6 +225,7 @@ class OpWriter:
                 leaf_times.work_during.values[copies],
                 events.phase[order][copies],
                 events.step[order][copies],
+                (np.where(moved.is_known, moved.values, -1) if moved else np.full(n, -1))[copies],
             )
             self._copies.add_ops(line.device_id, line.host, ops)
 

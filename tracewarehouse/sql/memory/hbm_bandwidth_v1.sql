@@ -10,7 +10,8 @@ description: >
   bytes by memory. Other memories have columns of their own.
 notes: >
   An op between two steps, such as a sampling program, belongs to the step before it. If a run has steps, ops outside of
-  them are left out. The bytes are the compiler's estimate, or those given at ingest. An asynchronous op counts with its
+  them are left out. The bytes are the compiler's estimate, those of the inputs and result of a kernel's operator, or
+  those given at ingest. An asynchronous op counts with its
   start, in the memory that it reads. So a copy from the host counts in other_gbps, and what its done writes to HBM
   counts in copied_gbps. XProf's bandwidth is the sum of hbm_gbps and copied_gbps. Bytes that are given or not split
   count as HBM's; unsplit_bytes counts them. Ops without known bytes count with their time only, so the value is a lower

@@ -10,7 +10,9 @@ description: >
   their self time, all devices together. The bound is the resource that would take longest at its peak. attained is that
   time over the time that the instruction took.
 notes: >
-  Flops and bytes are those that the profiler states of instructions or of single ops, or that were given at ingest. The
+  Flops and bytes are those that the profiler states of instructions or of single ops, or that were given at ingest. Of
+  kernels of PyTorch's products and elementwise operators, the shapes of the inputs tell them. Their bytes count each
+  input and the result once, so what caches serve, or one array that goes in twice, may attain more than 1. The
   resources are the matrix units at the rate of the type that they multiply, the memory, and for a collective the links
   with the bytes that it sends. Links have the peak of their class, which is that of the die between two devices of one
   chip. An instruction that computes has no bound if flops or bytes of an execution are unknown, as of a Pallas kernel.

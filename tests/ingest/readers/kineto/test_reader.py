@@ -9,6 +9,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from kineto_reference import read
 
@@ -216,6 +217,46 @@ class TestCaptures:
         unknown = paths_of(tmp_path, [*events, *replay(500, 1, "abab")])
         assert set(unknown) == {""}
         assert paths_of(tmp_path, [*events, *eager, *replay(500, 1, "abab")])[1:] == FOUND
+
+
+def test_the_operations_of_a_product_belong_to_one_of_its_kernels(tmp_path: Path) -> None:
+    """Of 2 x 3 by 3 x 5 a kernel of a split product computes, though what adds up its parts takes longer."""
+    # linear [-------------)                                              holds both, and adds nothing
+    #   mm     [-----)  mm [--)  add [--)   copy_ [--)  mm, of a graph
+    dims = {"Input Dims": [[2, 3], [3, 5]], "Input type": ["float", "float"]}
+    added = {"Input Dims": [[4], [4], []], "Input type": ["float", "float", "Scalar"]}
+    events = [
+        event("cpu_op", "aten::linear", 9, 0, 30, **{"Input Dims": [[2, 3], [5, 3]], "Input type": ["float", "float"]}),
+        *(event("cpu_op", "aten::mm", 9, at, 9, **dims) for at in (1, 11)),
+        event("cpu_op", "aten::add", 9, 40, 9, **added),
+        event("cpu_op", "aten::add", 9, 50, 9, **added),
+        *(call(at, number) for number, at in enumerate((2, 4, 6, 12, 14, 41, 51, 53), 1)),
+        event("gpu_memset", "Memset (Device)", 7, 100, 1, 0, device=0, stream=7, correlation=1, bytes=4),
+        kernel(110, 20, 2, "nvjet_splitk"),
+        kernel(130, 30, 3, "splitKreduce_kernel"),
+        kernel(160, 10, 4, "first"),
+        kernel(170, 40, 5, "second"),
+        kernel(210, 10, 6, "adds"),
+        kernel(220, 10, 7, "adds"),
+        kernel(230, 20, 8, "adds too"),
+        kernel(250, 20, 9, "replayed"),
+    ]
+    ingest_one(write(tmp_path, events), tmp_path / "w")
+    [path] = (tmp_path / "w").rglob("instructions.parquet")
+    rows = pq.read_table(path, columns=["name", "flops", "bytes_accessed", "shape", "operand_dtype"]).to_pylist()
+    found = {tuple(row.values()) for row in rows if row["name"] in {e["name"] for e in events if e["pid"] == 0}}
+    product = "f32[2,5]", "f32"
+    assert found == {
+        ("Memset (Device)", None, None, None, None),
+        ("nvjet_splitk", 60, None, *product),
+        ("splitKreduce_kernel", 0, None, *product),
+        ("first", 0, None, *product),
+        ("second", 60, None, *product),
+        ("adds", 4, 48, None, None),
+        ("adds", None, None, None, None),  # with another kernel
+        ("adds too", None, None, None, None),
+        ("replayed", None, None, None, None),  # by no call in the trace
+    }
 
 
 def test_one_correlation_of_two_calls_is_that_of_the_last_before_the_kernel(tmp_path: Path) -> None:

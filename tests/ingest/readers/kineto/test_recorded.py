@@ -26,6 +26,21 @@ PRODUCTS_US = [
 """Start and time of the six products of each step, by CUDA events on their stream."""
 COPY_US = [1216.5, 1218.9, 1216.5, 1217.1, 1213.4, 1215.5, 1213.9, 1215.0]
 """Time of the copy of each step, by CUDA events on its stream."""
+PRODUCTS = {
+    ("bf16", "bf16[8192,8192]"): (2 * 8192**3, 1372.7),
+    ("bf16", "bf16[4096,4096]"): (2 * 4096**3, 175.5),
+    ("bf16", "bf16[2048,2048]"): (2 * 2048**3, 26.5),
+    ("f16", "f16[8192,8192]"): (2 * 8192**3, 1429.3),
+    ("f16", "f16[4096,4096]"): (2 * 4096**3, 181.6),
+    ("f16", "f16[2048,2048]"): (2 * 2048**3, 27.4),
+    ("f32", "f32[8192,8192]"): (2 * 8192**3, 21696.1),
+    ("f32", "f32[4096,4096]"): (2 * 4096**3, 2702.8),
+    ("f32", "f32[2048,2048]"): (2 * 2048**3, 347.9),
+    ("f8e4m3fn", None): (2 * 8192**3, 758.2),
+    ("bf16", "bf16[64,4096]"): (2 * 64 * 4096**2, 11.7),
+    ("bf16", "bf16[16384,64,64]"): (2 * 16384 * 64**3, 74.8),
+}
+"""Operations of each product, and its time by CUDA events, the median of ten."""
 EVENT_US = 5
 """Time of the device between an event and the next kernel."""
 
@@ -115,6 +130,40 @@ def test_a_step_holds_the_copy_beside_its_products(recorded: Warehouse) -> None:
     assert copies == pytest.approx(COPY_US, abs=EVENT_US)
     assert products[1:] == pytest.approx(of_products[1:], abs=2 * EVENT_US)  # before the first and after the last
     assert all(step >= copy for step, copy in zip(lasted, copies, strict=True))
+
+
+def test_rates_of_products_and_copies_are_those_that_cuda_events_measured(recorded: Warehouse) -> None:
+    """Events lie around each call, so that they measure the time before the kernel too."""
+    rows = recorded.query(
+        """SELECT i.operand_dtype, i.shape, i.flops, MEDIAN(o.duration_ps) / 1e6
+        FROM main.ops AS o INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+        INNER JOIN main.runs AS r USING (run_id) WHERE i.flops > 1e9 AND r.name = 'torch-peaks' GROUP BY ALL"""
+    ).rows()
+    assert {(dtype, shape): flops for dtype, shape, flops, _ in rows} == {k: f for k, (f, _) in PRODUCTS.items()}
+    for dtype, shape, _, us in rows:
+        assert 0 < PRODUCTS[dtype, shape][1] - us < 2 * EVENT_US
+    rates = recorded.query("SELECT operand_dtype, shape, tflops_per_s, efficiency FROM metrics.gemm_efficiency").rows()
+    best = {dtype: max((t, e) for d, _, t, e in rates if d == dtype) for dtype, *_ in rates}
+    assert best["bf16"] == pytest.approx((807, 807 / 989), rel=1e-2)
+    assert best["f8e4m3fn"] == pytest.approx((1462, 1462 / 1979), rel=1e-2)  # the peak of its own type
+    assert best["f32"] == pytest.approx((50.8, 50.8 / 989), rel=1e-2)
+    copies = recorded.query(
+        """SELECT kind, copies, bytes, median_gbps FROM metrics.copy_bandwidth INNER JOIN main.runs USING (run_id)
+        WHERE name = 'torch-peaks' ORDER BY kind"""
+    ).rows()
+    size = 1 << 28
+    assert [row[:3] for row in copies] == [
+        ("device_to_device", 10, 40 * size),
+        ("device_to_host", 10, 10 * size),
+        ("host_to_device", 10, 10 * size),
+    ]
+    assert [gbps for *_, gbps in copies] == pytest.approx(
+        [4 * size / 509.4e3, size / 4859.1e3, size / 4843.9e3], rel=1e-2
+    )
+    [(bound, attained)] = recorded.query(
+        "SELECT bound, attained FROM metrics.roofline WHERE name LIKE '%elementwise%' AND flops > 0"
+    ).rows()
+    assert bound == "memory" and attained == pytest.approx(3 * 2 * size / 367.9e3 / 4814.3, rel=2e-2)
 
 
 def test_grouped_sends_state_no_bytes(recorded: Warehouse) -> None:

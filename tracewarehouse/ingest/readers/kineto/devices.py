@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.keys import Integers, packed
+from tracewarehouse.ingest.columns.nesting import Flags
 from tracewarehouse.ingest.columns.profiler_names import (
+    ELEMENTWISE_OPERATORS,
     GPU_PREFIX,
+    JOINS_PARTS,
     LAUNCH_EXECUTION,
     LAUNCH_LINE,
     LAUNCH_STEP,
+    OPERATOR_SHARE,
+    PRODUCT_OPERATORS,
     STEP_LINE,
+    WRITING_OPERATORS,
     collective_kind,
 )
 from tracewarehouse.ingest.columns.records import (
     EventBatch,
     EventMetadata,
+    Int8,
     Int32,
     Int64,
     Line,
@@ -35,6 +42,7 @@ from tracewarehouse.ingest.readers.launches import (
     Marks,
     executions,
     integer_stat,
+    kernel_class,
     step_line,
     step_mark,
     steps_of_launches,
@@ -174,14 +182,16 @@ class GpuPlanes:
         mark = links.annotation[at]
         marked = np.where((mark >= 0) & (message == 0), table.detail[mark], 0)  # arguments say more than shapes
         mark_name = np.where(mark >= 0, table.name[mark], -1)
-        columns: list[Integers] = [table.name[rows], links.op_name[at], inputs, message, mark_name, marked]
+        share = self._shares(at, inputs)
+        columns: list[Integers] = [table.name[rows], links.op_name[at], inputs, message, mark_name, marked, share]
         _, first, which = np.unique(packed(columns), return_index=True, return_inverse=True)
         self.metadata[at] = which
         of_inputs, messages = list(table.inputs), list(table.messages)
         made = []
-        for name, path, given, told, noted, shown in zip(*(c[first].tolist() for c in columns), strict=True):
+        for name, path, given, told, noted, shown, shared in zip(*(c[first].tolist() for c in columns), strict=True):
             said = {"tf_op": links.op_names[path], "annotation": self._names[noted] if noted >= 0 else ""}
             said |= {n: text_of(v) for n, v in zip((DIMS, TYPES), of_inputs[given], strict=True) if v}
+            said[OPERATOR_SHARE] = ("", "all", "none")[shared]
             marks = "annotation dims", "annotation types"
             said |= {n: text_of(v) for n, v in zip(marks, of_inputs[shown], strict=True) if v}
             if self._process_group and not told and collective_kind(self._names[name], "", frozenset()):
@@ -190,6 +200,37 @@ class GpuPlanes:
             stats = tuple(Stat(n, StatKind.STRING, value) for n, value in said.items() if value)
             made.append(EventMetadata(self._names[name], "", stats))
         return made
+
+    def _shares(self, at: Int64, inputs: Int64) -> Int8:
+        """Return of events of a device: 0 of the only kernel of its call, 1 of that with all its work, 2 of another.
+
+        Of the kernels of one call of a product, or of one replay of it, the longest has its operations: by preference
+        of those whose names tell a product, and never one that adds up parts. Several kernels of an elementwise
+        operator have none of its work.
+        """
+        table, links = self._table, self._links
+        rows, operator = links.rows[at], links.operator[at]
+        shares = np.zeros(len(at), np.int8)
+        kernels = np.flatnonzero((inputs > 0) & (table.family[rows] == Family.KERNEL))
+        operators = table.name[operator[kernels]]
+        is_product = self._named(operators, lambda name: name in PRODUCT_OPERATORS)
+        is_work = is_product | self._named(operators, lambda n: n in ELEMENTWISE_OPERATORS or n in WRITING_OPERATORS)
+        kernels, is_product = kernels[is_work], is_product[is_work]
+        replay = np.where(links.is_graph[at[kernels]], links.launch[at[kernels]], -1)
+        call = np.unique(packed([operator[kernels], replay]), return_inverse=True)[1]
+        named = table.name[rows[kernels]]
+        multiplies = self._named(named, lambda name: kernel_class(name) == "gemm")
+        computes = self._named(named, lambda name: not JOINS_PARTS.search(name))
+        order = np.lexsort((table.duration[rows[kernels]], multiplies, computes, call))
+        is_last = np.diff(call[order], append=-1) != 0
+        shares[kernels[order]] = np.where(is_last & is_product[order], 1, 2)
+        shares[kernels[np.bincount(call)[call] == 1]] = 0
+        return shares
+
+    def _named(self, numbers: Integers, says: Callable[[str], bool]) -> Flags:
+        """Return of which names, by number, something holds."""
+        used, place = np.unique(numbers, return_inverse=True)
+        return np.array([says(self._names[i]) for i in used.tolist()], bool)[place]
 
 
 def device_facts(device: Any, properties: Sequence[Mapping[str, Any]], *, is_rocm: bool) -> Iterator[Stat]:
