@@ -11,8 +11,8 @@ description: >
 notes: >
   A product is known by its result's shape and the operations of one execution: 2 m n k for m x k times k x n. A
   fusion's operations and time include what is fused with it. Operations are those that the profiler states, without
-  work that the compiler added, or those given at ingest. Products whose operations are not known, and kernels whose
-  operands no HLO tells, have no row; unsized_share says how much time such ops take.
+  work that the compiler added, or those given at ingest. Products with unknown operations, and kernels whose operands
+  no HLO states, have no row. unsized_share says how much time such ops take.
 ---*/
 WITH sized AS (
   SELECT
