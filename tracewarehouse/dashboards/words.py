@@ -305,7 +305,7 @@ def _a_step(phase: str) -> str:
 
 
 NOT_PREDICTED = (
-    "Predicted, not measured; queueing, continuous batching, a server's own kernels, quantization and the host "
+    "Predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the host "
     "are left out"
 )
 """What no prediction knows."""
@@ -345,8 +345,8 @@ def _choice(best: Mapping[str, Any]) -> str:
     after = _ranged(best, "next_value", "next_low", "next_high", unit if unit == "ms" else "")
     close = " Their ranges overlap, so either may be better." if best["is_within_range"] else ""
     return (
-        f"For {best['purpose']}: {best['configuration']}, {_reached(best)}; next {best['next_configuration']}, "
-        f"{after}.{close}"
+        f"For {best['purpose']}: {best['configuration']}, {_reached(best)}; the best alternative is "
+        f"{best['next_configuration']}, {after}.{close}"
     )
 
 
@@ -363,7 +363,7 @@ def _ranged(row: Mapping[str, Any], value: str, low: str, high: str, unit: str) 
     if row[low] is None:
         return quantity(row[value], unit)
     ends = (quantity(row[end], unit if unit == "ms" else "") for end in (low, high))
-    return f"{quantity(row[value], unit)}, {' to '.join(ends)}"
+    return f"{quantity(row[value], unit)}, range {' to '.join(ends)}"
 
 
 def communication_shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -395,10 +395,10 @@ def early_weights(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     most = min(early, key=lambda r: r["mean_ms"] / r["weights_ms"])
     times = (quantity(most[column], "ms") for column in ("mean_ms", "weights_ms"))
     less = "{}, less than the {} for reading the weights".format(*times)
-    others = f"; {len(early) - 1} more are alike" if len(early) > 1 else ""
+    others = f"; the same holds for {len(early) - 1} more" if len(early) > 1 else ""
     return [
-        f"At {most['run']} matrix products take {less} at the memory's peak: copies beside other work bring part of them "
-        f"earlier{others}."
+        f"At {most['run']} matrix products take {less} at the memory's peak: copies beside other work bring part of "
+        f"them earlier{others}."
     ]
 
 

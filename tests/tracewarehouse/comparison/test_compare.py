@@ -354,7 +354,7 @@ def test_compare_prints_a_screen_and_on_demand_each_value(folder: Path, capsys: 
     every = capsys.readouterr().out.splitlines()
     assert run(start) == 0
     screen = capsys.readouterr().out.splitlines()
-    assert screen[0].startswith("A decode step is 30 µs longer, 180 µs against 150 µs: idle time +30 µs.")
+    assert screen[0].startswith("A decode step is 30 µs, 20 %, longer, 180 µs against 150 µs: idle time +30 µs.")
     assert max(map(len, screen)) <= 80
     assert len(screen) < 40
     assert f"{len(every) - 2} values" in " ".join(screen)
