@@ -63,5 +63,5 @@ def test_charts_and_sentences_have_short_names() -> None:
     )
     cause = {"phase": "", "name": kernel, "baseline_us": 100.0, "value_us": 110.0, "difference_us": 10.0}
     assert words.changes([cause]) == [
-        "A step is 10 µs longer, 110 µs against 100 µs: vectorized_elementwise [CUDAFunctor_add] +10 µs."
+        "A step is 10 µs, 10 %, longer, 110 µs against 100 µs: vectorized_elementwise [CUDAFunctor_add] +10 µs."
     ]

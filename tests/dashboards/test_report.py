@@ -216,12 +216,13 @@ def test_words_of_choices() -> None:
         "next_high": None, "is_within_range": False,
     }  # fmt: skip
     assert words.choices([best]) == [
-        "For one user: tp=8, 674 tokens/s per user, 491 to 849; next tp=4, 352.",
+        "For one user: tp=8, 674 tokens/s per user, range 491 to 849; the best alternative is tp=4, 352.",
         "For the first token and for most tokens per chip fewer than two configurations are known.",
     ]
     first = best | {"purpose": "the first token", "unit": "ms", "value": 3.0, "low": None, "next_value": 2000.0}
     assert words.choices([first | {"is_within_range": True}])[:1] == [
-        "For the first token: tp=8, 3 ms; next tp=4, 2 s. Their ranges overlap, so either may be better.",
+        "For the first token: tp=8, 3 ms; the best alternative is tp=4, 2 s. "
+        "Their ranges overlap, so either may be better.",
     ]
     in_decode = first | {"purpose": "most tokens per chip in decode"}
     assert words.choices([best, first, in_decode])[3:] == []
@@ -236,8 +237,8 @@ def test_words_of_choices() -> None:
     assert words.choices([]) == []
     ranged = {"next_low": 300.0, "next_high": 510.0, "is_within_range": True}
     assert words.choices([best | ranged])[0] == (
-        "For one user: tp=8, 674 tokens/s per user, 491 to 849; next tp=4, 352, 300 to 510. "
-        "Their ranges overlap, so either may be better."
+        "For one user: tp=8, 674 tokens/s per user, range 491 to 849; the best alternative is tp=4, 352, "
+        "range 300 to 510. Their ranges overlap, so either may be better."
     )
 
 
@@ -282,6 +283,11 @@ def test_a_median_far_from_the_mean_is_said() -> None:
     shares = [StepShare("decode", part, at, 0.5, 2.5, 4, 4.1) for at, part in ((0, "matrix"), (5, "idle"))]
     assert words.median_apart(shares) == ""
     far = [replace(s, median_ms=3.9) for s in shares]
+    waiting = [replace(shares[0], part="waiting for copies", copied_gbps=40.6), shares[1]]
+    assert words.takes(waiting) == (
+        "Waiting for copies takes 50 % of a decode step (2.5 ms of 5 ms; copies move 40.6 GB/s on a device), then idle "
+        "50 %."
+    )
     assert words.median_apart(far) == "; the median step takes 3.9 ms"
 
 
@@ -298,6 +304,19 @@ def test_virtual_devices_have_no_links(warehouse: Warehouse) -> None:
     assert "never idle" not in virtually
 
 
+def test_products_faster_than_their_weights_are_explained() -> None:
+    """Of 0.5, 0.8 and 3 ms of products, two are shorter than reading the weights; unknown ones say nothing."""
+    rows = [
+        {"run": f"tp={n}", "part": "matrix", "mean_ms": t, "weights_ms": 1.2} for n, t in ((8, 0.5), (4, 0.8), (2, 3))
+    ]
+    assert words.early_weights(rows) == [
+        "At tp=8 matrix products take 500 µs, less than the 1.2 ms for reading the weights at the memory's peak: "
+        "copies beside other work bring part of them earlier; the same holds for 1 more."
+    ]
+    unknown = [rows[0] | {"weights_ms": None}, rows[0] | {"part": "idle"}]
+    assert words.early_weights([*rows[2:], *unknown]) == []
+
+
 def test_words_of_a_comparison() -> None:
     """Four digits, so that the causes add up to the difference: -16.84 + 10.5 + 3.84 + 1.05 = -1.45."""
     sides = (("matrix", 42300, 25460), ("other compute", 3440, 13940), ("attention", 17000, 20840))
@@ -307,7 +326,7 @@ def test_words_of_a_comparison() -> None:
     sent = {"name": "all-to-all over tp", "baseline_us": 0, "value_us": 1050, "difference_us": 1050}
     rows.append(rows[0] | sent | {"baseline_executions": 0, "value_executions": 128})
     assert words.changes(rows) == [
-        "A prefill step is 1.45 ms shorter, 61.29 ms against 62.74 ms: matrix products -16.84 ms; "
+        "A prefill step is 1.45 ms, 2.3 %, shorter, 61.29 ms against 62.74 ms: matrix products -16.84 ms; "
         "other compute +10.5 ms; attention +3.84 ms; all-to-all over tp, 128 new executions, +1.05 ms."
     ]
     assert words.verdicts(["unknown", "unknown", "same", "not in run"]) == (
@@ -331,7 +350,10 @@ def test_answers_are_numbers_of_the_run_or_say_why_not(warehouse: Warehouse) -> 
     flags = [RunFlag("inferred_axes", None, "", ""), RunFlag("inferred_steps", None, "", "")]
     assert dict(words.answers(replace(summary, flags=flags)))["Inferred"] == "mesh, steps or their phases"
     none = dict(words.answers(replace(summary, flags=[], missing=[])))
-    assert (none["Inferred"], none["Missing"]) == ("nothing: marks, names or the manifest tell it", "nothing")
+    assert (none["Inferred"], none["Missing"]) == (
+        "nothing: marks, names or the collector's manifest state it",
+        "nothing",
+    )
 
 
 def test_links_that_have_no_number_say_why(warehouse: Warehouse) -> None:

@@ -450,6 +450,48 @@ def test_communication_hides_behind_no_more_than_the_other_work(
     assert connection.execute(sql).fetchall() == [("communication hidden behind other work", pytest.approx(saved))]
 
 
+def test_what_copies_move_stands_beside_the_wait_for_them(connection: duckdb.DuckDBPyConnection) -> None:
+    """A step of 10 us that waits 8 us for an asynchronous copy of 40 kB: 4 GB/s."""
+    both = {"device_id": 0, "phase": "decode", "step": 0}
+    given: dict[str, Any] = {
+        "runs": [{}],
+        "devices": [{"device_id": 0}],
+        "instructions": [
+            {"instruction_id": 0},
+            {"instruction_id": 1, "op_class": "copy", "opcode": "copy-start", "bytes_accessed": 40_000},
+        ],
+        "phases": [
+            {"index": i, "kind": "step", "name": "decode", "device_id": 0, "start_us": 10 * i, "end_us": 10 * i + 10}
+            for i in range(2)
+        ],
+        "ops": [
+            both | {"event_id": 0, "instruction_id": 0, "start_us": 0, "duration_us": 2},
+            both | {"event_id": 1, "instruction_id": 1, "start_us": 2, "duration_us": 8},
+        ],
+        "copies": [both | {"event_id": 1, "instruction_id": 1, "is_async": True, "start_us": 2, "end_us": 10}],
+    }
+    fill(connection, given)
+    sql = "SELECT part, copied_gbps FROM macros.step_shares(['r']) ORDER BY part"
+    assert connection.execute(sql).fetchall() == [("other compute", None), ("waiting for copies", pytest.approx(4))]
+
+
+def test_a_predicted_step_has_a_range_and_the_time_of_its_weights(connection: duckdb.DuckDBPyConnection) -> None:
+    """A step of 2 ms, 1.8 to 2.4, over 3 M weights of 2 bytes on 2 devices at 1 GB/s, which take 3 ms to read."""
+    facts = {"mesh": "tp=2", "tp": 2, "dtype": "bfloat16", "num_params": 3_000_000, "num_params_active": 3_000_000}
+    facts |= {"num_params_embedding": 1_000_000, "has_tied_embeddings": True}
+    op = {"device_id": 0, "phase": "decode", "step": 0, "start_us": 0, "duration_us": 2000, "basis": "links"}
+    given: dict[str, Any] = {
+        "runs": [{"model": "m", "batch_size": 1, "origin": "predicted"} | facts],
+        "devices": [{"device_id": 0, "peak_hbm_gbps": 1.0}],
+        "phases": [{"index": 0, "kind": "step", "name": "decode", "device_id": 0, "start_us": 0, "end_us": 2000}],
+        "predictions": [{"phase": "decode", "topology": "v6e:1x1", "ici_factor": 1, "hbm_factor": 1, "host_ms": 0}],
+        "ops": [op | {"event_id": 0, "low_ps": 1_800_000_000, "high_ps": 2_400_000_000}],
+    }
+    fill(connection, given)
+    sql = "SELECT part, mean_ms, low_ms, high_ms, weights_ms FROM macros.study_parts(['r'])"
+    assert connection.execute(sql).fetchall() == [("other compute", *map(pytest.approx, (2, 1.8, 2.4, 3)))]
+
+
 @pytest.mark.parametrize(("source", "tpot"), [("module run", 3.0), ("launches", 5.0)])
 def test_a_host_that_only_launches_steps_times_none(
     connection: duckdb.DuckDBPyConnection, source: str, tpot: float

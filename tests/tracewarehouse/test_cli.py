@@ -33,6 +33,7 @@ from tracewarehouse.cli import app, run
 from tracewarehouse.cli.options import WarehouseOptions
 from tracewarehouse.cli.verbs import EXAMPLES
 from tracewarehouse.queries.output import FLAGGED_RUNS
+from tracewarehouse.queries.quality import FlaggedRun, note
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
@@ -529,6 +530,18 @@ class TestRuns:
             kept = (pq.read_schema(tmp_path / f"{name}.parquet").metadata or {}).get(FLAGGED_RUNS, b"[]")
             flags = ["events_dropped", "no_device_events", "profiler_warning"]
             assert [(run["name"], run["flags"]) for run in json.loads(kept)] == [("poor", flags)] * (name == "runs")
+
+    def test_an_answer_from_predicted_runs_says_so_first(self) -> None:
+        runs = [FlaggedRun("r1", "a", ("predicted",)), FlaggedRun("r2", "b", ("inferred_axes", "predicted"))]
+        told = "read with care, flagged: a (predicted), b (inferred_axes, predicted); `tw runs --notes` says why"
+        assert note(runs) == f"2 runs are predicted, not measured; {told}"
+        assert str(note(runs[:1])).startswith("1 run is predicted, not measured; read with care, flagged: a ")
+
+    def test_values_say_where_they_come_from(self, tw: Tw, folder: Path) -> None:
+        head, *rows = tw("-w", folder, "metrics", "values", "-m", "tpot", "--csv").out.splitlines()
+        assert head.endswith(",origin")
+        assert rows
+        assert all(row.endswith(",recorded") for row in rows)
 
     def test_an_empty_warehouse_says_so(self, tw: Tw, tmp_path: Path) -> None:
         (tmp_path / "w").mkdir()

@@ -75,12 +75,13 @@ def compare(
     published: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Instead, compare with the rows of CCL-Bench's benchmark_data.json of the same names."
+            metavar="FILE",
+            help="Compare with CCL-Bench instead: with the rows of the same names in its benchmark_data.json.",
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Print every value of every metric.")] = False,
     force: Force = False,
-    at_least: Annotated[float, typer.Option(min=0, help="Leave out smaller differences; in percent.")] = 0.0,
+    at_least: Annotated[float, typer.Option(min=0, help="Leave out differences below so many percent.")] = 0.0,
     output_format: FormatOption = None,
     output: OutputOption = None,
 ) -> None:
@@ -176,7 +177,7 @@ def check(
 ) -> None:
     """Check runs against a baseline, and print what is missing or too much worse.
 
-    Exit codes: 0 if nothing is, 1 if something is, 2 if the runs cannot be compared.
+    Exit codes: 0 when nothing is worse, 1 when something is, 2 when the runs cannot be compared.
     """
     from tracewarehouse.comparison.compare import Limits, comparing
     from tracewarehouse.comparison.compare import check as check_runs
@@ -239,7 +240,7 @@ def _note_sides(comparison: Comparison) -> None:
     if both := set(sides.runs) & set(sides.baselines):
         typer.echo(f"note: on both sides: {', '.join(sorted(both))}", err=True)
     if comparison.unknown == WORKLOAD:
-        typer.echo("note: nothing is known about the workloads, so different ones are not refused", err=True)
+        typer.echo("note: no run says its workload, so they may differ", err=True)
     elif comparison.unknown:
         typer.echo(f"note: not known for all runs, so not compared: {', '.join(comparison.unknown)}", err=True)
     if comparison.replaced:

@@ -121,8 +121,8 @@ def ingest(
         int | None,
         typer.Option(
             min=1,
-            help="How many processes ingest at once, at most; a large capture is shared among them. Default: one per "
-            "core, fewer where memory is short.",
+            help="The most processes that ingest at once; they share a large capture. Default: one per core, fewer "
+            "where memory is short.",
             show_default=False,
         ),
     ] = None,

@@ -101,9 +101,7 @@ FormatOption = Annotated[
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", help="Write to this file instead of the terminal, as it ends.", callback=_standard_output
-    ),
+    typer.Option("--output", "-o", help="Write to this file; its ending names the format.", callback=_standard_output),
 ]
 
 

@@ -47,7 +47,7 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="File to write, - to print md or json; for png and svg a folder, or the file of the only chart. "
+            help="File to write; - prints md or json. For png and svg: a folder, or the file of the only chart. "
             "[default: report.FORMAT]",
         ),
     ] = None,

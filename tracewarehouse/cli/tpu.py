@@ -54,10 +54,11 @@ def plan(
     zone: ZoneOption = None,
     spot: SpotOption = None,
     predictions: Annotated[
-        Path | None, typer.Option(help="Warehouse with the runs that `tw plan` predicted; their steps give hours.")
+        Path | None, typer.Option(help="Warehouse of runs that `tw plan` predicted; it tells the expected hours.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="HOURS", help="Choose the most telling runs for so many chip-hours, as 20h.")
+        str | None,
+        typer.Option(metavar="HOURS", help="Choose the most telling runs for so many chip-hours, such as 20h."),
     ] = None,
     quota: QuotaOption = None,
     state: StateOption = STATE,
@@ -199,7 +200,8 @@ def run(
     token: Annotated[
         bool,
         typer.Option(
-            "--token", help="Give the hosts a Hugging Face token: from HF_TOKEN or hf auth login, else asked for."
+            "--token",
+            help="Give the hosts a Hugging Face token: that of HF_TOKEN or `hf auth login`, or one that you type.",
         ),
     ] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the slice at the end, also after Ctrl-C.")] = False,

@@ -147,6 +147,7 @@ def faults(error: ValidationError, model: type[BaseModel]) -> str:
     for fault in error.errors():
         field = ".".join(str(p) for p in fault["loc"])
         message = re.sub("^Value error, ", "", fault["msg"])
+        message = re.sub(r"(\w{80})\w{20,}(\.{3})?", r"\1...", message)  # values are quoted, some of them twice
         if fault["type"] == "extra_forbidden":
             message = f"is no field; fields are {', '.join(model.model_fields)}"
         out.append(f"{shown(field)}: {message}" if field else message)

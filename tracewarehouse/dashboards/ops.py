@@ -153,7 +153,7 @@ def _unnamed(rows: Sequence[Mapping[str, Any]], narrow: float, layers: Sequence[
     if not unnamed:
         return ""
     which = f"Layer {unnamed[0]} is" if len(unnamed) == 1 else f"Layers {' and '.join(unnamed)} are"
-    return f" {which} too narrow for a name; point at its boxes."
+    return f" {which} too narrow for a name; hover over the lane of layers for it."
 
 
 def _window(
@@ -179,7 +179,7 @@ def _window(
     elif row["layer"] is not None:
         name = f"Layers {row['layer']} and {row['layer'] + 1} of {step}: {length} of {whole}"
         if row["idle_outside_ps"] >= _WORTHY * row["step_ps"]:
-            name += f", of which {quantity(row['idle_outside_ps'], 'ps')} are idle before or after these layers"
+            name += f"; before or after these layers it is idle for {quantity(row['idle_outside_ps'], 'ps')}"
     elif row["next_step"] is None:
         name = f"{step[:1].upper()}{step[1:]}, {length}"
     else:

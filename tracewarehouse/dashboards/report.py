@@ -256,7 +256,7 @@ def study_report(
         _add(section, name, warehouse, run_ids)
     for figure in section.figures:
         if figure.name == "study-parts":
-            section.words += words.communication_shares(figure.rows)[:_MOST_SHARES]
+            section.words += words.communication_shares(figure.rows)[:_MOST_SHARES] + words.early_weights(figure.rows)
     section.words += words.unfitting(points)
     if any(p["backend"] == "cpu" for p in points):
         section.notes.append(_VIRTUAL)

@@ -143,13 +143,14 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
         "study-parts",
         """SELECT
              workload, configuration, label AS run, coalesce(nullif(phase, ''), 'no phase') AS phase, part, position,
-             mean_ms, share, communication
+             mean_ms, share, communication, low_ms, high_ms, weights_ms
            FROM macros.study_parts($runs)
            WHERE place <= $most
            ORDER BY phase DESC, workload, place, position""",
         runs=runs,
         most=most,
     )
+    has_ranges = any(r["low_ms"] is not None for r in drawn.rows)
     chart = part_bars(
         drawn.data,
         "run",
@@ -158,10 +159,12 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
         {p: c for p, c in PART_COLORS.items() if p in drawn.values("part")},
         x=alt.X("mean_ms:Q", title="time of a step, mean over devices", axis=axis("ms")),
         tooltip=number("mean_ms", "ms"),
+        has_ranges=has_ranges,
     )
     return drawn.figure(
         chart,
-        f"Mean step of each configuration, most throughput per chip first, at most {most} of a workload.",
+        f"Mean step of each configuration, most throughput per chip first, at most {most} of a workload."
+        + (" Lines are the ranges of predicted steps." if has_ranges else ""),
         " ".join(communication_shares(drawn.rows)) or "No step has a part to tell.",
     )
 

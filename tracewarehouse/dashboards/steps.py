@@ -69,8 +69,8 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
     said = ", ".join(f"{p} {quantity(ms, 'ms')}" for p, ms in totals.items())
     return drawn.figure(
         chart,
-        "From each step's start to the next one's, so that waiting for the host counts as idle; a last step, which no "
-        "step follows, is left out if its phase has others." + (f" The first {most} steps." if steps == most else ""),
+        "From each step's start to the next one's, so that waiting for the host counts as idle. Nothing ends the last "
+        "step, so it is left out if its phase has others." + (f" The first {most} steps." if steps == most else ""),
         f"All {steps} drawn steps together: {said}.",
     )
 
@@ -97,8 +97,8 @@ def idle_parts(warehouse: Warehouse, run: str) -> Figure:
             x=alt.X("ms:Q", title="idle time per step", axis=axis("ms")),
             tooltip=number("ms", "ms per step"),
         ),
-        "Gaps inside a step by what comes after them; the time between the last op of a step and the first of the "
-        "next, in which the host prepares it, with gaps of up to 1 µs.",
+        "A gap inside a step is named by what ends it. Between steps is the time from a step's last op to the first op "
+        "of the next one, and gaps of up to 1 µs.",
         largest(drawn.rows, "ms", "ms", "phase", "device", "part"),
     )
 
@@ -136,8 +136,8 @@ def step_times(warehouse: Warehouse, run: str) -> Figure:
         said.append(f"{name}: median {half}, 90th percentile {tail}")
     return drawn.figure(
         chart,
-        "Share of the steps that take at most this long, start to start, on the slowest device or host. The last step, "
-        "which no step follows, is left out.",
+        "Share of the steps that take at most this long, start to start, on the slowest device or host. Nothing ends "
+        "the last step, so it is left out.",
         "; ".join(said) + ".",
     )
 

@@ -151,6 +151,7 @@ def part_bars(
     colors: dict[str, str],
     x: alt.X,
     tooltip: alt.Tooltip,
+    has_ranges: bool = False,
 ) -> Any:
     """Horizontal stacked bars, a panel per phase.
 
@@ -162,9 +163,10 @@ def part_bars(
         colors: colours of the parts.
         x: the length of a part.
         tooltip: the tooltip of that length.
+        has_ranges: rows have low_ms and high_ms, the range of the whole bar, or NULL.
     """
     chart = (
-        alt.Chart(data)
+        alt.Chart(data if not has_ranges else alt.Undefined)
         .mark_bar()
         .encode(
             x=x,
@@ -174,6 +176,11 @@ def part_bars(
             tooltip=tooltips("phase:N", f"{bar}:N", "part:N", tooltip),
         )
     )
+    if has_ranges:
+        low = x.copy()
+        low["shorthand"] = "low_ms:Q"
+        ranged = alt.Chart().transform_filter("isValid(datum.low_ms)").mark_rule(strokeWidth=1.5)
+        chart = alt.layer(chart, ranged.encode(x=low, x2="high_ms:Q", y=alt.Y(f"{bar}:N", sort=list(bars))), data=data)
     return by_phase(chart, phases, height=bar_height(len(bars)))
 
 
@@ -218,8 +225,9 @@ def config() -> dict[str, Any]:
         "font": _FONT,
         "background": None,
         "view": {"stroke": None},
-        "axis": quiet | ink | {"labelLimit": 260, "labelSeparation": 6},
+        "axis": quiet | ink | {"labelLimit": 260, "labelSeparation": 6, "labelFontSize": 12, "titleFontSize": 12},
         "axisQuantitative": {"labelOverlap": "greedy"},  # else two labels may lie on each other
-        "legend": ink | {"labelLimit": 260, "columns": 8, "symbolBaseFillColor": QUIET},
+        "legend": ink | {"labelLimit": 260, "columns": 8, "symbolBaseFillColor": QUIET, "labelFontSize": 12},
+        "text": {"fontSize": 12},
         "header": ink | {"labelFontSize": 13, "labelAnchor": "start"},
     }

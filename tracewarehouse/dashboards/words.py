@@ -155,6 +155,8 @@ def takes(steps: Sequence[StepShare]) -> str:
         subject = f"{_PARTS.get(first.part, first.part)} {'take' if first.part == 'matrix' else 'takes'}"
         whole = quantity(first.mean_ms + sum(s.mean_ms for s in rest), "ms", 4)
         time = f"{quantity(first.mean_ms, 'ms')} of {whole}"
+        if first.copied_gbps:
+            time += f"; copies move {quantity(first.copied_gbps, 'GB/s')} on a device"
         said = f"{subject} {quantity(first.share, 'ratio')} of {_a_step(phase)} ({time})"
         then = [f"{s.part} {quantity(s.share, 'ratio')}" for s in rest[:1] if (s.share or 0) >= _WORTH]
         clauses.append(", then ".join([said, *then]))
@@ -250,7 +252,7 @@ def _inferred(summary: RunSummary) -> str:
     is_guess = summary.facts["mesh_source"] == "inferred" and summary.facts["mesh_confidence"] < LIKELY
     flags = [f.flag for f in summary.flags if not (is_guess and f.flag == "inferred_axes")]
     named = dict.fromkeys(_INFERRED.get(flag, "") for flag in flags)
-    return ", ".join(name for name in named if name) or "nothing: marks, names or the manifest tell it"
+    return ", ".join(name for name in named if name) or "nothing: marks, names or the collector's manifest state it"
 
 
 def _missing(summary: RunSummary) -> str:
@@ -303,7 +305,7 @@ def _a_step(phase: str) -> str:
 
 
 NOT_PREDICTED = (
-    "Predicted, not measured; queueing, continuous batching, a server's own kernels, quantization and the host "
+    "Predicted, not measured: queueing, continuous batching, a server's own kernels, quantization and the host "
     "are left out"
 )
 """What no prediction knows."""
@@ -343,8 +345,8 @@ def _choice(best: Mapping[str, Any]) -> str:
     after = _ranged(best, "next_value", "next_low", "next_high", unit if unit == "ms" else "")
     close = " Their ranges overlap, so either may be better." if best["is_within_range"] else ""
     return (
-        f"For {best['purpose']}: {best['configuration']}, {_reached(best)}; next {best['next_configuration']}, "
-        f"{after}.{close}"
+        f"For {best['purpose']}: {best['configuration']}, {_reached(best)}; the best alternative is "
+        f"{best['next_configuration']}, {after}.{close}"
     )
 
 
@@ -361,7 +363,7 @@ def _ranged(row: Mapping[str, Any], value: str, low: str, high: str, unit: str) 
     if row[low] is None:
         return quantity(row[value], unit)
     ends = (quantity(row[end], unit if unit == "ms" else "") for end in (low, high))
-    return f"{quantity(row[value], unit)}, {' to '.join(ends)}"
+    return f"{quantity(row[value], unit)}, range {' to '.join(ends)}"
 
 
 def communication_shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -383,6 +385,21 @@ def communication_shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{quantity(shares[least], 'ratio')} at {least}{'' if has_one else f' ({workload})'}."
         )
     return sentences
+
+
+def early_weights(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say that products take less time than reading the weights would, from rows of macros.study_parts."""
+    early = [r for r in rows if r["part"] == "matrix" and r["weights_ms"] and r["mean_ms"] < r["weights_ms"]]
+    if not early:
+        return []
+    most = min(early, key=lambda r: r["mean_ms"] / r["weights_ms"])
+    times = (quantity(most[column], "ms") for column in ("mean_ms", "weights_ms"))
+    less = "{}, less than the {} for reading the weights".format(*times)
+    others = f"; the same holds for {len(early) - 1} more" if len(early) > 1 else ""
+    return [
+        f"At {most['run']} matrix products take {less} at the memory's peak: copies beside other work bring part of "
+        f"them earlier{others}."
+    ]
 
 
 def unfitting(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -417,7 +434,8 @@ def changes(causes: Sequence[Mapping[str, Any]], most: int = 4) -> list[str]:
         if not worthy:
             sentences.append(f"{step} takes as long, {sides}.")
             continue
-        verdict = f"{quantity(abs(difference), 'us', 4)} {'longer' if difference > 0 else 'shorter'}"
+        percent = f", {quantity(abs(difference) / before, 'ratio', 2)}," if before else ""
+        verdict = f"{quantity(abs(difference), 'us', 4)}{percent} {'longer' if difference > 0 else 'shorter'}"
         named = "; ".join(f"{_cause(c)} {signed(c['difference_us'], 'us', 4)}" for c in worthy)
         sentences.append(f"{step} is {verdict}, {sides}: {named}.")
     return sentences

@@ -15,6 +15,18 @@ from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[[str], QueryResult]
 
+_STEP_SOURCES = {
+    "step line": "the profiler's line of steps",
+    "launches": "what the host launched under each mark",
+    "marker": "the host's markers",
+    "module name": "the names of programs",
+    "server call": "the server's calls",
+    "program": "the program that begins each",
+    "told program": "the program that --step names",
+    "manifest": "the collector's manifest",
+}
+"""For sources of steps, what they are."""
+
 LIKELY = 0.5
 """An inferred mesh that is less probable is not told as one."""
 
@@ -64,7 +76,8 @@ class Number:
 class StepShare:
     """The share of one part in the time of a phase's steps; see the macro step_shares.
 
-    Parts in the order of `position` are a step as it is drawn; `median_ms` is the whole time of the median step.
+    Parts in the order of `position` are a step as it is drawn; `median_ms` is the whole time of the median step, and
+    `copied_gbps` what copies move beside waiting for them.
     """
 
     phase: str
@@ -74,6 +87,7 @@ class StepShare:
     mean_ms: float
     steps: int
     median_ms: float | None = None
+    copied_gbps: float | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +203,8 @@ def main_numbers(query: Query, run_id: str) -> list[Number]:
 def step_shares(query: Query, run_id: str) -> list[StepShare]:
     """The parts of the time of the run's steps, the phase with the longest total first and its largest part first."""
     rows = query(
-        f"SELECT phase, part, position, share, mean_ms, steps, median_ms FROM macros.step_shares([{literal(run_id)}]) "
+        "SELECT phase, part, position, share, mean_ms, steps, median_ms, copied_gbps "
+        f"FROM macros.step_shares([{literal(run_id)}]) "
         "ORDER BY SUM(mean_ms * steps) OVER (PARTITION BY phase) DESC, phase, share DESC, part"
     )
     return [StepShare(**row) for row in rows.dicts()]
@@ -244,8 +259,9 @@ def _devices(facts: Mapping[str, Any]) -> str:
 def _steps(facts: Mapping[str, Any]) -> str:
     if not facts["steps"]:
         return "none known"
-    timed = "" if facts["timed_steps"] == facts["steps"] else f", of which {facts['timed_steps']} are timed"
-    return f"{facts['steps']}{timed}, read from: {facts['steps_source']}"
+    timed = "" if facts["timed_steps"] == facts["steps"] else f", {facts['timed_steps']} with a known time"
+    source = facts["steps_source"]
+    return f"{facts['steps']}{timed}, found by {_STEP_SOURCES.get(source, source)}"
 
 
 def _mesh(facts: Mapping[str, Any]) -> str | None:

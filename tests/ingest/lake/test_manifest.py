@@ -109,6 +109,16 @@ def test_wrong_values_in_a_sealed_manifest_cost_only_its_run(tmp_path: Path, cha
         assert lake.runs() == [other]
 
 
+def test_a_link_counts_as_a_damaged_manifest_even_if_it_leads_to_one(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    publish(lake, version("r1"))
+    other = publish(lake, version("r2"))
+    path = tmp_path / "manifests" / "r1.json"
+    path.symlink_to(path.rename(tmp_path / "r1.json"))
+    with pytest.warns(UnreadRunWarning, match=r"r1\.json: not a run manifest \(it is not a file\)"):
+        assert lake.runs() == [other]
+
+
 ENTRIES: dict[str, Callable[[Path], object]] = {
     "link to itself": lambda p: p.symlink_to(p.name),
     "link to nothing": lambda p: p.symlink_to("nothing"),

@@ -95,7 +95,7 @@ def test_nothing_is_refused_in_silence_where_nothing_is_known(
     capsys.readouterr()
     assert run(["-w", folder, "compare", 'it\'s, "a"', 'it\'s, "b"']) == 0
     said = capsys.readouterr().err
-    assert "nothing is known about the workloads" in said
+    assert "no run says its workload" in said
     assert "on both sides" not in said
     assert run(["-w", folder, "check", 'it\'s, "a"', "--against", 'it\'s, "a"']) == 0
     assert "on both sides: r" in capsys.readouterr().err
@@ -354,7 +354,7 @@ def test_compare_prints_a_screen_and_on_demand_each_value(folder: Path, capsys: 
     every = capsys.readouterr().out.splitlines()
     assert run(start) == 0
     screen = capsys.readouterr().out.splitlines()
-    assert screen[0].startswith("A decode step is 30 µs longer, 180 µs against 150 µs: idle time +30 µs.")
+    assert screen[0].startswith("A decode step is 30 µs, 20 %, longer, 180 µs against 150 µs: idle time +30 µs.")
     assert max(map(len, screen)) <= 80
     assert len(screen) < 40
     assert f"{len(every) - 2} values" in " ".join(screen)

@@ -35,7 +35,7 @@ class Mesh(BaseModel):
     def _check(self) -> Mesh:
         unknown = [a for a in self.axes if a not in AXES]
         if unknown:
-            raise ValueError(f"unknown mesh axis {', '.join(unknown)}; known are {', '.join(AXES)}")
+            raise ValueError(f"unknown mesh axis {shown(', '.join(unknown))}; known are {', '.join(AXES)}")
         if any(n < 1 for n in self.axes.values()):
             raise ValueError("a mesh axis has a size below 1")
         if any(n > MAX_DEVICES for n in self.axes.values()) or self.size > MAX_DEVICES:
@@ -81,17 +81,18 @@ class Mesh(BaseModel):
             ValueError: not of that form, or no such mesh; one sentence.
         """
         axes: dict[str, int] = {}
+        mesh = f"mesh {shown(text)!r}"
         for item in text.split(","):
             name, _, size = item.strip().partition("=")
             if not size.strip().isdecimal():
-                raise ValueError(f"mesh {text!r}: expected axis=size pairs such as dp=2,tp=4, found {item.strip()!r}")
+                raise ValueError(f"{mesh}: expected axis=size pairs such as dp=2,tp=4, found {shown(item)!r}")
             if name.strip() in axes:
-                raise ValueError(f"mesh {text!r}: axis {name.strip()} is given twice")
+                raise ValueError(f"{mesh}: axis {shown(name)} is given twice")
             axes[name.strip()] = int(size)
         try:
             return cls(axes=axes)
         except ValidationError as error:  # its own text has four lines
-            raise ValueError(f"mesh {text!r}: {error.errors()[0]['ctx']['error']}") from None
+            raise ValueError(f"{mesh}: {error.errors()[0]['ctx']['error']}") from None
 
 
 class PhaseMark(BaseModel):

@@ -471,13 +471,10 @@ class Lake:
 
 
 def _stamp(manifest: Path | os.DirEntry[str]) -> Stamp:
-    """Return the stamp of a manifest; of a link that leads nowhere, the link's own.
+    """Return the stamp of a manifest; of a link, which is damage, the link's own.
 
     Raises:
         FileNotFoundError: there is no such file.
     """
-    try:
-        found = manifest.stat()
-    except OSError:
-        found = manifest.stat(follow_symlinks=False)
+    found = manifest.stat(follow_symlinks=False)
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

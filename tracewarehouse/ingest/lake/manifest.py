@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,9 +135,10 @@ def read_manifest(path: Path) -> RunVersion | None:
         WarehouseError: it cannot be read, is damaged, belongs to another run, or names files outside the run's folder.
     """
     try:
-        if not path.is_file() and os.path.lexists(path):  # a pipe would never answer
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would never answer, and a link may lead anywhere
             raise ValueError("it is not a file")  # noqa: TRY301
-        if path.stat().st_size > _MOST_BYTES:
+        if found.st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MB")  # noqa: TRY301
         content = json.loads(path.read_bytes())
         is_sealed = content.pop("checksum", None) == _checksum(content)

@@ -133,7 +133,7 @@ RUNS = _table(
     name!                 VARCHAR  Short name for people: from the manifest, or else the name of the capture's file or
         folder.
     origin!               VARCHAR  Where the times come from: recorded (a profiler measured them), predicted (computed
-        from the compiled programs; nothing ran), or compiled (a program alone, which has none).
+        from the compiled programs; nothing ran), or compiled (a program alone, without times).
     backend!              VARCHAR  Kind of the devices: tpu, gpu, cpu (virtual devices), or unknown.
     format!               VARCHAR  Format of the capture: xplane, kineto or chrome; of a compiled program, hlo_proto
         or hlo_text.
@@ -218,8 +218,8 @@ DEVICES = _table(
     local_ordinal!         INTEGER  The device's number on its host.
     global_id              INTEGER  The device's number in the whole slice, if the capture or the manifest gives it.
     backend!               VARCHAR  tpu, gpu, cpu or unknown.
-    kind                   VARCHAR  Device type as recorded, such as 'TPU v6 Lite'; otherwise by what a GPU states, the
-        card or --device.
+    kind                   VARCHAR  Device type as recorded, such as 'TPU v6 Lite'; otherwise as a GPU's properties, the
+        card or --device state it.
     chip_id                INTEGER  The chip in the slice that this core is on; inferred for kinds with two devices a
         chip, where the capture does not say.
     core_id                INTEGER  The core's number on its chip.
@@ -308,9 +308,9 @@ INSTRUCTIONS = _table(
     category              VARCHAR  The profiler's hlo_category on TPU; elsewhere the opcode, or '<kind> fusion'.
     hlo_text              VARCHAR  The instruction as HLO text, if the capture holds it.
     shape                 VARCHAR  Result shape without layout, such as 'bf16[1024,5120]'; of kernels, only of products.
-    signature             VARCHAR  What the op does as far as its own line tells: result, opcode and operands, with
-        types, shapes without dimensions of 1, and memories, such as 'vmem:f32[8] fusion:kLoop(hbm:f32[8])'. NULL if
-        these are not all known.
+    signature             VARCHAR  What the op does, as its own line states it: result, opcode and operands, with types,
+        shapes without dimensions of 1, and memories, such as 'vmem:f32[8] fusion:kLoop(hbm:f32[8])'. NULL if these are
+        not all known.
     dtype                 VARCHAR  Element type of the result; of a tuple, that of its largest element.
     operand_dtype         VARCHAR  Element type that a matrix product multiplies: the wider one of its two operands; in
         a fusion, the narrowest type that two of its matrices have. NULL for other instructions, and if not known.
@@ -330,7 +330,7 @@ INSTRUCTIONS = _table(
         instruction runs for several layers, as in a loop over layers. models.op_layers gives the layer of each op.
     loop_layer            INTEGER  Of an instruction in a loop over layers: its layer in the first iteration. In a
         pipeline it counts from the first layer of the stage. A kernel that runs for several layers has it too.
-    layers_per_iteration  INTEGER  Of an instruction in a loop over layers: how many layers further it is in each
+    layers_per_iteration  INTEGER  Of an instruction in a loop over layers: the layers by which it advances in each
         iteration; negative in a loop that goes back through them, as in training. [layers]
     stage_layer           INTEGER  Slot of a layer in a pipeline's program, known from layer_source; models.op_layers
         gives the layer.
@@ -349,7 +349,7 @@ INSTRUCTIONS = _table(
         asynchronous op), or compute.
     collective            VARCHAR  Kind of collective, such as all-reduce; its -start and -done halves have it too.
     async_role            VARCHAR  start or done, for the halves of an asynchronous op.
-    async_start           VARCHAR  Of a done: name of the start instruction that it ends.
+    async_start           VARCHAR  Name of the start instruction that a done ends.
     channel_id            BIGINT   Channel of a collective.
     message_bytes         BIGINT   Message size of one execution on one device (all-gather: the full buffer). [bytes]
     group_count           INTEGER  Number of replica groups, or source-target pairs. [groups]
@@ -383,14 +383,14 @@ OPS = _table(
     class_overlap_ps    BIGINT   Like overlap_ps, but only among leaf ops of the same op_class, such as compute. [ps]
     execution           INTEGER  Execution of a program on this device, counted from 0 in order of time.
     iteration           INTEGER  Iteration of the loop in which the op runs, counted from 0 in each run of the loop. Of
-        nested loops the one over layers counts: the outermost with three products of its own, or with two and more
-        in loops in it; without one, the innermost. On GPUs without loops, where a kernel runs for several layers, the
-        layer that the order of the kernels shows. NULL elsewhere, and if the ops do not show it.
+        nested loops the loop over layers counts: the outermost that has three products of its own, or two and more in
+        inner loops; if there is none, the innermost loop. On GPUs without loops, a kernel that runs for several layers
+        has the layer that the order of kernels shows. NULL elsewhere, and if the ops do not show it.
     phase               VARCHAR  prefill, decode, or mixed for a batch that does both; outside before the device's first
         step and after its last; NULL in a step of no phase, and in a capture without steps.
     step                INTEGER  Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows.
     flops               BIGINT   Floating-point operations that the op's event states; NULL if it states none. [FLOP]
-    model_flops         BIGINT   Those without work that the compiler added, if the event states them. [FLOP]
+    model_flops         BIGINT   The op's flops without work that the compiler added, if the event states them. [FLOP]
     bytes_accessed      BIGINT   Memory traffic that the op's event states; NULL if it states none. [bytes]
     device_offset_ps    BIGINT   The profiler's own stat of the offset on the device clock. [ps]
     device_duration_ps  BIGINT   The profiler's own stat of the duration on the device clock. [ps]
@@ -404,7 +404,7 @@ OPS = _table(
 
 COLLECTIVES = _table(
     "collectives",
-    "One row per execution of a collective on a device. Those of a compiled program, which nothing has run, are "
+    "One row per execution of a collective on a device. A compiled program has not run; its rows are "
     "the executions of one step, without times.",
     """
     event_id*         BIGINT   The event: the op, or the start half of an asynchronous one; in a program a number of the
@@ -442,8 +442,8 @@ COLLECTIVES = _table(
     exposed_done_ps   BIGINT   Part of exposed_added_ps in the done; NULL if it has no done in the capture. [ps]
     hidden_ps         BIGINT   Part of the window in which the device runs other ops; in the rest it communicates or is
         idle. NULL in a program. [ps]
-    window_source!    VARCHAR  How the window was found: op, start/done pair, async line, or start only; fused op, of
-        which the collective is a part; program, where there is none.
+    window_source!    VARCHAR  How the window was found: op, start/done pair, async line, start only, fused op (the
+        collective is part of an op), or program (there is no window).
     iteration         INTEGER  Iteration of a loop, as of ops.
     phase             VARCHAR  Phase, as of ops.
     step              INTEGER  Step of the run.
@@ -658,7 +658,7 @@ PREDICTIONS = _table(
     ici_factor!        DOUBLE   What-if: rate of the links over the real ones; 1 for the real ones. [ratio]
     kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
         microseconds; NULL without any.
-    host_ps!           BIGINT   Time that the host was said to add to each step. [ps]
+    host_ps!           BIGINT   Time of the host for each step, as the user gave it. [ps]
     chip_price_usd_per_h DOUBLE  What-if: price of a chip for an hour in place of the list price; NULL for that. [USD/h]
     calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with
         tracewarehouse.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from glob import glob
 from pathlib import Path
 
@@ -23,14 +24,15 @@ def check_folder(folder: Path, *, create: bool) -> None:
         exists = folder.exists()
     except OSError as error:
         raise WarehouseError(f"{shown(str(folder))}: cannot be opened: {error.strerror or error}") from None
+    named = shlex.quote(str(folder))  # a folder ~ is no home
     if exists and not folder.is_dir():
         raise WarehouseError(
-            f"{folder} is a file, not a warehouse; to query a capture itself, `tw query {folder} SQL`; to keep it, "
-            f"`tw -w FOLDER ingest {folder}`"
+            f"{folder} is a file, not a warehouse; to query a capture itself, `tw query {named} SQL`; to keep it, "
+            f"`tw -w FOLDER ingest {named}`"
         )
     if not folder.is_dir() and not create:
         raise WarehouseError(
-            f"no warehouse at {folder}; make one with `tw -w {folder} ingest CAPTURE`, or name another with -w or "
+            f"no warehouse at {folder}; make one with `tw -w {named} ingest CAPTURE`, or name another with -w or "
             "TRACEWAREHOUSE (Python: tw.open(path, create=True))"
         )
     try:

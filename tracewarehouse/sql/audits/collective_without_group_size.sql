@@ -1,7 +1,7 @@
 /*---
 description: >
-  A collective instruction whose group size is not known although its replica groups are: its groups differ in size, or
-  its HLO was misread.
+  A collective instruction with known replica groups and an unknown group size. Its groups differ in size, or its HLO
+  was misread.
 ---*/
 SELECT
   run_id, instruction_id, c.kind,

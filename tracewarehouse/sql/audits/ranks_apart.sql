@@ -1,6 +1,6 @@
 /*---
 description: >
-  A synchronous collective whose ranks do not overlap in time in some execution: its groups name the wrong devices, or
+  A synchronous collective whose ranks do not overlap in time in some execution. Its groups name the wrong devices, or
   executions of several devices are joined wrongly.
 ---*/
 SELECT

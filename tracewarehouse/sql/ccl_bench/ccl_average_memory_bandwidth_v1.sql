@@ -11,8 +11,8 @@ notes: >
   It divides the bytes of copies by the time from the start of the start half to the start of the done half, on the
   device's own clock. It pairs halves by the number in their names alone, in file order and whatever the device. Halves
   without a number are left out. In Kineto traces it divides the bytes of all copies and sets, and of host calls that
-  state bytes, by their duration. It does not look at the memories. Exports of Nsight Systems are read alike, without
-  the sets.
+  state bytes, by their duration. It ignores between which memories a copy moves. Exports of Nsight Systems are read
+  alike, without the sets.
 ccl_bench: average_memory_bandwidth
 ---*/
 WITH moved AS (

@@ -1,7 +1,7 @@
 /*---
 description: >
-  What CCL-Bench's metrics read from the workload card: the card's own value, or what the capture tells if the card
-  leaves it blank or there is no card. Only the ccl_* metrics and the card of an exported row use it.
+  What CCL-Bench's metrics read from the workload card. Where the card is blank or absent, the value comes from the
+  capture. Only the ccl_* metrics and the card of an exported row use it.
 ---*/
 WITH counted AS (
   SELECT run_id, COUNT(*) AS steps
@@ -30,10 +30,10 @@ SELECT
       ELSE c.kind
     END
   ) AS hardware,
-  -- The same as the card alone says it; NULL if it does not.
+  -- Chip as the card states it; NULL if it states none.
   NULLIF(LOWER(r.card ->> '$.workload.model.phase'), '') AS stated_phase,
   COALESCE(CAST(NULLIF(r.card ->> '$.workload.hardware.xpu_spec.total_count', '') AS BIGINT), 1) AS gpus, -- Chips, or 1.
-  -- Parameters that each token meets, without the embedding.
+  -- Parameters that each token uses, without the embedding.
   COALESCE(r.num_params_active, r.num_params) - COALESCE(r.num_params_embedding, 0) AS parameters,
   -- Layers times width of a head times heads times length of a sequence.
   r.num_layers * r.head_dim * r.num_heads

@@ -32,7 +32,7 @@ timed AS (
 
 SELECT
   run_id,
-  format = 'nsys' AS is_nsys, -- From an export of Nsight Systems, of which CCL-Bench reads no steps.
+  format = 'nsys' AS is_nsys, -- From an export of Nsight Systems; CCL-Bench reads no steps of these.
   host, -- The file, which in a Kineto trace is one rank.
   device_id, event_id,
   instruction_id, -- Its instruction, which holds what it says of a collective.

@@ -30,7 +30,7 @@ SELECT
   -- Position among the marks of its kind in the file, from 1: by number, or else by time.
   ROW_NUMBER() OVER (PARTITION BY run_id, host, kind ORDER BY number, start_ps, event_id) AS place,
   COUNT(*) OVER (PARTITION BY run_id, host, kind) AS places, -- Number of such marks in the file.
-  -- 1 for the kind that CCL-Bench prefers of those in the file.
+  -- 1 for the kind in the file that CCL-Bench prefers.
   DENSE_RANK() OVER (
     PARTITION BY run_id, host
     ORDER BY CASE WHEN kind = 'profiler step' THEN 1 WHEN kind = 'execute_context' THEN 2 ELSE 3 END

@@ -48,7 +48,7 @@ SELECT
     WHEN
       REGEXP_MATCHES(k.name, '^nccl(Dev)?Kernel_SendRecv') AND m.called IN ('all_to_allv', 'all_to_all', 'alltoall')
       THEN 'all-to-all'
-  END AS kind -- The kind; NULL for a kernel that it takes for no collective.
+  END AS kind -- The kind; NULL for a kernel that CCL-Bench does not take for a collective.
 FROM models.ccl_kernels AS k
 INNER JOIN main.hosts AS h USING (run_id, host)
 LEFT JOIN messages AS m USING (run_id, instruction_id)

@@ -52,15 +52,15 @@ waits AS (
 )
 
 SELECT
-  c.phase, -- The phase whose steps the three metrics are of; NULL for steps without a phase.
+  c.phase, -- Phase whose steps the three metrics cover; NULL for steps without a phase.
   COALESCE(c.decode_steps, 0) AS decode_steps, -- Steps of decode.
   h.devices_per_host, -- Devices of the host with the most.
   h.chip_ici_gbps, -- Peak of a chip's links in each direction.
   -- Share of a step in which a device communicates and computes nothing, in percent, mean over devices.
   e.share AS exposed_communication_share,
-  -- Bus bandwidth in GB/s: the bytes of all collectives over their time, each one's the shortest over its ranks.
+  -- Bus bandwidth in GB/s: bytes of all collectives over the sum of their times, each the shortest over its ranks.
   t.bus_gbps AS collective_bus_bandwidth,
-  -- Time in ms per step that a device is in collectives beyond the shortest time over their ranks, mean over devices.
+  -- Time in ms per step that a device spends in collectives beyond the shortest of their ranks, mean over devices.
   w.wait_ms / s.steps AS collective_sync_wait
 FROM chosen AS c
 CROSS JOIN chips AS h

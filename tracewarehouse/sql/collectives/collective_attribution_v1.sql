@@ -57,19 +57,20 @@ recorded AS (
 
 SELECT
   run_id, phase, kind, axis,
-  GREATEST(transfer_ps, COALESCE(arrival_ps, 0), overlap_ps) / window_ps AS bound_share, -- Share of the windows of the largest part.
+  -- Share of the windows that the largest part takes.
+  GREATEST(transfer_ps, COALESCE(arrival_ps, 0), overlap_ps) / window_ps AS bound_share,
   CASE
     WHEN arrival_ps IS NULL AND transfer_ps >= overlap_ps THEN 'transfer or arrival'
     WHEN transfer_ps >= arrival_ps AND transfer_ps >= overlap_ps THEN 'transfer'
     WHEN arrival_ps >= overlap_ps THEN 'arrival'
     ELSE 'overlap'
   END AS bound_by, -- That part: transfer, arrival or overlap; between slices, transfer or arrival together, or overlap.
-  transfer_ps / window_ps AS transfer_share, -- Share of the transfer, which is what overlap and arrival leave.
+  transfer_ps / window_ps AS transfer_share, -- Share of the transfer: the windows without overlap and arrival.
   -- Share in which ranks wait for the last to arrive; NULL between slices, where transfer_share holds it.
   arrival_ps / window_ps AS arrival_share,
   overlap_ps / window_ps AS overlap_share, -- Share that other ops hide.
   window_ps / 1e9 AS window_ms, -- Windows of all ranks.
-  (window_ps - overlap_ps) / 1e9 AS exposed_ms, -- What other ops do not hide.
+  (window_ps - overlap_ps) / 1e9 AS exposed_ms, -- Part of the windows that no other op hides.
   executions,
   -- Bytes that the ranks send over the shortest time of each execution, decimal; NULL where not known. Well below the
   -- links' rate, a transfer is bound by latency.

@@ -30,8 +30,8 @@ SELECT
   CAST(SUM(w.executions) AS BIGINT) AS executions,
   COUNT(*) AS devices,
   CAST(SUM(w.steps) AS BIGINT) AS device_steps, -- Steps of these devices together.
-  -- Steps of all devices that take part in any collective of the phase. The executions of all kinds and axes over these
-  -- are the collectives of a step.
+  -- Steps of all devices that take part in any collective of the phase. The executions of all kinds and axes, divided
+  -- by this number, are the collectives of a step.
   CAST(MIN(p.steps) AS BIGINT) AS phase_device_steps
 FROM models.collective_work AS w
 INNER JOIN phases AS p ON w.run_id = p.run_id AND w.phase IS NOT DISTINCT FROM p.phase

@@ -32,7 +32,7 @@ SELECT
   wire_bytes, -- Bytes that it sends.
   start_ps, -- Start.
   end_ps, -- End, exclusive.
-  exposed_added_ps, -- Time in which the op line runs it and no collective before it.
+  exposed_added_ps, -- Time in which the op line runs it while no earlier collective runs.
   ranks, -- Ranks of the execution that are in the capture.
   is_partial, -- Ranks are missing from the capture, so transfer_ps covers only the ranks at hand.
   end_ps - start_ps AS window_ps, -- Time from its start to its end.

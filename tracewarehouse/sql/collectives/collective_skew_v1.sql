@@ -76,7 +76,9 @@ SELECT
   s.p90_ps / 1e6 AS p90_us,
   s.p99_ps / 1e6 AS p99_us,
   s.executions, -- Executions covered.
-  o.device_id AS last_device_id, -- Device that alone was last most often; NULL if none was, or several as often.
-  COALESCE(o.times, 0) / s.executions AS last_share -- Share of the executions in which one of these was last.
+  -- Device that was most often the only last one; NULL if there is none, or if several tie.
+  o.device_id AS last_device_id,
+  -- Share of the executions in which a device that leads or ties in this was last.
+  COALESCE(o.times, 0) / s.executions AS last_share
 FROM summed AS s
 LEFT JOIN slowest AS o ON s.run_id = o.run_id AND s.phase IS NOT DISTINCT FROM o.phase AND s.axis = o.axis

@@ -43,7 +43,7 @@ SELECT
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us,
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us,
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us,
-  -- Mean time that a rank waits: its time beyond the transfer time, as far as models.collective_ranks counts it.
+  -- Mean time that a rank waits, as models.collective_ranks counts it.
   SUM(wait_ps) / (SUM(ranks) * 1e6) AS wait_us,
   -- Bus bandwidth; NULL if no bytes are known.
   SUM(bus_bytes) FILTER (WHERE bus_bytes > 0) * 1000

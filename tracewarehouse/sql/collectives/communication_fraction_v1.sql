@@ -11,8 +11,8 @@ description: >
   phase's steps. The value is the mean over devices.
 notes: >
   A step lasts from its start to the start of the next. The last step counts only in a phase that has no other
-  (models.timed_spans). Each device counts the same, a device without communication with 0. The share of each device
-  is computed to one part in 10^15.
+  (models.timed_spans). Every device has the same weight; one without communication counts with 0. The share of each
+  device is computed to one part in 10^15.
 ccl_bench: communication_fraction
 ---*/
 WITH communicating AS (
@@ -43,8 +43,8 @@ SELECT
   CASE WHEN COUNT(*) FILTER (WHERE is_last) > 0 THEN 'upper' END AS bound,
   MIN(share) AS min_fraction, -- The lowest of a device.
   MAX(share) AS max_fraction, -- The highest of a device.
-  -- How many times faster the phase would be without any exposed communication, including the waiting in it, by
-  -- Amdahl's law: 1 / (1 - fraction); NULL if the phase has nothing else.
+  -- Speed-up of the phase without exposed communication and the waiting in it, by Amdahl's law: 1 / (1 - fraction);
+  -- NULL if the phase consists of exposed communication alone.
   1 / NULLIF(1 - SUM(units) / COUNT(*) / 1e15, 0) AS speedup_limit,
   COUNT(*) AS devices -- Devices that ran the phase.
 FROM shares

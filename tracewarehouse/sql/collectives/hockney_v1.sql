@@ -33,7 +33,6 @@ SELECT
   END AS bandwidth_high_gbps,
   r2, -- Share of the variance that the line explains.
   points, async_points, sizes,
-  -- Whether the bandwidth is above the peak of a device's links in one direction, so that the fit cannot be right;
-  -- NULL if unknown.
+  -- True if the bandwidth exceeds the peak of a device's links in one direction; such a fit is wrong. NULL if unknown.
   is_above_peak
 FROM models.transfer_fit

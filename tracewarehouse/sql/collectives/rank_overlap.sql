@@ -3,9 +3,9 @@ description: >
   How many ranks of synchronous collectives overlap in time with the others of their execution. No rank leaves before
   all have arrived. So a rank that arrives after another has left belongs to another execution or group.
 notes: >
-  A pair is a rank and the first of its execution to leave, on one clock: of one host, or of hosts that shared
-  collectives align, within their residuals. Permutes are left out, because a source need not wait for its target, and
-  so are runs without times.
+  A pair is a rank and the first rank of its execution to leave. Both are on one clock: they share a host, or shared
+  collectives align their hosts within the residuals. Permutes are left out, because a source need not wait for its
+  target. Runs without times are left out too.
 ---*/
 WITH clocks AS (
   SELECT

@@ -8,8 +8,8 @@ parameters:
   last_step: Only this step and earlier ones; NULL for all.
 reads_runs: [run]
 description: >
-  The collectives of a part of a run, each with how long its execution lasts among all executions of its instruction. An
-  execution lasts from the first start to the last end on its ranks; one with a single rank has no length.
+  The collectives of a part of a run, and whether each lasts longer than others of its instruction. An execution lasts
+  from the first start to the last end on its ranks. An execution with a single rank has no length.
 ---*/
 WITH ranks AS (
   SELECT *
@@ -60,7 +60,7 @@ SELECT
   r.start_ps, -- Start.
   r.end_ps, -- End, exclusive.
   CONCAT_WS(' ', r.kind, r.axis) AS track, -- Kind and mesh axis.
-  -- Whether the execution lasts more than 1.5 times the median of its instruction's.
+  -- Whether the execution lasts more than 1.5 times the median execution of its instruction.
   COALESCE(e.execution_ps > 1.5 * m.median_ps, FALSE) AS is_slow
 FROM ranks AS r
 LEFT JOIN executions AS e USING (instance)

@@ -7,11 +7,12 @@ value: caused_wait_ms
 ranges: {last_share: [0, 1]}
 needs: [recorded, several_ranks]
 description: >
-  Which device the others wait for: how often each is the last to start a collective, and how long all ranks together
-  wait in these executions, as sync_wait has it. Where several start last together, none of them is the last.
+  Which device the others wait for. A row says how often a device starts a collective last, and how long all ranks
+  together wait in these executions, as in sync_wait. Where several devices start last together, none of them counts as
+  last.
 notes: >
-  Executions of which ranks are missing from the capture count only in phases and axes that have no others. The values
-  then tell about the ranks at hand alone.
+  Executions with ranks outside the capture count only in phases and axes that have no others. The values then describe
+  the captured ranks alone.
 ---*/
 WITH ranks AS (
   SELECT
@@ -46,7 +47,7 @@ summed AS (
 
 SELECT
   run_id, phase, axis, device_id,
-  caused_wait_ps / 1e9 AS caused_wait_ms, -- Time that the ranks wait where it is last, all of them together.
+  caused_wait_ps / 1e9 AS caused_wait_ms, -- Time that all ranks together wait in the executions where it is last.
   -- Place among the devices of the phase and axis, 1 for the one that causes most waiting; NULL if it is never last.
   CASE
     WHEN last_executions > 0 THEN RANK() OVER (
@@ -55,8 +56,9 @@ SELECT
   END AS place,
   last_executions / executions AS last_share, -- Share of its executions in which it alone is last.
   last_executions, -- Number of these.
-  executions, -- Executions that it takes part in.
-  lead_ps / 1e9 AS lead_ms, -- Where it is last, the time by which it alone was later than all others.
+  executions, -- Executions in which it takes part.
+  -- Time by which it starts later than all others, over the executions where it alone is last.
+  lead_ps / 1e9 AS lead_ms,
   lateness_ps / (executions * 1e6) AS lateness_us, -- Start after the first rank's, mean over all its executions.
-  partial_executions > 0 AS is_partial -- Ranks are missing from the capture, which may have been later.
+  partial_executions > 0 AS is_partial -- True if ranks are missing from the capture; these may have been later.
 FROM summed

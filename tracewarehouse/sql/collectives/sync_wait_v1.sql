@@ -7,7 +7,8 @@ value: wait_ms
 needs: [recorded, ranks_to_compare]
 description: >
   Time that a device waits in collectives for slower ranks. In each collective this is its own time less the shortest
-  over the ranks. It is at most the exposed time, and in an asynchronous collective at most that of the done.
+  time over the ranks. It is at most the exposed time; in an asynchronous collective, at most the exposed time of the
+  done.
 notes: >
   Each exposed moment counts once, for the collective whose op runs. So a device that computes beside the collective
   does not wait, and one that is in two collectives at once waits once. If ranks are outside the capture, the shortest

@@ -11,7 +11,7 @@ SELECT
   c.link, -- dcn between slices, else NULL.
   c.message_bytes, -- Message of the rank; NULL if unknown.
   c.wire_bytes, -- Bytes that it sends; NULL if unknown.
-  c.exposed_added_ps -- Time in which the op line runs it and no collective before it.
+  c.exposed_added_ps -- Time in which the op line runs it while no earlier collective runs.
 FROM main.collectives AS c
 INNER JOIN models.timed_spans AS s
   ON

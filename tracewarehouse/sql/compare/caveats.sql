@@ -1,7 +1,7 @@
 /*---
 description: >
-  What a reader of a run's numbers must know: its quality flags, and what no capture or manifest states but ingest
-  inferred, with how sure that is.
+  What a reader of a run's numbers must know: its quality flags, and what ingest inferred because no capture or manifest
+  states it.
 ---*/
 WITH layers AS (
   SELECT run_id, layer, layer_confidence
@@ -14,7 +14,7 @@ SELECT
   'flag' AS kind, -- flag (of main.quality_flags) or inferred.
   flag AS name, -- The flag, or what was inferred: an axis of the mesh (NULL if it has no name), or layers.
   CAST(NULL AS INTEGER) AS value, -- Size of the axis, or number of layers; NULL for a flag.
-  CAST(NULL AS DOUBLE) AS confidence, -- How sure what was inferred is, from 0 to 1; NULL for a flag.
+  CAST(NULL AS DOUBLE) AS confidence, -- Confidence of the inference, from 0 to 1; NULL for a flag.
   host, -- The host that a flag is about; NULL for the whole run.
   detail -- The flag's sentence, or the reasons for what was inferred.
 FROM main.quality_flags

@@ -4,17 +4,17 @@ parameters:
   baselines: Runs to compare them with.
 reads_runs: [runs, baselines]
 description: >
-  Why a step takes longer or shorter than in other runs: what the time of a step consists of on both sides, per phase.
-  The time is split by part of the step, layer, category of op, collective and operation. The rows of a split add up to
-  the step, and their differences to the difference.
+  Why a step takes longer or shorter than in other runs. The time of a step is split, per phase and on both sides, by
+  part of the step, layer, category of op, collective and operation. The rows of a split add up to the step, and their
+  differences to the difference.
 notes: >
   The parts are those of models.step_parts, with exposed communication by kind and mesh axis. Where another stream
-  computes beside a collective, other communication takes back what is not exposed, so it may be negative.
-  An operation is the framework's name path of an op without the numbers at the end of its parts, which change when a
-  program is compiled anew. Without a path it is the op's own name. The time of a step is the mean over the steps of
-  all devices and runs of a side, each from start to start. The last step of a phase counts only if the phase has no
-  other. Each moment counts once, for the op that covers it first, and the time without an op is idle. In a
-  phase of which less than 0.9 of a side's op time is in a known layer, or outside of the layers, no layer is named.
+  computes beside a collective, other communication takes back what is not exposed, so it may be negative. An operation
+  is the framework's name path of an op without the numbers at the end of its parts, which change when a program is
+  compiled anew. Without a path it is the op's own name. The time of a step is the mean over the steps of all devices
+  and runs of a side, each from start to start. The last step of a phase counts only if the phase has no other. Each
+  moment counts once, for the op that covers it first, and the time without an op is idle. No layer is named in a phase
+  where less than 0.9 of a side's op time has a known place in the model.
 ---*/
 WITH parts AS (
   SELECT

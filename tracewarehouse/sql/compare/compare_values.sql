@@ -190,11 +190,11 @@ SELECT
   END AS tail_loss, -- How much worse the tail is, as a share of the baseline's tail.
   baseline_samples, -- Samples of the baselines.
   samples, -- Samples of the runs.
-  noise, -- The largest difference that counts as noise; NULL if noise cannot be told.
-  noise_source, -- repeats or steps; NULL if noise cannot be told.
-  -- same, noise, better or worse; unknown where the values differ and noise cannot be told, unless they are bytes or
-  -- counts, which equal runs have alike; different for a metric without polarity; not in run or not in baseline if one
-  -- side has no value; not judged for a number by layer if less than 0.9 of a side's op time has a known layer.
+  noise, -- The largest difference that counts as noise; NULL if the noise is unknown.
+  noise_source, -- repeats or steps; NULL if the noise is unknown.
+  -- same, noise, better or worse; unknown where the values differ and the noise is unknown, unless they are bytes or
+  -- counts, which do not vary in equal runs; different for a metric without polarity; not in run or not in baseline if
+  -- one side has no value; not judged for a number by layer if less than 0.9 of a side's op time has a known layer.
   CASE
     WHEN lacks_layers THEN 'not judged'
     WHEN value IS NULL THEN 'not in run'

@@ -1,9 +1,9 @@
 /*---
 parameters: {}
 description: >
-  What each run recorded: the specification of its manifest without the number of the repetition, the kind of its
-  devices, and the versions and commit that ran; of a predicted run also its slice and what-if. Runs of one configuration are repeats of each other. A run whose
-  manifest holds no specification has no row.
+  The configuration of each run: its manifest's specification without the number of the repetition, the kind of its
+  devices, and the versions and commit that ran. A predicted run adds its slice and what-if. Runs of one configuration
+  are repeats; a run whose manifest holds no specification has no row.
 ---*/
 WITH kinds AS (
   SELECT run_id, MIN(kind) AS device_kind

@@ -58,7 +58,8 @@ SELECT
   COALESCE(s.steps, 0) AS steps, -- Number of steps; 0 if none is known.
   COALESCE(s.timed_steps, 0) AS timed_steps, -- Steps whose whole time is known on some device or host.
   s.source AS steps_source, -- Where the steps come from; NULL without steps.
-  l.layer_coverage, -- Least share of a phase's op time whose layer is known; NULL if no layer is.
+  -- Share of op time with a known layer, in the phase with the smallest share; NULL if no layer is known.
+  l.layer_coverage,
   r.framework, -- Framework that ran the model, with its version.
   r.profile_start_ns AS captured_ns, -- Start of the profile, Unix time in ns; NULL if unknown.
   r.event_count AS events -- Events of the capture.

@@ -2,9 +2,9 @@
 parameters: [runs]
 reads_runs: [runs]
 description: >
-  Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and
-  throughput. A run is on the Pareto front if no rival is better in throughput per user or per chip and at least as good
-  in the other. Rivals have the same model, layers and parameters, and both are predicted or both recorded.
+  How runs compare: a row per run with its workload, its chips, and its stored latencies and throughput. A run is on the
+  Pareto front if no rival is better in throughput per user or per chip and at least as good in the other. Rivals have
+  the same model, layers and parameters, and both are predicted or both recorded.
 notes: >
   Values are on the hosts' clock where the hosts have markers that time steps, else on the devices' (models.launched_runs).
 ---*/

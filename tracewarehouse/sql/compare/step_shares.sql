@@ -17,6 +17,14 @@ ranked AS (
   FROM lengths
 ),
 
+copied AS (
+  SELECT c.run_id, c.phase, SUM(c.bytes) AS bytes
+  FROM models.copy_windows AS c
+  INNER JOIN lengths AS l ON c.run_id = l.run_id AND c.step = l.step AND c.phase IS NOT DISTINCT FROM l.phase
+  WHERE c.is_async AND c.bytes > 0
+  GROUP BY c.run_id, c.phase
+),
+
 medians AS (
   SELECT run_id, phase, MIN(step_ms) FILTER (WHERE quantile >= 0.5) AS median_ms
   FROM ranked
@@ -44,6 +52,11 @@ SELECT
   s.time_ps / NULLIF(SUM(s.time_ps) OVER (PARTITION BY s.run_id, s.phase), 0) AS share,
   s.mean_ms, -- Time of a step, mean over devices and steps.
   s.steps, -- Steps of the phase.
-  m.median_ms -- Whole time of the phase's median step, mean over devices.
+  m.median_ms, -- Whole time of the phase's median step, mean over devices.
+  -- Of waiting for copies: bytes of the asynchronous copies over the whole time of the phase's steps, mean over devices;
+  -- NULL for other parts, and where no bytes are known.
+  CASE s.part WHEN 'waiting for copies' THEN c.bytes * 1e3 END
+  / NULLIF(SUM(s.time_ps) OVER (PARTITION BY s.run_id, s.phase), 0) AS copied_gbps
 FROM summed AS s
 INNER JOIN medians AS m ON s.run_id = m.run_id AND s.phase IS NOT DISTINCT FROM m.phase
+LEFT JOIN copied AS c ON s.run_id = c.run_id AND s.phase IS NOT DISTINCT FROM c.phase

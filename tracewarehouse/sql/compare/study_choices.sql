@@ -7,8 +7,8 @@ description: >
   row.
 notes: >
   Where all configurations have one mesh, the second best takes the place of the best of another mesh. Cost has a row
-  only where it is known of all configurations. Where prompts are known of some only, or of none, decode
-  steps alone have rows of their own for tokens per chip and for cost.
+  only if it is known for all configurations. If prompts are not known for all configurations, tokens per chip and cost
+  have rows for decode steps alone.
 ---*/
 WITH points AS (
   SELECT *
@@ -123,7 +123,7 @@ following AS (
 SELECT
   b.workload,
   b."position", -- Order of the purposes.
-  -- one user, the first token, most tokens per chip or least cost, these two also in decode.
+  -- one user, the first token, most tokens per chip or least cost; the last two also in decode.
   b.purpose,
   b.run_id, -- The best run.
   b.configuration, -- Its configuration.

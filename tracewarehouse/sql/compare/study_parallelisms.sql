@@ -5,8 +5,9 @@ description: >
   What each way to split the model reaches in a study: rates, exposed communication, and traffic of a token; a row per run
   and measure. A run whose mesh is not known has no row.
 notes: >
-  The way is the axes of the mesh that are longer than 1; a sequence-parallel mode over tp counts as SP. Traffic is what all
-  devices send in a decode step, over the sequences of the batch, under the algorithm of main.traffic.
+  The way is the axes of the mesh that are longer than 1; a sequence-parallel mode over tp counts as SP. Traffic is the
+  bytes that all devices send in a decode step, divided by the sequences of the batch, under the algorithm of
+  main.traffic.
 ---*/
 WITH configurations AS (
   SELECT *

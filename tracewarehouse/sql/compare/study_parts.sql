@@ -4,6 +4,8 @@ reads_runs: [runs]
 description: >
   Where the time of a step goes in each configuration of a study; a row per run, phase and part of models.step_parts that
   takes any time.
+notes: >
+  Weights are those of dense models: the layers and the output head, divided over the axes tp and pp.
 ---*/
 WITH points AS (
   SELECT *
@@ -19,6 +21,18 @@ parts AS (
   SELECT DISTINCT part, "position"
   FROM models.step_parts
   WHERE LIST_CONTAINS(runs, run_id)
+),
+
+weights AS (
+  SELECT
+    r.run_id,
+    (m.body_params + m.head_params) * CASE m.product_type WHEN 'bf16' THEN 2 ELSE 1 END
+    / (COALESCE(r.tp, 1) * COALESCE(r.pp, 1) * MIN(d.peak_hbm_gbps) * 1e6) AS weights_ms
+  FROM main.runs AS r
+  INNER JOIN models.model_shapes AS m ON r.run_id = m.run_id
+  INNER JOIN main.devices AS d ON r.run_id = d.run_id
+  WHERE r.num_params = r.num_params_active AND r.dtype NOT LIKE '%32'
+  GROUP BY r.run_id, m.body_params, m.head_params, m.product_type, r.tp, r.pp
 )
 
 SELECT
@@ -33,7 +47,12 @@ SELECT
   s.share, -- Its share of the step.
   -- The share of exposed communication, on every row of the phase; 0 where nothing communicates.
   MAX(CASE WHEN s.part = 'exposed communication' THEN s.share ELSE 0 END) OVER (PARTITION BY run_id, s.phase)
-    AS communication
+    AS communication,
+  g.low_ms + g.host_ms AS low_ms, -- Low end of the range of the whole step, of a predicted one.
+  g.high_ms + g.host_ms AS high_ms, -- High end.
+  w.weights_ms -- Time that a device needs to read its weights at the peak of its memory; NULL if unknown.
 FROM points AS p
 INNER JOIN shares AS s USING (run_id)
 INNER JOIN parts AS q ON s.part = q.part
+LEFT JOIN weights AS w USING (run_id)
+LEFT JOIN metrics.prediction_range_v1 AS g ON s.run_id = g.run_id AND s.phase = g.phase

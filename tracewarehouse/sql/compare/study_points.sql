@@ -161,9 +161,10 @@ SELECT
   c.usd_per_h AS usd_per_chip_hour, -- Price of a chip for an hour; NULL if unknown.
   n.memory_bytes, -- Memory that a predicted run needs on a device.
   n.capacity_bytes, -- Memory that the device has.
-  n.memory_bytes <= n.capacity_bytes AS is_fitting, -- NULL where the two are not known, as of recorded runs.
-  -- No other run of the workload that fits is better in one of the two rates and at least as good in the other; NULL
-  -- where one of them is not known, or the run does not fit.
+  -- The run fits in that memory; NULL where one of the two is not known, as in recorded runs.
+  n.memory_bytes <= n.capacity_bytes AS is_fitting,
+  -- On the Pareto front: no other fitting run of the workload is better in one of the two rates and at least as good in
+  -- the other. NULL where a rate is not known, or the run does not fit.
   CASE
     WHEN n.tokens_per_s_per_user IS NOT NULL AND n.tokens_per_s_per_chip IS NOT NULL AND v.run_id IS NOT NULL
       THEN b.is_beaten IS NULL

@@ -11,11 +11,11 @@ description: >
 notes: >
   A product is known by its result's shape and the operations of one execution: 2 m n k for m x k times k x n. A
   fusion's operations and time include what is fused with it. Operations are those that the profiler states, without
-  work that the compiler added, or those given at ingest. Of PyTorch's products the shapes of the operator tell them, if
+  work that the compiler added, or those given at ingest. Of PyTorch's products the shapes of the operator state them, if
   the profiler records shapes. They count for one kernel of each call, and what adds up parts of the product is not in
   its time. A product of f32 has the peak of bf16, as no trace says whether a GPU rounds to TF32, whose peak is half of
-  it. Products whose operations are not known, and kernels whose operands nothing tells, have no row; unsized_share says
-  how much time such ops take.
+  it. Products with unknown operations, and kernels whose operands nothing states, have no row. unsized_share says how
+  much time such ops take.
 ---*/
 WITH sized AS (
   SELECT

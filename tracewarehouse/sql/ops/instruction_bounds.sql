@@ -3,8 +3,8 @@ description: >
   What each HLO instruction costs, and the time that each resource would need at its peak for all its executions on all
   devices. The resource that needs longest is its bound.
 notes: >
-  metrics.roofline says what counts as the cost and the peak. A row is an instruction that runs, is no half of an
-  asynchronous op, and has any known cost.
+  metrics.roofline says what counts as the cost and the peak. A row is an instruction that runs and has a known cost.
+  Halves of asynchronous ops have no row.
 ---*/
 WITH timed AS (
   SELECT
@@ -92,15 +92,15 @@ SELECT
   unsized_share,
   compute_ps, -- Time at the peak of the matrix units; NULL where the peak is not known.
   memory_ps, -- Time at the peak of the memory; NULL where the peak is not known.
-  link_ps, -- Time at the peak of the links; 0 for what sends nothing, NULL where the peak is not known.
+  link_ps, -- Time at the peak of the links; 0 for an instruction that sends nothing, NULL where the peak is not known.
   CASE
     WHEN compute_ps IS NULL OR memory_ps IS NULL THEN NULL
     WHEN is_unsized OR (wire_bytes > 0 AND link_ps IS NULL) THEN NULL
     WHEN wire_bytes > 0 AND link_ps >= memory_ps AND link_ps >= compute_ps THEN NULLIF(first_link, '')
     WHEN memory_ps >= compute_ps THEN 'memory'
     ELSE 'compute'
-  END AS bound, -- compute, memory, or the class of the links; NULL if a peak, a cost, or what is sent is unknown.
-  -- Time at the peak of the bound; NULL where a peak, a cost or what is sent is not known.
+  END AS bound, -- compute, memory, or the class of the links; NULL if a peak, a cost or the sent bytes are unknown.
+  -- Time at the peak of the bound; NULL if a peak, a cost or the sent bytes are unknown.
   CASE
     WHEN is_unsized OR compute_ps IS NULL OR memory_ps IS NULL OR (wire_bytes > 0 AND link_ps IS NULL) THEN NULL
     ELSE GREATEST(compute_ps, memory_ps, COALESCE(link_ps, memory_ps))

@@ -3,8 +3,8 @@ description: >
   What the device does in each instruction, as the parts of a step and the colours of charts tell it: communication, a
   copy, an attention kernel, a matrix product, or other computing.
 notes: >
-  An attention kernel is known by its name, on TPUs and GPUs. Attention that a framework composes of products counts as these,
-  unless the framework names its scope as jax.nn.dot_product_attention and scaled_dot_product_attention do. A custom
+  An attention kernel is known by its name, on TPUs and GPUs. Attention that a framework composes of products counts as
+  products, unless a scope names it, such as jax.nn.dot_product_attention or scaled_dot_product_attention. A custom
   fusion, such as one of the CPU's library, computes what its path ends in. The TPU compiler writes a product of one row
   as a multiplication whose terms are added up.
 ---*/

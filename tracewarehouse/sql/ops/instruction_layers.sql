@@ -10,8 +10,8 @@ notes: >
 ---*/
 SELECT
   run_id, i.instruction_id, d.device_id,
-  -- Transformer layer, in a loop over layers that of the first iteration; NULL if unknown, and in a slot that only other
-  -- stages fill.
+  -- Transformer layer; in a loop over layers, the layer of the first iteration. NULL if unknown, and in a slot that
+  -- only other stages fill.
   CASE
     WHEN i.layer IS NOT NULL THEN i.layer
     WHEN i.loop_layer IS NOT NULL AND COALESCE(r.pp, 1) = 1 THEN i.loop_layer
@@ -25,7 +25,7 @@ SELECT
       END
     WHEN r.num_layers % NULLIF(r.pp, 0) = 0 THEN d.pp_index * (r.num_layers // NULLIF(r.pp, 0)) + i.stage_layer
   END AS first_layer,
-  i.layers_per_iteration, -- How many layers further it is in each iteration; NULL outside of loops over layers.
+  i.layers_per_iteration, -- Layers by which it advances in each iteration; NULL outside of loops over layers.
   d.pp_index AS stage, -- Pipeline stage of the device; NULL without a pipeline, or if the mesh is unknown.
   i.stage_layer, i.tick,
   -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the stage has none because the

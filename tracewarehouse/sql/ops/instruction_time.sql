@@ -56,7 +56,7 @@ SELECT
   END AS product_type,
   CAST(SUM(t.ops) AS BIGINT) AS ops, -- Number of leaf ops.
   CAST(SUM(t.self_ps) AS BIGINT) AS self_ps, -- Their self time.
-  CAST(SUM(t.timed_ops) AS BIGINT) AS timed_ops, -- Those in steps whose time is known (models.run_steps).
+  CAST(SUM(t.timed_ops) AS BIGINT) AS timed_ops, -- Leaf ops in steps whose time is known (models.run_steps).
   CAST(SUM(t.timed_self_ps) AS BIGINT) AS timed_self_ps -- Their self time.
 FROM layered AS t
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)

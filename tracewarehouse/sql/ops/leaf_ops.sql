@@ -18,7 +18,7 @@ SELECT
   o.start_ps + o.duration_ps AS end_ps, -- End, exclusive.
   o.duration_ps, -- Duration, with the events nested in it.
   o.self_ps, -- Duration without the events nested in it.
-  -- Time that it adds to the leaf ops that began before it, on all streams of the device.
+  -- Part of its duration in which no leaf op that began earlier runs, on all streams of the device.
   o.duration_ps - o.overlap_ps AS busy_ps,
   o.duration_ps - o.class_overlap_ps AS class_busy_ps, -- The same, among the ops of its op_class.
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.

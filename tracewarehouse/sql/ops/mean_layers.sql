@@ -2,8 +2,8 @@
 parameters: [runs]
 reads_runs: [runs]
 description: >
-  One mean layer of each phase, in the order of execution. A bar is a row of ops that do the same for one part of the
-  model. Each layer has its distance from the median.
+  One mean layer of each phase, in the order of execution. A bar is a sequence of ops that do the same for one part of
+  the model. Each layer has its distance from the median.
 notes: >
   A time is self time per step and device that runs the layer. Ops of two layers correspond if they have the same class,
   part and name without its number, and the same number of such ops before them in their layer. The order is that of the
@@ -157,10 +157,10 @@ SELECT
   d.layer, -- The layer; NULL for a bar of the mean layer.
   d.class, -- What the bar's ops do, as in models.instruction_classes.
   d.part, -- Their part of the model; NULL if unknown.
-  d.op, -- The one with the most time.
+  d.op, -- The bar's op with the most time.
   -- What people call the bar.
   CASE d.class WHEN 'communication' THEN d.op WHEN 'attention' THEN d.class ELSE COALESCE(d.part, d.class) END AS name,
-  d.ops, -- How many they are.
+  d.ops, -- Number of its ops.
   d.place, -- Place of the bar in the order of execution, or the layer.
   d.self_us, -- Time of the bar, or of the layer.
   d.until_us - d.self_us AS begin_us, -- Where the bar begins.
@@ -168,7 +168,7 @@ SELECT
   m.layers, -- Number of layers.
   m.median_us, -- Median time of a layer.
   CASE d.what WHEN 'layer' THEN d.self_us - m.median_us END AS difference_us, -- How far the layer is from it.
-  a.is_alike -- Ops that nearly every layer has take at least 90 % of the time.
+  a.is_alike -- True if ops that nearly every layer has take at least 90 % of the time.
 FROM drawn AS d
 INNER JOIN medians AS m ON d.run_id = m.run_id AND d.phase IS NOT DISTINCT FROM m.phase
 INNER JOIN alike AS a ON d.run_id = a.run_id AND d.phase IS NOT DISTINCT FROM a.phase

@@ -17,9 +17,9 @@ notes: >
   a server states the tokens of all these steps, they count as models.step_tokens has them. Else prefill has batch x
   input tokens, the i-th with a context of i. A decode step has batch tokens with a context of input + step, where
   prefill is step 0; a predicted step has the context that it was predicted for. Steps of several prefills then have no
-  value. The peak is that of the type in which most of the time of the phase's matrix products multiplies; if the
-  capture does not show it, that of the run's dtype. Source: Chowdhery et al., PaLM (2022), appendix B, with a third of
-  its training cost for the forward pass, and causal contexts.
+  value. The peak is that of the type that takes most time of the phase's matrix products; if the capture does not show
+  it, the peak is that of the run's dtype. Source: Chowdhery et al., PaLM (2022), appendix B, with a third of its
+  training cost for the forward pass, and causal contexts.
 ccl_bench: mfu
 ---*/
 WITH products AS (
@@ -125,8 +125,8 @@ SELECT
   phase, -- prefill, decode, or mixed.
   -- Utilization; NULL if the model's shape or the lengths are not known.
   model_flops * 1e12 / (CAST(time_ps AS DOUBLE) * devices * peak_flops_per_s) AS mfu,
-  -- upper if the time is that of a last step, without the wait after it; else lower if a server states the contexts, of
-  -- which only the shortest is known.
+  -- upper if the time is that of a last step, without the wait after it; else lower if a server states the contexts,
+  -- because it states only the shortest.
   CASE WHEN last_steps > 0 THEN 'upper' WHEN is_served AND model_flops IS NOT NULL THEN 'lower' END AS bound,
   -- Utilization by the model_flops of leaf ops that neither communicate nor copy, as the profiler states them or as
   -- given at ingest, over the time of the same steps. Ops between two steps count for the one before. NULL if none is

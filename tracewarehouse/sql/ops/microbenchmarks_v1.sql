@@ -143,11 +143,11 @@ SELECT
   CAST(s.flops AS DOUBLE) / NULLIF(s.median_ps, 0) AS tflops_per_s,
   -- Of a copy or fusion bytes read and written, of pages keys and values; at the median.
   s.bytes * 1000 / NULLIF(s.median_ps, 0) AS gbps,
-  -- Of copies, fusions and pages in HBM: the share of the peak that gbps is; NULL where the peak is not known.
+  -- Of copies, fusions and pages in HBM: gbps over the peak; NULL where the peak is not known.
   CASE
     WHEN s.class IN ('hbm', 'paged') THEN s.bytes * 1000 / NULLIF(s.median_ps, 0) / NULLIF(d.peak_hbm_gbps, 0)
   END AS hbm_share,
-  -- Of products in bf16 and of flash attention: the share of the peak that tflops_per_s is; NULL where it is not known.
+  -- Of products in bf16 and of flash attention: tflops_per_s over the peak; NULL where the peak is not known.
   CASE
     WHEN s.class IN ('bfloat16', 'flash')
       THEN CAST(s.flops AS DOUBLE) * 1e12 / NULLIF(s.median_ps, 0) / NULLIF(d.peak_flops_per_s, 0)

@@ -1,7 +1,7 @@
 /*---
 description: >
   The sizes of a run's model that decide how many floating-point operations a token takes. These are its parameters
-  without the embedding tables and the output head, the head, and the width of attention over all layers.
+  without embedding tables and output head, the parameters of the head, and the width of attention over all layers.
 notes: >
   Without the number of heads the width is that of the residual stream. Without the vocabulary the head counts as
   large as the embedding table.

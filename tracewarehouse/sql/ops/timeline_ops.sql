@@ -10,7 +10,7 @@ SELECT
   op_class, -- communication, copy or compute.
   category, -- The profiler's category.
   COUNT(*) AS executions, -- Executions that overlap the window.
-  -- Time in the window. The time that an op adds to earlier ones is the end of its duration.
+  -- Time in the window that no earlier op covers; for each op it is the end of its duration.
   SUM(LEAST(end_ps, until_ps) - GREATEST(end_ps - busy_ps, from_ps)) / 1e6 AS time_us,
   -- Its share of the window.
   SUM(LEAST(end_ps, until_ps) - GREATEST(end_ps - busy_ps, from_ps)) / (until_ps - from_ps) AS share_of_window

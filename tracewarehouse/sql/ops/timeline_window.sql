@@ -5,9 +5,9 @@ description: >
   The window of a run that the timeline draws, as one row: two layers in the middle of a typical step; without layers that
   step and the next, with the idle time behind them; without steps all ops.
 notes: >
-  The typical step belongs to the phase that takes most time. The lengths and shares of idle time of it and the next step
-  differ least from the medians of the phase. The layers are two that follow each other on the device of the lowest number. Without an op on a
-  device there is no row.
+  The typical step belongs to the phase that takes most time. Its length and idle share, and those of the next step, are
+  closest to the medians of the phase. The layers are neighbours on the device with the lowest number. A run whose
+  devices ran no op has no row.
 ---*/
 WITH ran AS (
   SELECT *

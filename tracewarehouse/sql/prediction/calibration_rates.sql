@@ -1,7 +1,7 @@
 /*---
 description: >
-  Rates of a chip that a run of the experiment calibrate shows without a prediction beside it, as rows of the table of
-  calibrations. Range and number of measurements are those of the microbenchmark.
+  Rates of a chip that a run of the experiment calibrate shows by itself, as rows of the table of calibrations. Range
+  and number of measurements are those of the microbenchmark.
 notes: >
   The largest copy shows the rate of transfers, the smallest fusions show the time of an op that moves hardly anything,
   and the longest prompt shows the rate of flash attention. The time of attention over pages has two terms: reading keys

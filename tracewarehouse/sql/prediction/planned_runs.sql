@@ -144,7 +144,7 @@ SELECT
   w.batch_size, -- Sequences.
   w.input_length, -- Prompt tokens of a sequence.
   w.output_length, -- Generated tokens of a sequence.
-  r.ttft_ms, -- Predicted time to first token, that of the host as given.
+  r.ttft_ms, -- Predicted time to first token, with the time of the host as given.
   r.ttft_low_ms, -- Low end of its range.
   r.ttft_high_ms, -- High end.
   r.tpot_ms, -- Predicted time per output token.

@@ -7,13 +7,13 @@ grain: [run_id, predicted_run_id, phase, op_kind, variant]
 value: p50
 needs: [recorded, device_ops, matrix_peak]
 description: >
-  Measured over predicted time of the ops that a recorded run and a predicted one have in common, by kind of op. Ops are
-  the same if opcode, types, shapes and memory spaces are. Above 1 the predicted time is too short.
+  Measured over predicted time of the ops that a recorded run and a predicted one have in common, by kind of op. Two ops
+  are the same if their opcodes, types, shapes and memory spaces are equal. Above 1 the predicted time is too short.
 notes: >
-  A row counts instructions of the recorded run. Its time is the mean over its executions, and in a collective the mean
-  of the shortest ranks. The predicted time is the mean over all equal ops of the predicted run. Halves of asynchronous
-  ops are left out. Only runs on chips with the same peak are compared, and none on chips that do not exist (what-if).
-  The metric compares runs, so it is not stored with a run.
+  A row counts instructions of the recorded run. Its time is the mean over its executions; a collective's execution
+  counts with its shortest rank. The predicted time is the mean over all equal ops of the predicted run. Halves of
+  asynchronous ops are left out. Only runs on chips with the same peak are compared, and none on chips that do not exist
+  (what-if). The metric compares runs, so it is not stored with a run.
 ---*/
 WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
   SELECT run_id, CAST(FLOOR(MIN(peak_flops_per_s) / 1e13 + 5e-1) AS BIGINT) AS peak
@@ -86,9 +86,10 @@ SELECT
   k.op_kind, -- Kind of op, as in models.signed_times.
   k.variant, -- What tells it from others of its kind, as there.
   COUNT(*) AS n, -- Instructions of the recorded run that have a counterpart.
-  MIN(k.ratio) FILTER (WHERE k.quantile >= 0.5) AS p50, -- Measured over predicted time of half of them, at most.
-  MIN(k.ratio) FILTER (WHERE k.quantile >= 0.1) AS p10, -- The same of one in ten.
-  MIN(k.ratio) FILTER (WHERE k.quantile >= 0.9) AS p90, -- The same of nine in ten.
+  -- Median of measured over predicted time, over these instructions.
+  MIN(k.ratio) FILTER (WHERE k.quantile >= 0.5) AS p50,
+  MIN(k.ratio) FILTER (WHERE k.quantile >= 0.1) AS p10, -- 10th percentile.
+  MIN(k.ratio) FILTER (WHERE k.quantile >= 0.9) AS p90, -- 90th percentile.
   SUM(k.time_ps) / CAST(SUM(k.predicted_ps) AS DOUBLE) AS time_ratio, -- All measured over all predicted time.
   SUM(k.time_ps) / 1e9 AS measured_ms, -- Measured time of all executions; ranks of a collective count once.
   SUM(k.predicted_ps) / 1e9 AS predicted_ms, -- What was predicted for as many executions.

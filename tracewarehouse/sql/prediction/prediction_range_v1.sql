@@ -10,7 +10,8 @@ description: >
   different bases independently.
 notes: >
   So the ranges of a basis's ops add up, and the ranges of different bases add as the root of the sum of their squares.
-  The range leaves out another compiler, other ops of a server, and its host. host_ms is what the user said of the host.
+  The range leaves out another compiler, other ops of a server, and its host. host_ms is the time of the host that the
+  user gave.
 ---*/
 -- distances in units of 10 ns, whose squares stay below 2^63 up to 30 s
 WITH bases AS (
@@ -44,7 +45,7 @@ SELECT
   s.least_ps / 1e9 AS least_ms, -- The time with all ops at the low ends of their ranges.
   s.most_ps / 1e9 AS most_ms, -- The time with all ops at the high ends.
   s.extrapolated_ps / CAST(s.time_ps AS DOUBLE) AS extrapolated_share, -- Part of the time for layers that were not compiled.
-  p.host_ps / 1e9 AS host_ms -- Time that the host was said to add to the step, which is not in the range.
+  p.host_ps / 1e9 AS host_ms -- Time of the host for a step that the user gave; it is not in the range.
 FROM summed AS s
 LEFT JOIN main.predictions AS p ON s.run_id = p.run_id AND s.phase = p.phase
 WHERE s.time_ps > 0

@@ -3,7 +3,7 @@ description: >
   Time of one execution of each op in recorded and predicted runs, with its signature. Ops of two runs with one
   signature are the same. A collective takes the shortest time over its ranks, because the others wait.
 notes: >
-  Halves of asynchronous ops have no row: what a done takes depends on what ran before it, and not on the op.
+  Halves of asynchronous ops have no row, because the time of a done depends on what ran before it.
 ---*/
 WITH shortest AS (
   SELECT run_id, instruction_id, instance, MIN(link) AS link, MIN(end_ps - start_ps) AS shortest_ps

@@ -20,6 +20,6 @@ SELECT
   hbm_factor, -- How many times as fast the HBM is.
   host_ps, -- Time that the host adds to each step.
   kernels, -- Times of kernels in place of those of the rules, as JSON; NULL without any.
-  chip_price_usd_per_h -- Price of a chip for an hour in place of the list price; NULL for that.
+  chip_price_usd_per_h -- Price of a chip for an hour in place of the list price; NULL for the list price.
 FROM changed
 WHERE ici_factor <> 1 OR hbm_factor <> 1 OR host_ps <> 0 OR kernels IS NOT NULL OR chip_price_usd_per_h IS NOT NULL

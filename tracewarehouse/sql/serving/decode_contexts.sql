@@ -1,8 +1,8 @@
 /*---
 description: >
   Context and time of whole steps whose batches only decode. The server states the shortest context of a batch, and
-  every request counts with it. A stretch is a row of steps in which the number of requests stays and the shortest
-  context of each rank grows by one, so the same requests go on.
+  every request counts with it. A stretch is a sequence of steps with one number of requests, in which each rank's
+  shortest context grows by one, so the same requests go on.
 ---*/
 WITH servers AS (
   SELECT run_id, COUNT(DISTINCT "rank") AS ranks
@@ -66,7 +66,7 @@ SELECT
   CAST(requests AS BIGINT) AS requests, -- Requests of the step, of all data-parallel ranks.
   ranks, -- Data-parallel ranks of the server, those of other steps included.
   CAST(decode_tokens AS BIGINT) AS decode_tokens, -- Tokens that it computes.
-  CAST(context_tokens AS BIGINT) AS context_tokens, -- Tokens of context that all of them have together, at least.
+  CAST(context_tokens AS BIGINT) AS context_tokens, -- Tokens of context of all requests together, at least.
   longest_ps, -- Time of the step on the slowest device, start to next start.
   CAST(stretch AS BIGINT) AS stretch, -- Number of its stretch in the run.
   COUNT(*) OVER (PARTITION BY run_id, stretch) AS stretch_steps, -- Steps of the stretch.

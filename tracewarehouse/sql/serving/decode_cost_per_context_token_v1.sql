@@ -7,7 +7,7 @@ value: us_per_token
 needs: [varied_contexts]
 description: >
   How much longer a decode step takes for each token of context. Step times are fitted to the contexts of all requests,
-  within stretches in which the same requests go on. A row needs six such steps with equally many requests.
+  within stretches in which the same requests go on. A row needs six such steps with the same number of requests.
 notes: >
   The fit is by least squares. A step's time is that from its start to the next start on the slowest device. Only steps
   whose batches decode alone count, of all data-parallel ranks together, in stretches of three or more, as in
@@ -59,7 +59,7 @@ SELECT
   l.r2, -- Share of the variance within the stretches that the line explains; NULL where all steps take the same time.
   c.least_context_tokens, -- Smallest context of a step, at least.
   c.most_context_tokens, -- Largest one, at least.
-  c.contexts, -- Number of different ones.
+  c.contexts, -- Number of different contexts.
   b.stretches, -- Stretches in which the same requests go on.
   l.points AS steps -- Steps that it covers.
 FROM models.fitted_lines AS l

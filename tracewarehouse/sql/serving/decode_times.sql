@@ -1,8 +1,7 @@
 /*---
 description: >
-  Time and context of each decode step that another step follows. The server's batches state their shortest context.
-  Without them the context is the input length plus the number of the step, and of a predicted step the one that it was
-  predicted for.
+  Time and context of each decode step before another step. The context is the shortest that the server's batch states,
+  or else the input length plus the number of the step. A predicted step has the context that it was predicted for.
 ---*/
 WITH served AS (
   SELECT run_id, COUNT(*) AS batches

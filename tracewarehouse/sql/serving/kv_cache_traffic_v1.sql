@@ -10,9 +10,9 @@ description: >
   average. A token's bytes in the cache are read for each token of context, and written for each token that is computed.
   The server states only the shortest context of a batch, so the bytes read are a lower bound.
 notes: >
-  The shape of the kernel's operand tells what a token takes. The mean is over the decode steps that another step follows.
-  Only vLLM on TPU has a row, whose kernels show the cache. Under data parallelism it is not known which device holds which
-  requests, so such a run has none.
+  The shape of the kernel's operand tells what a token takes. The mean is over all decode steps before another step.
+  Only runs of vLLM on TPU have rows, because their kernels show the cache. A data-parallel run has no row, because
+  nothing states which device holds which requests.
 ---*/
 WITH worked AS (
   SELECT
@@ -38,13 +38,13 @@ moved AS (
 SELECT
   run_id, device_id,
   SUM(read_bytes) / COUNT(*) AS read_bytes_per_step, -- Bytes that are read.
-  -- lower if steps have several requests, of which only the shortest context is known.
+  -- lower if steps have several requests, because only their shortest context is known.
   CASE WHEN MAX(requests) > 1 THEN 'lower' END AS bound,
   SUM(written_bytes) / COUNT(*) AS written_bytes_per_step, -- Bytes that are written.
   SUM(token_bytes) / COUNT(*) AS token_bytes, -- Bytes of a token in the caches of all layers of the device.
   SUM(kernels) / COUNT(*) AS kernels_per_step, -- Executions of the kernels, one for each layer.
   SUM(self_ps) / (COUNT(*) * 1e9) AS kernel_ms_per_step, -- Their self time.
-  SUM(read_bytes) * 1e3 / NULLIF(SUM(self_ps), 0) AS read_gbps, -- Bytes that are read over it, decimal.
+  SUM(read_bytes) * 1e3 / NULLIF(SUM(self_ps), 0) AS read_gbps, -- Bytes read over that time, decimal.
   COUNT(*) AS steps -- Decode steps that it covers.
 FROM moved
 GROUP BY run_id, device_id

@@ -11,7 +11,7 @@ description: >
 notes: >
   It is the cost while the chips are busy with such steps, one after the other. Pauses between requests, the host's time
   beyond the steps, and batches that are not full come on top. The price is the list price in hardware.json or what
-  --chip-price said at ingest; it is unknown if a device's is, or if the chips differ in price.
+  --chip-price said at ingest; it is unknown if the price of any device is unknown, or if the chips differ in price.
 ---*/
 WITH prices AS (
   SELECT

@@ -35,7 +35,7 @@ SELECT
   t.span_ps / 1e9 AS span_ms, -- Time of the steps that count.
   -- Idle time per step before the first op of another execution of a program; NULL without steps, as in all parts.
   COALESCE(p.launch_ps, 0) / (t.steps * 1e9) AS before_launch_ms,
-  -- Before a collective on axis pp, or the start or done of one, with which a tick of a pipeline hands over.
+  -- Before a collective on axis pp (or its start or done), by which a pipeline's tick hands over.
   COALESCE(p.tick_ps, 0) / (t.steps * 1e9) AS before_tick_ms,
   COALESCE(p.collective_ps, 0) / (t.steps * 1e9) AS before_collective_ms, -- Before any other collective.
   COALESCE(p.other_ps, 0) / (t.steps * 1e9) AS before_other_ms, -- Before other ops.

@@ -3,7 +3,7 @@ parameters: [runs]
 reads_runs: [runs]
 description: >
   Whether the devices of a run, and its layers, take equally long: a row per phase. The busiest device is compared with
-  the mean device, and the layer that is farthest from the median layer with that one.
+  the mean device. The layer farthest from the median layer is compared with that layer.
 notes: >
   Compute is that of metrics.load_imbalance and layers are those of macros.mean_layers.
 ---*/

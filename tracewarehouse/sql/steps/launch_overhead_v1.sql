@@ -12,7 +12,7 @@ description: >
 notes: >
   The phase is that of the next execution. An execution that starts before earlier ones have ended has a gap of 0. The
   dispatch time includes queueing behind earlier executions. The rest of a gap, after dispatch began, is the device's
-  own. Percentiles are by nearest rank. A phase has a row only if one of its executions follows another or has a known
+  own. Percentiles are by nearest rank. A phase has a row only if one of its executions has one before it, or a known
   dispatch.
 ---*/
 WITH executions AS (
@@ -72,12 +72,12 @@ SELECT
   run_id,
   phase, -- Phase of the execution that starts; NULL in a step without one, outside of all steps 'outside'.
   device_id,
-  -- Mean time between executions; NULL if none follows another.
+  -- Mean time between executions; NULL if no execution has one before it.
   SUM(gap_ps) / (NULLIF(COUNT(gap_ps), 0) * 1e6) AS gap_us,
   MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.5) / 1e6 AS p50_us,
   MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.9) / 1e6 AS p90_us,
   MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.99) / 1e6 AS p99_us,
-  COUNT(gap_ps) AS launches, -- Executions that follow another.
+  COUNT(gap_ps) AS launches, -- Executions with one before them.
   -- Mean time from the start of dispatch on the host to the start on the device; NULL if unknown.
   SUM(dispatch_ps) / (NULLIF(COUNT(dispatch_ps), 0) * 1e6) AS dispatch_us,
   MIN(dispatch_ps) FILTER (WHERE dispatch_quantile >= 0.5) / 1e6 AS dispatch_p50_us, -- Median.

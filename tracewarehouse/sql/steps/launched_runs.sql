@@ -1,7 +1,7 @@
 /*---
 description: >
-  Runs whose devices' steps are what the host launched under each mark. Such a host may run ahead by several steps, so its
-  marks say when steps were launched, and not how long they take.
+  Runs in which a device's step is what the host launched under one mark. Such a host may run ahead by several steps, so
+  its marks say when steps were launched, and not how long they take.
 ---*/
 SELECT run_id
 FROM main.phases

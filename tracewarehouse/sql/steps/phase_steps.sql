@@ -3,8 +3,8 @@ description: >
   Number of all steps of each phase that a device ran, for means of work per step. The last step counts too, because its
   work is known.
 notes: >
-  How long the last step took is not known, so shares and rates of time use models.timed_spans, and mean times leave it out. models.device_phases adds
-  the work of the steps, for which it reads all ops.
+  The length of the last step is not known, so mean times leave it out, and shares and rates of time use
+  models.timed_spans. models.device_phases adds the work of the steps, for which it reads all ops.
 ---*/
 SELECT
   run_id, device_id, phase,

@@ -1,7 +1,7 @@
 /*---
 description: >
   Steps of a run over all its devices. A step lasts from the first device's start to the first start of the next step;
-  the last one lasts to its latest end. A step of which devices run different phases is mixed.
+  the last one lasts to its latest end. A step in which devices run different phases is mixed.
 ---*/
 WITH united AS (
   SELECT
@@ -24,5 +24,5 @@ SELECT
   COALESCE(LEAD(start_ps) OVER (PARTITION BY run_id ORDER BY start_ps, step), end_ps) AS until_ps,
   longest_ps, -- Time of the step on the slowest device, start to next start.
   is_timed, -- Its whole time is known on every device that ran it, as models.steps says.
-  is_last -- No step follows on a device that ran it.
+  is_last -- True if it is the last step of a device that ran it.
 FROM united

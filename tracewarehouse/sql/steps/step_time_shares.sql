@@ -1,8 +1,8 @@
 /*---
 description: >
-  How the times of steps are distributed in each phase, and the times per output token on each clock: at most two
-  hundred points, each with the share of the steps that are no longer. A step's time is that of its slowest device or
-  host.
+  Distribution of the times of steps in each phase, and of the times per output token on each clock. A row is one of at
+  most two hundred points, with the share of the steps that take no longer. A step's time is that of its slowest device
+  or host.
 ---*/
 WITH clocks AS (
   SELECT run_id, MIN(clock) AS clock

@@ -24,10 +24,10 @@ SELECT
   run_id,
   s.phase, -- prefill, decode, or mixed for a batch that does both; NULL for a step of none.
   s.step,
-  -- Time of the step on the slowest device; NULL if no step follows.
+  -- Time of the step on the slowest device; NULL for the last step.
   MAX(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS step_time_ms,
   MIN(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS min_ms, -- Time of the step on the fastest device.
-  -- Duration on the slowest of the devices on which no step follows; NULL if one follows on all.
+  -- Duration on the slowest of the devices that ran it last; NULL if all devices ran a later step.
   MAX(s.step_ps) FILTER (WHERE s.is_last) / 1e9 AS last_step_ms,
   COUNT(*) AS devices, -- Devices that ran it; hosts if the clock is theirs.
   MIN(clock) AS clock,

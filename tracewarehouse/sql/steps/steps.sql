@@ -39,13 +39,13 @@ SELECT
   end_ps, -- End of the step's own work, exclusive.
   COALESCE(next_start_ps, end_ps) AS until_ps, -- Start of the next step; for the last one, its end.
   COALESCE(next_start_ps, end_ps) - start_ps AS step_ps, -- Time of the step, until_ps - start_ps.
-  -- No step follows, so until_ps is the end of its own work, and the wait after it is not known.
+  -- True for the last step: until_ps is the end of its own work, and the wait after it is not known.
   next_start_ps IS NULL AND NOT is_predicted AS is_last,
-  -- The whole time is known, because another step follows. Also true if the device or host has no such step of the
-  -- phase, so that its own duration is all that is known.
+  -- True if the whole time is known, because the next step ends it. Also true if the device or host has no such step of
+  -- the phase; the step's own duration is then all that is known.
   next_start_ps IS NOT NULL OR COUNT(next_start_ps) OVER (PARTITION BY run_id, host, device_id, phase) = 0 AS is_timed,
-  -- The step gives tokens to requests that generate, and so does the next one, so the time of a token is known; it is
-  -- also known of a predicted step that none follows.
+  -- True if this step and the next give tokens to requests that generate, so the time of a token is known. Also true
+  -- for a predicted step without a next one.
   COALESCE(
     phase IN ('decode', 'mixed')
     AND (next_phase IN ('decode', 'mixed') OR (is_predicted AND next_start_ps IS NULL)),

@@ -4,8 +4,8 @@ description: >
   belongs to the time with its phase and step.
 notes: >
   The last step has no successor, so its length is unknown and it is left out. If a phase has no other step, the last
-  one counts with its own duration; shares and rates then say in bound on which side they err. A capture without steps
-  has one such time for each device, from its first op to the end of its last.
+  one counts with its own duration; the column bound then says on which side shares and rates err. A capture without
+  steps has one such time for each device, from its first op to the end of its last.
 ---*/
 WITH runs_with_steps AS (
   SELECT run_id, TRUE AS is_stepped

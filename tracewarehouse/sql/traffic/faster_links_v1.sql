@@ -13,11 +13,11 @@ description: >
 notes: >
   With a fit, a collective shortens by (1 - 1 / factor) x bytes / bandwidth, but by no more than its transfer time
   without the latency, and by no more than its exposed time. Latency and waiting for late ranks stay. The fit of a kind
-  and axis comes from models.transfer_fit; one beyond the peak of the links does not count, and a negative latency counts
-  as 0. Without a fit, a collective shortens by (1 - 1 / factor) of its exposed time, which includes latency and waiting.
-  So do collectives with ranks outside the capture or unknown bytes, and all of a predicted run, whose links were
-  assumed. Each moment counts once, for the collective whose op runs, so the values of several links and axes add up.
-  Steps are those of models.timed_spans.
+  and axis comes from models.transfer_fit; a fit beyond the peak of the links does not count, and a negative latency
+  counts as 0. Without a fit, a collective shortens by (1 - 1 / factor) of its exposed time, which includes latency and
+  waiting. So do collectives with ranks outside the capture or unknown bytes, and all of a predicted run, whose links
+  were assumed. Each moment counts once, for the collective whose op runs, so the values of several links and axes add
+  up. Steps are those of models.timed_spans.
 ccl_bench: scale_up_bw_utility
 ---*/
 WITH fits AS (

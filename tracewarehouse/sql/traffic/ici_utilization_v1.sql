@@ -6,8 +6,8 @@ grain: [run_id, phase, kind, axis]
 value: utilization
 needs: [inter_chip_links, link_peak, sent_bytes]
 description: >
-  Share of the peak inter-chip bandwidth that collectives reach. It is the bytes that a device sends over the transfer
-  time, which is the shortest time over the ranks, and over the device's peak of all links in one direction.
+  Share of the peak inter-chip bandwidth that collectives reach. It is the bytes that a device sends, divided by the
+  transfer time (the shortest over the ranks) and by the device's peak over all links in one direction.
 notes: >
   A row divides the sum of its bytes by the sum of its time. Ranks that send nothing, such as the target of a pair,
   are left out. Executions with ranks outside the capture count only in a row that has no others, with the bytes that

@@ -1,7 +1,7 @@
 /*---
 description: >
-  How the times between collectives are distributed in a phase, by the axes of the two: at most a hundred points, each
-  with the share of the intervals that are no longer.
+  Distribution of the times between collectives in a phase, by the axes of the two. A row is one of at most a hundred
+  points, with the share of the intervals that are no longer.
 ---*/
 WITH ranked AS (
   SELECT

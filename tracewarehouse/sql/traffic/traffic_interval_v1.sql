@@ -9,8 +9,8 @@ description: >
   Time on a device from the end of one collective to the start of the next, of the same axis or of another, as the
   mean over all devices. Gaps within a step and gaps from one step to the next have rows of their own.
 notes: >
-  Both collectives are in the same phase. The previous collective is the one that ends last of those that started
-  earlier. If it still runs, the interval is 0. Percentiles are by nearest rank.
+  Both collectives are in the same phase. Of the collectives that started earlier, the previous one is the last to end.
+  If it still runs, the interval is 0. Percentiles are by nearest rank.
 ccl_bench: traffic_window
 ---*/
 WITH ranked AS (
