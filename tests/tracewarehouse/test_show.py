@@ -81,7 +81,7 @@ def test_facts_say_what_ran_and_how_steps_were_found(warehouse: Warehouse) -> No
         ("Requests", "4 sequences, 16 tokens in, 5 out"),
         ("Devices", "4 x virtual CPU device, 2 hosts"),
         ("Mesh", "pp=2,tp=2"),
-        ("Steps", "5, 4 with a known time, found by the host's markers"),
+        ("Steps", "5, 4 with a known time, found by the marker"),
         ("Layers", "known for at least 97 % of each phase's op time"),
         ("Captured", "2026-11-22 23:33:17 UTC, 2,892 events"),
         ("Framework", "torch_xla 2.9.0"),

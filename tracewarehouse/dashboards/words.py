@@ -107,7 +107,6 @@ _EVIDENCE = {
 }
 """For parts of a step and metrics of savings, the chart that shows where the time goes."""
 
-
 _INFERRED = {
     "inferred_axes": "mesh",
     "inferred_order": "which devices a group names",
@@ -310,7 +309,6 @@ NOT_PREDICTED = (
 )
 """What no prediction knows."""
 
-
 _PURPOSES = ("one user", "the first token", "most tokens per chip")
 """The purposes of macros.study_choices that every study is asked about."""
 
@@ -393,12 +391,11 @@ def early_weights(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not early:
         return []
     most = min(early, key=lambda r: r["mean_ms"] / r["weights_ms"])
-    times = (quantity(most[column], "ms") for column in ("mean_ms", "weights_ms"))
-    less = "{}, less than the {} for reading the weights".format(*times)
+    products, weights = (quantity(most[column], "ms") for column in ("mean_ms", "weights_ms"))
     others = f"; the same holds for {len(early) - 1} more" if len(early) > 1 else ""
     return [
-        f"At {most['run']} matrix products take {less} at the memory's peak: copies beside other work bring part of "
-        f"them earlier{others}."
+        f"At {most['run']} matrix products take {products}, less than the {weights} for reading the weights at the "
+        f"memory's peak: copies beside other work bring part of them earlier{others}."
     ]
 
 

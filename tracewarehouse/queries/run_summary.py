@@ -15,18 +15,6 @@ from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[[str], QueryResult]
 
-_STEP_SOURCES = {
-    "step line": "the profiler's line of steps",
-    "launches": "what the host launched under each mark",
-    "marker": "the host's markers",
-    "module name": "the names of programs",
-    "server call": "the server's calls",
-    "program": "the program that begins each",
-    "told program": "the program that --step names",
-    "manifest": "the collector's manifest",
-}
-"""For sources of steps, what they are."""
-
 LIKELY = 0.5
 """An inferred mesh that is less probable is not told as one."""
 
@@ -76,8 +64,7 @@ class Number:
 class StepShare:
     """The share of one part in the time of a phase's steps; see the macro step_shares.
 
-    Parts in the order of `position` are a step as it is drawn; `median_ms` is the whole time of the median step, and
-    `copied_gbps` what copies move beside waiting for them.
+    `position` is the order of drawing, `median_ms` the whole median step, `copied_gbps` what awaited copies move.
     """
 
     phase: str
@@ -260,8 +247,8 @@ def _steps(facts: Mapping[str, Any]) -> str:
     if not facts["steps"]:
         return "none known"
     timed = "" if facts["timed_steps"] == facts["steps"] else f", {facts['timed_steps']} with a known time"
-    source = facts["steps_source"]
-    return f"{facts['steps']}{timed}, found by {_STEP_SOURCES.get(source, source)}"
+    programs = {"program": "program that begins each", "told program": "program that --step names"}
+    return f"{facts['steps']}{timed}, found by the {programs.get(facts['steps_source'], facts['steps_source'])}"
 
 
 def _mesh(facts: Mapping[str, Any]) -> str | None:

@@ -6,15 +6,13 @@ description: >
   part.
 ---*/
 WITH lengths AS (
-  SELECT run_id, phase, step, SUM(mean_ms ORDER BY mean_ms) AS step_ms
+  SELECT
+    run_id, phase, step,
+    SUM(mean_ms ORDER BY mean_ms) AS step_ms,
+    CUME_DIST() OVER (PARTITION BY run_id, phase ORDER BY SUM(mean_ms ORDER BY mean_ms)) AS quantile
   FROM models.step_parts
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id, phase, step
-),
-
-ranked AS (
-  SELECT *, CUME_DIST() OVER (PARTITION BY run_id, phase ORDER BY step_ms) AS quantile
-  FROM lengths
 ),
 
 copied AS (
@@ -27,7 +25,7 @@ copied AS (
 
 medians AS (
   SELECT run_id, phase, MIN(step_ms) FILTER (WHERE quantile >= 0.5) AS median_ms
-  FROM ranked
+  FROM lengths
   GROUP BY run_id, phase
 ),
 

@@ -17,12 +17,6 @@ shares AS (
   FROM macros.step_shares(runs)
 ),
 
-parts AS (
-  SELECT DISTINCT part, "position"
-  FROM models.step_parts
-  WHERE LIST_CONTAINS(runs, run_id)
-),
-
 weights AS (
   SELECT
     r.run_id,
@@ -42,7 +36,7 @@ SELECT
   p.place, -- Position of the run in its workload, by throughput per chip.
   s.phase, -- Phase; empty for steps of none.
   s.part, -- The part.
-  q."position", -- Position of the part.
+  s.position, -- Position of the part.
   s.mean_ms, -- Time of a step, mean over devices and steps.
   s.share, -- Its share of the step.
   -- The share of exposed communication, on every row of the phase; 0 where nothing communicates.
@@ -53,6 +47,5 @@ SELECT
   w.weights_ms -- Time that a device needs to read its weights at the peak of its memory; NULL if unknown.
 FROM points AS p
 INNER JOIN shares AS s USING (run_id)
-INNER JOIN parts AS q ON s.part = q.part
 LEFT JOIN weights AS w USING (run_id)
 LEFT JOIN metrics.prediction_range_v1 AS g ON s.run_id = g.run_id AND s.phase = g.phase
