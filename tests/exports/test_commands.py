@@ -112,7 +112,7 @@ def test_rows_are_printed_and_warnings_go_to_standard_error(
         ["duckdb", "served", "-o", "runs.duckdb"],
         ["chrome", "served", "-o", "served.trace.json"],
         ["perfetto", "served", "-o", "served.pftrace"],
-        ["parquet", "ops", "-o", "ops.parquet"],
+        ["rows", "ops", "-o", "ops.parquet"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -188,7 +188,7 @@ def module(r: random.Random, damage: str = "none") -> bytes:
     """A serialized HloProto; `damage` hits one instruction before it is wrapped, so that the lengths around it fit."""
     proto = CLASSES["HloProto"]()
     m = proto.hlo_module
-    m.name, m.id = r.choice(NAMES), r.choice(EDGES)
+    m.name = r.choice(NAMES)
     count = r.choice((1, 2, 3))
     for c in range(count):
         computation = m.computations.add(name=b"c%d" % c, id=100 + c, root_id=r.choice((0, 1, 2, 3, 999)))

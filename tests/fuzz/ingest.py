@@ -28,7 +28,6 @@ from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, MetricError, TracewarehouseError
 from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.tables import parts
 
 NUMBERS = (0, 1, 2, 3, -1, -7, 10**6, 10**9, 10**12, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63))
@@ -153,7 +152,7 @@ class DividedIngestTarget(IngestTarget):
     name = "ingest-divided"
 
     def read(self, data: bytes) -> list[str]:
-        with patch.object(parts, "DIVIDED", 0), patch.object(parts, "_SMALLEST", 200), patch.object(xplane, "KEPT", 0):
+        with patch.object(parts, "DIVIDED", 0), patch.object(parts, "_SMALLEST", 200):
             found = self._outcome(data, 1 + len(data) % 2)
         whole = self._outcome(data, 1)
         if isinstance(found, str) and isinstance(whole, str):
