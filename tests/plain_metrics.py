@@ -878,11 +878,11 @@ def _copies(run: Run) -> list[tuple[Row, Row]]:
 def copy_bandwidth(run: Run) -> Values:
     moved: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
     for start, done in _copies(run):
-        if start["i"]["bytes_accessed"]:
+        if start["i"]["bytes_accessed"] and done["end"] > start["start_ps"]:
             total = moved[start["device_id"], "copy" if start["i"]["opcode"] in COPIES else "async"]
             total[0] += start["i"]["bytes_accessed"]
             total[1] += done["end"] - start["start_ps"]
-    return {k: 1000 * size / time for k, (size, time) in moved.items() if time}
+    return {k: 1000 * size / time for k, (size, time) in moved.items()}
 
 
 def ici_utilization(run: Run) -> Values:
