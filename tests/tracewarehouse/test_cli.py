@@ -218,6 +218,13 @@ class TestQuery:
         assert '"line"' in done.err
         assert "Traceback" not in done.err
 
+    def test_no_library_tells_of_a_query_in_its_own_words(
+        self, tw: Tw, folder: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for query in ("PREPARE p AS PIVOT runs ON name USING count(*)", "EXPLAIN PIVOT runs ON name USING count(*)"):
+            done = tw("-w", folder, "query", query)
+            assert (done.code, done.err.count("\n"), caplog.messages) == (1, 1, [])
+
     def test_no_warehouse(self, tw: Tw, tmp_path: Path) -> None:
         done = tw("-w", tmp_path / "nowhere", "query", "FROM runs")
         assert done.code == 1

@@ -6,6 +6,7 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -155,6 +156,7 @@ def run(arguments: list[str]) -> int:
 
 def _print_ours(show: Callable[..., None]) -> None:
     """Print warnings that are meant for users as one line on standard error, without a place in our source."""
+    logging.getLogger("sqlglot").disabled = True  # it tells of SQL that it cannot parse, which we refuse ourselves
 
     def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, UnreadRunWarning | SkippedEntryWarning):
