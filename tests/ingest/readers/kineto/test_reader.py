@@ -259,6 +259,51 @@ def test_the_operations_of_a_product_belong_to_one_of_its_kernels(tmp_path: Path
     }
 
 
+class TestCoalesced:
+    """Calls say what they move, and one kernel under `nccl:coalesced` does it all."""
+
+    def moved(self, folder: Path, calls: list[tuple[float, str, int, str]]) -> dict[str, Any]:
+        """What a kernel says whose mark of the thread 9 begins at 50; of each call start, name, elements and type."""
+        events = [
+            *(event("cpu_op", "record_param_comms", 9, ts, 2, **{"Collective name": name, "dtype": dtype,
+                    "In msg nelems": count, "Out msg nelems": count}) for ts, name, count, dtype in calls),
+            event("user_annotation", "nccl:coalesced", 9, 50, 9), call(52, 1),
+            kernel(80, 5, 1, "ncclDevKernel_SendRecv"),
+        ]  # fmt: skip
+        [(_, facts)] = said(opened(folder, events))
+        return facts
+
+    def test_a_kernel_moves_what_its_calls_send(self, tmp_path: Path) -> None:
+        both = [(10, "send", 8, "Float"), (20, "recv", 5, "Float"), (30, "send", 4, "Float"), (40, "wait", 0, "Byte")]
+        sums = {"In msg nelems": "12", "Out msg nelems": "12", "dtype": "Float"}
+        assert self.moved(tmp_path, both) == {"annotation": "nccl:coalesced", **sums}
+        assert self.moved(tmp_path, both[1:2])["In msg nelems"] == "5"
+
+    @pytest.mark.parametrize(
+        "calls",
+        [
+            [(10, "send", 8, "Float"), (20, "send", 8, "Half")],
+            [(10, "_allgather_base", 8, "Float"), (20, "allreduce", 8, "Float")],
+            [(60, "send", 8, "Float")],
+            [],
+        ],
+    )
+    def test_other_calls_have_no_sum(self, tmp_path: Path, calls: list[tuple[float, str, int, str]]) -> None:
+        assert self.moved(tmp_path, calls) == {"annotation": "nccl:coalesced"}
+
+    def test_calls_before_another_mark_and_of_other_threads_are_not_its_own(self, tmp_path: Path) -> None:
+        one = {"Collective name": "send", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
+        events = []
+        for number, (at, tid) in enumerate([(0, 9), (100, 9), (100, 8)], 1):
+            events += [
+                event("cpu_op", "record_param_comms", tid, at + 10, 2, **one),
+                event("user_annotation", "nccl:coalesced", tid, at + 50, 9),
+                call(at + 52, number, tid=tid),
+                kernel(300 + number, 1, number, "ncclDevKernel_SendRecv"),
+            ]
+        assert [facts["In msg nelems"] for _, facts in said(opened(tmp_path, events))] == ["8", "8", "8"]
+
+
 def test_one_correlation_of_two_calls_is_that_of_the_last_before_the_kernel(tmp_path: Path) -> None:
     """Ranks in one file count their correlations for themselves."""
     events = [

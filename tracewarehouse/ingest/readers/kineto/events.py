@@ -187,7 +187,7 @@ class Table:
         link: correlation of a launch and of a device's event, sequence number of an operator; 0 if unknown.
         detail: of an operator and a collective's mark the number of its inputs in `inputs`, of a device's event that of
             its launch in `shapes`; 0 for none.
-        message: number in `messages` of what a collective moves, by row; rows without one are absent.
+        message: number in `messages` of what a collective moves, by row of its kernel or its call; others are absent.
         instance: sequence number of a collective, by row.
         external: number of the operator, also of that which launched a device's event; 0 if unknown.
         bytes: bytes of copies and sets, and of calls that state them, by row.
@@ -264,6 +264,8 @@ class Table:
                             self.backward.append(row + i)
                     if args.dims:
                         detail[i] = inputs[bytes(args.dims), bytes(args.types)]
+                    if args.collective:
+                        self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
                 elif f == _LAUNCH:
                     link[i] = _integer(args.correlation)
                     if args.bytes is not None:
