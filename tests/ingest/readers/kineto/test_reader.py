@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
+import re
 import tempfile
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from kineto_reference import read
@@ -17,8 +21,11 @@ from tracewarehouse.ingest.columns.batches import concatenate
 from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.processes.pool import Processes
 from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
 from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.kineto import reader
+from tracewarehouse.ingest.readers.kineto.events import Table
 from tracewarehouse.ingest.readers.kineto.reader import KinetoTrace
 
 Event = dict[str, Any]
@@ -402,6 +409,54 @@ def test_pieces_of_any_size_give_the_same_rows(tmp_path: Path) -> None:
     assert read(path, 60) == read(path, 100_000)
 
 
+class Together(Processes):
+    """Three processes, whose tasks are done here; results are pickled as those of a helper are."""
+
+    count = 2
+
+    def start(self, function: Any, tasks: Any, then: Any = None) -> Any:
+        return SimpleNamespace(results=lambda: [pickle.loads(pickle.dumps(function(None, task))) for task in tasks])
+
+
+def content(path: Path, processes: Processes | None) -> Any:
+    """What is read of a trace, or how it is refused without the place."""
+    try:
+        trace = KinetoTrace(CaptureFile(path), processes, 1000)
+    except CaptureError as error:
+        return re.sub(r"in the bytes.*", "", str(error))
+    table = trace._table
+    columns = [v.tolist() if isinstance(v, np.ndarray) else v for n, v in sorted(vars(table).items()) if n != "_file"]
+    return columns, trace.warnings, trace.planes
+
+
+def test_parts_that_processes_read_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage anywhere too; names and arguments hold what looks like the border of two events."""
+    monkeypatch.setattr(reader, "_PART", 1000)
+    said = {"Collective name": "send", "dtype": "Float", "In msg nelems": 8, "Seq": 3, "bytes": 4}
+    shown = {"Input Dims": [[2], [3]], "Input type": ["float", "x"], "Sequence number": 4, "Fwd thread id": 1}
+    events = [
+        each
+        for i in range(0, 150, 10)
+        for each in (
+            event("cpu_op", f'"}}, {{"ph": "X", "{i % 30}', i % 3, i, 9, **shown, inside=[{"ph": "X"}] * (i % 4)),
+            event("cpu_op", "record_param_comms", i % 3, i, 2, **said),
+            call(i + 2, i + 1, tid=i % 3),
+            kernel(i + 500, 5, i + 1, f"k{i % 40}", i % 20, **(said if i % 20 else {}), grid=[i, 1, 1]),
+            {"ph": "M", "name": "thread_name", "pid": 9, "tid": i, "args": {"name": f"t{i}"}},
+        )
+    ]
+    path = write(tmp_path, events, other=[{"ph": "X"}] * 200)
+    whole = path.read_bytes()
+    joined: list[Table] = []
+    monkeypatch.setattr(Table, "join", lambda table, part, join=Table.join: (joined.append(part), join(table, part)))
+    assert content(path, Together([])) == content(path, None)
+    assert len(joined) >= 6
+    for at in range(1500, len(whole), len(whole) // 6):
+        for damaged in (whole[:at] + b"}" + whole[at:], whole[:at] + b"]" + whole[at + 1 :], whole[:at] + b'"'):
+            path.write_bytes(damaged)
+            assert content(path, Together([])) == content(path, None)
+
+
 def test_the_memory_of_an_event_is_less_than_its_columns(tmp_path: Path) -> None:
     """Operators around a call for each kernel; the columns of an event take 45 bytes, and wait in a file."""
 
@@ -413,7 +468,7 @@ def test_the_memory_of_an_event_is_less_than_its_columns(tmp_path: Path) -> None
         file = CaptureFile(write(tmp_path, events))
         tracemalloc.start()
         try:
-            trace = KinetoTrace(file, 1 << 16)
+            trace = KinetoTrace(file, chunk=1 << 16)
             assert trace.planes
             return tracemalloc.get_traced_memory()[1]
         finally:
