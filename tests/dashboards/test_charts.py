@@ -85,7 +85,7 @@ def test_timeline_is_two_layers_with_lanes(warehouse: Warehouse) -> None:
     assert bars["layer 0 attn"] == (0, 0.02)
     assert {"layer 0 attn", "layer 1 mlp", "device 0", "device 1 communication", "Device timeline"} <= texts(figure)
     assert figure.subtitle.startswith(
-        "Layers 0 and 1 of decode step 1, a typical step: 80 µs of 150 µs; "
+        "Layers 0 and 1 of decode step 1, by length and idle time nearest to the medians: 80 µs of 150 µs; "
         "before or after these layers it is idle for 70 µs. The layers are those of the first device. Drag"
     )
 

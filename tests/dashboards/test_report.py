@@ -87,7 +87,8 @@ def test_what_stands_between_backticks_is_code_and_nothing_else_is_markup() -> N
 
 @pytest.mark.parametrize("said", ["97 %", "311 µs", "1.35 GB", "918 TFLOP/s", "423 tokens/s", "2 s", "-16.84 ms"])
 def test_a_number_and_its_unit_stay_on_one_line(said: str) -> None:
-    assert prose(f"takes ({said}), then") == f"takes ({said.replace(' ', chr(0xA0))}), then"
+    whole = said.replace(" ", "\u00a0").replace("-", "\u2212")
+    assert prose(f"takes ({said}), then") == f"takes ({whole}), then"
 
 
 def test_names_with_hyphens_stay_on_one_line_and_other_words_do_not() -> None:
@@ -256,7 +257,7 @@ def test_answers_on_devices_and_layers(warehouse: Warehouse) -> None:
     )
     assert said["Odd layer"] == (
         "none, all 4 within 0.5 % of the median in decode; layer 7, 50 % shorter than the median of 8 in prefill; "
-        "too few to tell, 3 layers in mixed"
+        "too few to tell, 3 layers in mixed; over 2 % counts as odd"
     )
     one = [Evenness(None, 1, 1.0, 0, None, None, None)]
     lacking = [

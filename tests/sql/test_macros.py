@@ -423,11 +423,11 @@ def test_what_is_twice_as_fast_saves_what_its_axes_save_together(connection: duc
     }
 
 
-@pytest.mark.parametrize(("sent_us", "saved"), [(2, 0.2), (8, 0.2)])
+@pytest.mark.parametrize(("sent_us", "computed_us", "saved"), [(2, 8, 0.2), (8, 2, 0.2), (6, 1, 0.1)])
 def test_communication_hides_behind_no_more_than_the_other_work(
-    connection: duckdb.DuckDBPyConnection, sent_us: int, saved: float
+    connection: duckdb.DuckDBPyConnection, sent_us: int, computed_us: int, saved: float
 ) -> None:
-    """A step of 10 us: 2 us of communication hide behind 8 of computing, and of 8 us only 2 do."""
+    """In a step of 10 us: 2 us of communication hide behind 8 of computing, of 8 us only 2 do, and nothing in idle."""
     both = {"device_id": 0, "phase": "decode", "step": 0}
     given: dict[str, Any] = {
         "runs": [{}],
@@ -438,7 +438,7 @@ def test_communication_hides_behind_no_more_than_the_other_work(
             for i in range(2)
         ],
         "ops": [
-            both | {"event_id": 0, "instruction_id": 0, "start_us": 0, "duration_us": 10 - sent_us},
+            both | {"event_id": 0, "instruction_id": 0, "start_us": 0, "duration_us": computed_us},
             both | {"event_id": 1, "instruction_id": 1, "start_us": 10 - sent_us, "duration_us": sent_us},
         ],
         "collectives": [

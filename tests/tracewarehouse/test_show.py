@@ -99,7 +99,7 @@ def test_an_inferred_mesh_says_how_sure_it_is() -> None:
     facts |= {"chips": 1, "captured_chips": 1, "hosts": 1, "steps": 0, "captured_ns": 2**70, "events": 3, "run_id": "r"}
     assert labelled(facts) == [
         ("Devices", "1 x TPU, 1 chip, 1 host"),
-        ("Mesh", "not known (the best guess, ?=2,dp=4, is 39 % sure; give it with --mesh at ingest)"),
+        ("Mesh", "not known (the best guess, an unnamed axis=2,dp=4, is 39 % sure; give it with --mesh at ingest)"),
         ("Steps", "none known"),
         ("Captured", "3 events"),
         ("Run", "r"),

@@ -172,18 +172,18 @@ def _window(
         return start, until, f"{window_ms[0]:g} to {window_ms[1]:g} ms after the first op, {length}", ()
     [row] = ask(warehouse, "timeline", "SELECT * FROM macros.timeline_window($run)", run=run).rows
     step = f"{row['phase'] or ''} step {row['step']}".strip()
-    step += ", a typical step" if (row["steps"] or 0) > 1 else ""
+    near = ", by length and idle time nearest to the medians" if (row["steps"] or 0) > 1 else ""
     length, whole = (quantity(t, "ps", 4) for t in (row["finish_ps"] - row["begin_ps"], row["step_ps"]))
     if row["step"] is None:
         name = f"The whole capture, {length}"
     elif row["layer"] is not None:
-        name = f"Layers {row['layer']} and {row['layer'] + 1} of {step}: {length} of {whole}"
+        name = f"Layers {row['layer']} and {row['layer'] + 1} of {step}{near}: {length} of {whole}"
         if row["idle_outside_ps"] >= _WORTHY * row["step_ps"]:
             name += f"; before or after these layers it is idle for {quantity(row['idle_outside_ps'], 'ps')}"
     elif row["next_step"] is None:
-        name = f"{step[:1].upper()}{step[1:]}, {length}"
+        name = f"{step[:1].upper()}{step[1:]}{near}, {length}"
     else:
-        name = f"{step[:1].upper()}{step[1:]} of {whole}, and the next: {length} together"
+        name = f"{step[:1].upper()}{step[1:]} of {whole}{near}, and the next: {length} together"
     layers = () if row["layer"] is None else (row["layer"], row["layer"] + 1)
     return row["begin_ps"], row["finish_ps"], name, layers
 

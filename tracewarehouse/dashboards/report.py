@@ -195,7 +195,8 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     changed.words = words.changes(causes)
     changed.words.append(words.verdicts([row["verdict"] for row in compared]))
     if unknown:
-        changed.words.append(f"Not known for every run, so the workloads may differ: {', '.join(unknown)}.")
+        named = ", ".join(map(words.plain, unknown))
+        changed.words.append(f"Not known for every run, so the workloads may differ: {named}.")
     changed.tiles = [
         (words.measured(row["metric"], row["dimensions"]), of["run"], f"{of['change']} from {of['baseline']}")
         for row in largest_changes(compared)

@@ -244,6 +244,9 @@ def _odd_layer(summary: RunSummary) -> str:
             clauses.append(f"none, all {e.layers} within {by} of the median{_in(e.phase)}")
         else:
             clauses.append(f"layer {e.odd_layer}, {by} {than} than the median of {e.layers}{_in(e.phase)}")
+    judged = [e for e in summary.evenness if e.odd_difference is not None and (e.layers or 0) >= _FEW_LAYERS]
+    if judged:
+        clauses.append(f"over {quantity(ODD, 'ratio')} counts as odd")
     return "; ".join(clauses) or _why(summary, "layer_time") or "not known"
 
 
@@ -266,7 +269,7 @@ def _missing(summary: RunSummary) -> str:
     said = []
     for reason, metrics in summary.reasons.items():
         if "; " in reason and metrics[0] not in unpredicted:  # it says what to do
-            named = [_plain(name) for name in sorted(metrics, key=lambda name: name not in main)[:3]]
+            named = [plain(name) for name in sorted(metrics, key=lambda name: name not in main)[:3]]
             more = [f"{len(metrics) - 3} more"] if len(metrics) > 3 else []
             said.append(f"{len(metrics)} of {whole} ({', '.join([*named, *more])}): {reason.rstrip('.')}")
             explained += len(metrics) if len(said) < 3 else 0
@@ -475,19 +478,20 @@ def measured(metric: str, dimensions: str) -> str:
 
 def words_of(metric: str) -> str:
     """The name of a metric in words."""
-    text = _plain(metric)
+    text = plain(metric)
     return text[:1].upper() + text[1:]
 
 
-def _plain(metric: str) -> str:
-    """The name of a metric in words, inside of a sentence."""
-    return " ".join(_ABBREVIATIONS.get(word, word) for word in metric.split("_"))
+def plain(name: str) -> str:
+    """The name of a metric or column in words, inside of a sentence."""
+    return " ".join(_ABBREVIATIONS.get(word, word) for word in name.split("_"))
 
 
 _ABBREVIATIONS = {name: name.upper() for name in ("ttft", "tpot", "mfu", "hbm", "ici", "kv", "gemm")} | {
     "comm": "communication",
     "e2e": "end-to-end",
     "moe": "MoE",
+    "num": "number of",
 }
 
 

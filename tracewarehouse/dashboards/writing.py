@@ -118,12 +118,13 @@ def _page(report: Report) -> str:
 
 _UNITS = r"(?:%|[mµnp]?s|[kMGTP]?(?:B|FLOP)(?:/s)?|tokens/s|USD)"
 _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?={_UNITS}(?!\w))")
+_NEGATIVE = re.compile(r"(?<![\w.)-])-(?=\d)")
 _HYPHENATED = re.compile(r"(?<![\w-])[A-Za-z]+(?:-[A-Za-z]+){1,3}(?![\w-])")
 _CODE = re.compile("`([^`]+)`")
 
 
 def prose(text: str) -> Markup:
-    """HTML of a text: text between backticks is code; a number with its unit, or all-to-all, stays whole."""
+    """HTML of a text: text between backticks is code; a number with its sign and unit, or all-to-all, stays whole."""
     from markupsafe import Markup, escape
 
     parts = _CODE.split(str(escape(text)))  # plain text and code by turns
@@ -131,7 +132,9 @@ def prose(text: str) -> Markup:
         if at % 2:
             parts[at] = f"<code>{part}</code>"
         else:
-            parts[at] = _HYPHENATED.sub(r'<span class="whole">\g<0></span>', _NUMBER_AND_UNIT.sub("\u00a0", part))
+            parts[at] = _HYPHENATED.sub(
+                r'<span class="whole">\g<0></span>', _NUMBER_AND_UNIT.sub("\u00a0", _NEGATIVE.sub("\u2212", part))
+            )
     return Markup("".join(parts))  # noqa: S704  escaped before
 
 

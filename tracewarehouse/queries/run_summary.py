@@ -257,7 +257,8 @@ def _mesh(facts: Mapping[str, Any]) -> str | None:
         return mesh
     sure = f"{100 * facts['mesh_confidence']:.0f} %"
     if facts["mesh_confidence"] < LIKELY:
-        return f"not known (the best guess, {mesh}, is {sure} sure; give it with --mesh at ingest)"
+        guess = (mesh or "").replace("?=", "an unnamed axis=")
+        return f"not known (the best guess, {guess}, is {sure} sure; give it with --mesh at ingest)"
     return f"{mesh} (inferred, {sure} sure; give it with --mesh at ingest)"
 
 

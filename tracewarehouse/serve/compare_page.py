@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from tracewarehouse.comparison.compare import SPLITS, VERDICTS, comparing
 from tracewarehouse.dashboards.runs import step_differences
-from tracewarehouse.dashboards.words import changes, quantity
+from tracewarehouse.dashboards.words import changes, plain, quantity
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.output import Format
@@ -148,7 +148,7 @@ def _compared(
                 rows += [{"run_id": run.run_id, "name": run.name} | row for row in comparison.values().dicts()]
                 sentences[run.name] = changes(comparison.steps("part").dicts())
                 if comparison.unknown:
-                    known = ", ".join(comparison.unknown)
+                    known = ", ".join(map(plain, comparison.unknown))
                     notes.append(f"{run.name}: not known for both runs, so the workloads may differ: {known}.")
         return rows, notes, sentences
 

@@ -6,7 +6,7 @@ description: >
   if links, memory or matrix units were twice as fast, and nothing else changed.
 notes: >
   The shares are those of macros.step_shares and, for waiting, of models.collective_ranks. They overlap, so they do not
-  add up. A share that is not known has no row. Time that hides is no longer than the rest of the step.
+  add up. A share that is not known has no row. Time that hides is no longer than the other work of the step.
 ---*/
 WITH steps AS (
   SELECT run_id, phase, SUM(span_ps) AS time_ps
@@ -43,7 +43,12 @@ shares AS (
       ELSE 'devices that never idle'
     END AS change,
     -- what hides takes as long as before, and so does the work in front of it
-    CASE part WHEN 'idle' THEN share ELSE LEAST(share, 1 - share) END AS saved,
+    CASE part
+      WHEN 'idle' THEN share
+      ELSE LEAST(
+        share, 1 - share - COALESCE(MAX(CASE part WHEN 'idle' THEN share END) OVER (PARTITION BY run_id, phase), 0)
+      )
+    END AS saved,
     TRUE AS is_upper_bound
   FROM macros.step_shares(runs)
   WHERE part IN ('exposed communication', 'waiting for copies', 'idle')
