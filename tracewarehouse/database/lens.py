@@ -210,7 +210,7 @@ def new_file(path: Path) -> duckdb.DuckDBPyConnection:
 
 
 def bound_views_folder() -> Path | None:
-    """The folder of the files of bound views, as an absolute path without links; None if the user has no home folder."""
+    """The folder of the files of bound views, as an absolute path without links; None without a home folder."""
     with suppress(RuntimeError):
         return (cache_folder() / "views").resolve()
     return None

@@ -93,7 +93,7 @@ _INTERRUPT_SECONDS = 0.05
 
 
 class _Asking(local):
-    """For each thread that asks, one that does its queries; Python waits for ever for one that begins without memory."""
+    """For each thread that asks, one that does its queries; Python may wait for ever for one that begins."""
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1)
