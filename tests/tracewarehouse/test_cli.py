@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,6 +219,15 @@ class TestQuery:
         assert 'Referenced column "lin" not found' in done.err
         assert '"line"' in done.err
         assert "Traceback" not in done.err
+
+    def test_an_output_that_is_full_or_closed(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        for words in (["runs"], ["query", "FROM ops", "--format", "csv"], ["--version"]):
+            with open("/dev/full", "w") as full, redirect_stdout(full):
+                assert run(["-w", str(folder), *words]) == 1
+            assert capfd.readouterr().err == "error: the output cannot be written: No space left on device\n"
+        command = [sys.executable, "-m", "tracewarehouse", "-w", str(folder), "runs"]
+        closed = subprocess.run(command, preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, check=False)
+        assert (closed.returncode, closed.stderr) == (0, b"")
 
     def test_no_library_tells_of_a_query_in_its_own_words(
         self, tw: Tw, folder: Path, caplog: pytest.LogCaptureFixture
