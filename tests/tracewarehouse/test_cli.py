@@ -222,7 +222,7 @@ class TestQuery:
 
     def test_an_output_that_is_full_or_closed(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         for words in (["runs"], ["query", "FROM ops", "--format", "csv"], ["--version"]):
-            with open("/dev/full", "w") as full, redirect_stdout(full):
+            with Path("/dev/full").open("w") as full, redirect_stdout(full):
                 assert run(["-w", str(folder), *words]) == 1
             assert capfd.readouterr().err == "error: the output cannot be written: No space left on device\n"
         command = [sys.executable, "-m", "tracewarehouse", "-w", str(folder), "runs"]
@@ -463,7 +463,7 @@ class TestIngest:
         done = tw("-w", tmp_path / "w", "ingest", tmp_path / "c" / "closed")
         assert (done.code, done.err) == (1, f"error: {tmp_path}/c/closed: cannot be read: Permission denied\n")
 
-    @pytest.mark.parametrize("name", ["a*b", "a?b", "a[x]b", "a\\b", os.fsdecode(b"a\xff")])
+    @pytest.mark.parametrize("name", ["a\nb", "a\0b", "a*b", "a?b", "a[x]b", "a\\b", os.fsdecode(b"a\xff")])
     def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused(
         self, tw: Tw, tmp_path: Path, capture: Path, name: str
     ) -> None:

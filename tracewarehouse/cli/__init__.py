@@ -107,9 +107,9 @@ def main(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     sys.unraisablehook = _send_again
     search_seldom()
     stuck_query.may_end_process = True
-    sys.stdin, sys.stdout, sys.stderr = (  # None where the caller has closed it; no other file may take its place
-        stream or open(os.devnull, mode) for stream, mode in zip((sys.stdin, sys.stdout, sys.stderr), "rww")
-    )
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller has closed it; no other file may take its place
+            setattr(sys, name, Path(os.devnull).open(mode))
     sys.exit(run(sys.argv[1:]))
 
 
@@ -144,7 +144,7 @@ def run(arguments: list[str]) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None:
+        if error.errno is None or error.filename is not None:  # it is not of standard output
             raise
         close_quietly()
         if isinstance(error, BrokenPipeError):  # the reader has seen enough, as after `| head`
