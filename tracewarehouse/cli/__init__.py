@@ -109,7 +109,7 @@ def main(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     stuck_query.may_end_process = True
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the caller has closed it; no other file may take its place
-            setattr(sys, name, Path(os.devnull).open(mode))
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
     sys.exit(run(sys.argv[1:]))
 
 
