@@ -25,7 +25,7 @@ Contents = dict[str, Any]
 
 def read(path: Path, chunk: int | None = None) -> Contents:
     """The contents as our reader reads them."""
-    trace = KinetoTrace(CaptureFile(path), chunk)
+    trace = KinetoTrace(CaptureFile(path), chunk=chunk)
     streams, threads, steps, unlinked = [], [], [], 0
     for plane in trace.planes:
         for line in plane.lines:

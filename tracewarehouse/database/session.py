@@ -99,8 +99,8 @@ class Session:
             self._spill = TemporaryFolder()
             if is_restricted:
                 folders = [lake.folder]
-                with suppress(RuntimeError):
-                    folders.append(str(bound_views_folder()))
+                if views := bound_views_folder():
+                    folders.append(str(views))
                 files = catalogue.readable_paths if catalogue else []
                 restrict(self.connection, folders, self._spill.path, files)
             else:

@@ -197,7 +197,7 @@ def _open(files: list[CaptureFile], processes: Processes) -> _Source:
     """Digest the files; those of a large capture are opened here while helpers read their bytes."""
     digesting = processes.start(capture_digest, files)
     # without a helper, a known capture is not opened
-    opened = {id(f): open_trace(f) for f in files} if processes.count else {}
+    opened = {id(f): open_trace(f, processes) for f in files} if processes.count else {}
     for f, digest in zip(files, digesting.results(), strict=True):
         f.digest = digest
     kept, notes = distinct(files)

@@ -34,6 +34,7 @@ from tracewarehouse.ingest.pipeline import IngestResult, ingest_capture
 from tracewarehouse.ingest.processes.pool import HelperError, start_helpers
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import open_trace
+from tracewarehouse.ingest.readers.kineto import reader as kineto
 from tracewarehouse.ingest.tables import parts
 from tracewarehouse.ingest.tables.lines import DeviceEvents, PlaneLines
 from tracewarehouse.ingest.tables.parts import divide
@@ -104,6 +105,13 @@ class TestRun:
         with patch.object(parts, "DIVIDED", 1 << 60):
             ingested(path, tmp_path / "whole", 1)
         assert result.entry.rows["ops"] > 0
+        assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+    def test_a_trace_of_a_gpu_is_parsed_together(self, tmp_path: Path, small_parts: None) -> None:
+        path = Path(__file__).parents[3] / "data" / "gpu" / "h200-torch-cuda-graph.pt.trace.json.gz"
+        with patch.object(kineto, "_PART", 1 << 18):
+            ingested(path, tmp_path / "parts", 2)
+        ingested(path, tmp_path / "whole", 1)
         assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
     def test_a_gzipped_capture_and_several_hosts(self, tmp_path: Path, small_parts: None) -> None:

@@ -266,6 +266,7 @@ class CollectiveGroups:
                 or collective.message_bytes is None
                 or algorithm is None
                 or participants.groups is None
+                or (algorithm == "direct" and collective.pairs is None)  # a group does not tell who sends to whom
             ):
                 continue
             complete = [tuple(d for d in g if d is not None) for g in participants.groups if None not in g]

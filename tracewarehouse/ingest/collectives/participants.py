@@ -144,8 +144,8 @@ class Participants:
                     continue
                 sent = None
                 if message_bytes is not None:
-                    is_target = is_permute and (rank == 1 or members[0] == members[1])
-                    sent = 0 if is_target else wire_bytes(self.kind, len(members), message_bytes)
+                    is_silent = (is_permute and rank == 1) or set(members) == {device}
+                    sent = 0 if is_silent else wire_bytes(self.kind, len(members), message_bytes)
                 self.members[device] = Membership(index, rank, component[index], sent)
         if is_permute and groups and message_bytes is not None:
             self.bytes_of_others = 0

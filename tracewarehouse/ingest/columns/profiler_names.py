@@ -83,6 +83,8 @@ GRAPH_LAUNCH = re.compile(r"(?i)(?:cu|hip|cuda)GraphLaunch")
 """Calls that replay a CUDA or HIP graph."""
 COLLECTIVE_MARK = re.compile(r"(?:nccl|c10d|gloo|ucc):\w")
 """Marks around the launch of a collective, such as nccl:all_reduce."""
+COALESCED_MARK = "nccl:coalesced"
+"""Mark around the launch of one kernel for all calls before it that only said what they want."""
 LAYER_SCOPE = re.compile(r"(?i)(?<![a-z0-9])(?:layers?|blocks?|h)[._ /]?\d{1,5}(?![a-z0-9])")
 """Marks around the work of a layer."""
 LAUNCH_STEP, LAUNCH_EXECUTION = "launch_step", "launch_execution"

@@ -155,7 +155,8 @@ class Work(Generic[_Result]):
             self._waiting.clear()
             raise
         for thread in self.threads:
-            thread.result()
+            if not thread.cancel():  # it has begun
+                thread.result()
         if self._failures:
             raise self._failures[min(self._failures)]
         return [self._found[i] for i in range(self._count)]

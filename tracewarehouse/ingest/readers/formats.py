@@ -23,6 +23,7 @@ from tracewarehouse.ingest.readers.files import CaptureFile, peeked
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.columns.records import Trace
+    from tracewarehouse.ingest.processes.pool import Processes
 
 Window = tuple[int, int]
 """Start and stop of a profile in Unix nanoseconds."""
@@ -31,8 +32,8 @@ Window = tuple[int, int]
 class Reader(Protocol):
     """What the module of a format has."""
 
-    def open_file(self, file: CaptureFile) -> Trace:
-        """Open a file.
+    def open_file(self, file: CaptureFile, *processes: Processes) -> Trace:
+        """Open a file, of a format that `is_shared` with the processes that read it together.
 
         Raises:
             CaptureError: it is damaged.
@@ -58,7 +59,8 @@ class Format:
         is_export: whether it is a lossy export of another format; it is left out beside that, and ends at some number
             of events.
         is_program: whether it is a compiled program, which has no events; folders are not searched for such files.
-        is_divisible: whether several processes may read parts of one file.
+        is_divisible: whether several processes may write lines of one file.
+        is_shared: whether several processes may open one file.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Format:
     is_export: bool = False
     is_program: bool = False
     is_divisible: bool = False
+    is_shared: bool = False
 
     @property
     def reader(self) -> Reader:
@@ -107,7 +110,7 @@ def _begins_as_hlo_proto(head: bytes) -> bool:
 
 _READERS = "tracewarehouse.ingest.readers"
 XPLANE = Format("xplane", XPLANE_SUFFIX, f"{_READERS}.xplane.reader", None, has_window=True, is_divisible=True)
-KINETO = Format("kineto", ".pt.trace.json", f"{_READERS}.kineto.reader", _begins_as_kineto)
+KINETO = Format("kineto", ".pt.trace.json", f"{_READERS}.kineto.reader", _begins_as_kineto, is_shared=True)
 NSYS = Format("nsys", ".sqlite", f"{_READERS}.nsys.reader", _begins_with(b"SQLite format 3\0"), has_window=True)
 CHROME = Format("chrome", CHROME_SUFFIX, f"{_READERS}.chrome.reader", _begins_as_json, is_export=True)
 HLO_PROTO = Format("hlo_proto", ".hlo.pb", f"{_READERS}.hlo_program", _begins_as_hlo_proto, is_program=True)
@@ -201,13 +204,14 @@ def format_named(name: str) -> Format:
 
 
 @without_cycle_search()
-def open_trace(file: CaptureFile) -> Trace:
-    """Open a capture by its content.
+def open_trace(file: CaptureFile, processes: Processes | None = None) -> Trace:
+    """Open a capture by its content, together with these processes if its format allows.
 
     Raises:
         CaptureError: it has no known format, or is damaged.
     """
-    trace = file_format(file).reader.open_file(file)
+    form = file_format(file)
+    trace = form.reader.open_file(file, *([processes] if processes and form.is_shared else ()))
     try:
         lines = sum(len(plane.lines) for plane in trace.planes if device_plane(plane.name))
         bounds.check(lines, bounds.DEVICE_LINES, "lines", "devices")

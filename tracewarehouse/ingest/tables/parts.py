@@ -48,7 +48,7 @@ def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
     """Start at most `jobs` processes, including this one, for captures that may be divided."""
     size = sum(f.size for f in files)
     formats = {file_format(f) for f in files} if size >= DIVIDED else set()
-    count = min(jobs, size // _SMALLEST) - 1 if formats and all(f.is_divisible for f in formats) else 0
+    count = min(jobs, size // _SMALLEST) - 1 if formats and all(f.is_divisible or f.is_shared for f in formats) else 0
     return start_helpers(count, [f.descriptor for f in files], [__name__, *(f.module for f in formats)])
 
 

@@ -219,6 +219,13 @@ def test_a_send_is_matched_with_its_receive(job: Any) -> None:
     assert query("SELECT DISTINCT source_device_id, target_device_id, bytes FROM traffic") == [(0, 1, 4000)]
 
 
+def test_a_send_to_nobody_in_particular_is_no_traffic(job: Any) -> None:
+    every = group(0, 1, 2)
+    query = job({rank: calls(FIRST, ENDS, every, "send") for rank in range(3)}, world=3)
+    assert query("SELECT DISTINCT kind, message_bytes, wire_bytes FROM collectives") == [("send", 4000, 4000)]
+    assert query("SELECT count(*) FROM traffic") == [(0,)]
+
+
 def test_a_group_of_as_many_ranks_as_the_job_has_is_all_of_them(job: Any) -> None:
     said = {"Group size": 2, "dtype": "Float", "In msg nelems": 1000}
     query = job({0: calls(FIRST, ENDS, said), 1: calls(SECOND, ENDS, said)})

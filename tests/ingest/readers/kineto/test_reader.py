@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
+import re
 import tempfile
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from kineto_reference import read
@@ -17,8 +21,11 @@ from tracewarehouse.ingest.columns.batches import concatenate
 from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.processes.pool import Processes
 from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
 from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.kineto import reader
+from tracewarehouse.ingest.readers.kineto.events import Table
 from tracewarehouse.ingest.readers.kineto.reader import KinetoTrace
 
 Event = dict[str, Any]
@@ -259,6 +266,51 @@ def test_the_operations_of_a_product_belong_to_one_of_its_kernels(tmp_path: Path
     }
 
 
+class TestCoalesced:
+    """Calls say what they move, and one kernel under `nccl:coalesced` does it all."""
+
+    def moved(self, folder: Path, calls: list[tuple[float, str, int, str]]) -> dict[str, Any]:
+        """What a kernel says whose mark of the thread 9 begins at 50; of each call start, name, elements and type."""
+        events = [
+            *(event("cpu_op", "record_param_comms", 9, ts, 2, **{"Collective name": name, "dtype": dtype,
+                    "In msg nelems": count, "Out msg nelems": count}) for ts, name, count, dtype in calls),
+            event("user_annotation", "nccl:coalesced", 9, 50, 9), call(52, 1),
+            kernel(80, 5, 1, "ncclDevKernel_SendRecv"),
+        ]  # fmt: skip
+        [(_, facts)] = said(opened(folder, events))
+        return facts
+
+    def test_a_kernel_moves_what_its_calls_send(self, tmp_path: Path) -> None:
+        both = [(10, "send", 8, "Float"), (20, "recv", 5, "Float"), (30, "send", 4, "Float"), (40, "wait", 0, "Byte")]
+        sums = {"In msg nelems": "12", "Out msg nelems": "12", "dtype": "Float"}
+        assert self.moved(tmp_path, both) == {"annotation": "nccl:coalesced", **sums}
+        assert self.moved(tmp_path, both[1:2])["In msg nelems"] == "5"
+
+    @pytest.mark.parametrize(
+        "calls",
+        [
+            [(10, "send", 8, "Float"), (20, "send", 8, "Half")],
+            [(10, "_allgather_base", 8, "Float"), (20, "allreduce", 8, "Float")],
+            [(60, "send", 8, "Float")],
+            [],
+        ],
+    )
+    def test_other_calls_have_no_sum(self, tmp_path: Path, calls: list[tuple[float, str, int, str]]) -> None:
+        assert self.moved(tmp_path, calls) == {"annotation": "nccl:coalesced"}
+
+    def test_calls_before_another_mark_and_of_other_threads_are_not_its_own(self, tmp_path: Path) -> None:
+        one = {"Collective name": "send", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
+        events = []
+        for number, (at, tid) in enumerate([(0, 9), (100, 9), (100, 8)], 1):
+            events += [
+                event("cpu_op", "record_param_comms", tid, at + 10, 2, **one),
+                event("user_annotation", "nccl:coalesced", tid, at + 50, 9),
+                call(at + 52, number, tid=tid),
+                kernel(300 + number, 1, number, "ncclDevKernel_SendRecv"),
+            ]
+        assert [facts["In msg nelems"] for _, facts in said(opened(tmp_path, events))] == ["8", "8", "8"]
+
+
 def test_one_correlation_of_two_calls_is_that_of_the_last_before_the_kernel(tmp_path: Path) -> None:
     """Ranks in one file count their correlations for themselves."""
     events = [
@@ -357,6 +409,54 @@ def test_pieces_of_any_size_give_the_same_rows(tmp_path: Path) -> None:
     assert read(path, 60) == read(path, 100_000)
 
 
+class Together(Processes):
+    """Three processes, whose tasks are done here; results are pickled as those of a helper are."""
+
+    count = 2
+
+    def start(self, function: Any, tasks: Any, then: Any = None) -> Any:
+        return SimpleNamespace(results=lambda: [pickle.loads(pickle.dumps(function(None, task))) for task in tasks])
+
+
+def content(path: Path, processes: Processes | None) -> Any:
+    """What is read of a trace, or how it is refused without the place."""
+    try:
+        trace = KinetoTrace(CaptureFile(path), processes, 1000)
+    except CaptureError as error:
+        return re.sub(r"in the bytes.*", "", str(error))
+    table = trace._table
+    columns = [v.tolist() if isinstance(v, np.ndarray) else v for n, v in sorted(vars(table).items()) if n != "_file"]
+    return columns, trace.warnings, trace.planes
+
+
+def test_parts_that_processes_read_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage anywhere too; names and arguments hold what looks like the border of two events."""
+    monkeypatch.setattr(reader, "_PART", 1000)
+    said = {"Collective name": "send", "dtype": "Float", "In msg nelems": 8, "Seq": 3, "bytes": 4}
+    shown = {"Input Dims": [[2], [3]], "Input type": ["float", "x"], "Sequence number": 4, "Fwd thread id": 1}
+    events = [
+        each
+        for i in range(0, 150, 10)
+        for each in (
+            event("cpu_op", f'"}}, {{"ph": "X", "{i % 30}', i % 3, i, 9, **shown, inside=[{"ph": "X"}] * (i % 4)),
+            event("cpu_op", "record_param_comms", i % 3, i, 2, **said),
+            call(i + 2, i + 1, tid=i % 3),
+            kernel(i + 500, 5, i + 1, f"k{i % 40}", i % 20, **(said if i % 20 else {}), grid=[i, 1, 1]),
+            {"ph": "M", "name": "thread_name", "pid": 9, "tid": i, "args": {"name": f"t{i}"}},
+        )
+    ]
+    path = write(tmp_path, events, other=[{"ph": "X"}] * 200)
+    whole = path.read_bytes()
+    joined: list[Table] = []
+    monkeypatch.setattr(Table, "join", lambda table, part, join=Table.join: (joined.append(part), join(table, part)))
+    assert content(path, Together([])) == content(path, None)
+    assert len(joined) >= 6
+    for at in range(1500, len(whole), len(whole) // 6):
+        for damaged in (whole[:at] + b"}" + whole[at:], whole[:at] + b"]" + whole[at + 1 :], whole[:at] + b'"'):
+            path.write_bytes(damaged)
+            assert content(path, Together([])) == content(path, None)
+
+
 def test_the_memory_of_an_event_is_less_than_its_columns(tmp_path: Path) -> None:
     """Operators around a call for each kernel; the columns of an event take 45 bytes, and wait in a file."""
 
@@ -368,7 +468,7 @@ def test_the_memory_of_an_event_is_less_than_its_columns(tmp_path: Path) -> None
         file = CaptureFile(write(tmp_path, events))
         tracemalloc.start()
         try:
-            trace = KinetoTrace(file, 1 << 16)
+            trace = KinetoTrace(file, chunk=1 << 16)
             assert trace.planes
             return tracemalloc.get_traced_memory()[1]
         finally:

@@ -166,7 +166,8 @@ def test_rates_of_products_and_copies_are_those_that_cuda_events_measured(record
     assert bound == "memory" and attained == pytest.approx(3 * 2 * size / 367.9e3 / 4814.3, rel=2e-2)
 
 
-def test_grouped_sends_state_no_bytes(recorded: Warehouse) -> None:
-    """Of several sends in one kernel the trace says `nccl:coalesced`: their bytes are unknown, and never 0."""
-    found = "SELECT DISTINCT kind, message_bytes, group_size FROM main.collectives"
-    assert recorded.query(found).rows() == [("send", None, 1)]
+def test_grouped_sends_move_what_their_calls_say(recorded: Warehouse) -> None:
+    """Each kernel sends 2^20 and 3 * 2^20 numbers of two bytes to its own rank, which needs no link."""
+    found = "SELECT kind, message_bytes, group_size, wire_bytes, COUNT(*) FROM main.collectives GROUP BY ALL"
+    assert recorded.query(found).rows() == [("send", 2 * (4 << 20), 1, 0, 4)]
+    assert not recorded.query("SELECT * FROM main.traffic").rows()

@@ -5,6 +5,9 @@ begins with an event: a closing bracket makes whole JSON only outside of strings
 piece is no array, its strings and brackets are walked one by one. The text before and after the events is parsed as a
 document with an empty array in their place.
 
+So several processes can read a large trace: each parses a part that seems to hold whole events, and does not end unless
+its end is one of an event. If the first part begins where an event does, all do.
+
 Events are JSON to the letter, with fields of the types of `Event`; anything else is refused. The array may lack its
 end, as in the trace of a program that was stopped.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -83,7 +87,7 @@ class Document(Generic[E]):
     """The events of a trace, and the members before and after them.
 
     Attributes:
-        is_ended: the array of events is closed; a program that was stopped leaves it open.
+        low: first byte of the next events.
     """
 
     def __init__(
@@ -91,9 +95,17 @@ class Document(Generic[E]):
         file: CaptureFile,
         chunk: int | None = None,
         decode: Callable[[bytes], list[E]] = _decode,  # type: ignore[assignment]
+        part: tuple[int, int] | None = None,
     ) -> None:
-        """Find the events; `chunk` is CHUNK unless it is given. `decode` turns an array into events."""
+        """Find the events; `chunk` is CHUNK unless it is given. `decode` turns an array into events.
+
+        Of a part, a first byte and an end, there are only the events.
+        """
         self._file, self._chunk, self._decode = file, chunk or CHUNK, decode
+        self.low, self._high = self._start, _ = part or (0, file.size)
+        self._mark, self._is_list, self._is_part = b",", False, part is not None
+        if part:
+            return
         bom = 3 if file.read(0, min(3, file.size)) == b"\xef\xbb\xbf" else 0
         size = _HEAD
         while True:
@@ -109,18 +121,34 @@ class Document(Generic[E]):
             if bom + size >= file.size:
                 raise _without_events(text)
             size *= 4
-        self._start = self._low = bom + start  # start of the array, after its bracket, and of the next events
+        self._start = self.low = bom + start  # start of the array, after its bracket, and of the next events
         self._head = text[: start - 1]
-        self.is_ended = False
+
+    def parts(self, count: int, size: int) -> list[tuple[int, int]]:
+        """Return where so many parts of about `size` bytes of the next events seem to be; none where too few are left.
+
+        Once all events up to the end of a part are read, by a `Document` of each part, set `low` to it.
+        """
+        lows = [self.low]
+        first = _FIRST.match(self._file.read(self.low, min(self.low + _GAP, self._file.size)))
+        if not first or self._mark != b",":
+            return []
+        border = re.compile(rb"\}%b,(?=%b%b)" % (_SPACE, _SPACE, re.escape(first[1])))
+        while len(lows) <= count and (near := lows[0] + len(lows) * size) < self._file.size:
+            if not (found := border.search(self._file.read(near, min(near + _HEAD, self._file.size)))):
+                break
+            lows.append(near + found.end())
+        return list(pairwise(lows)) if len(lows) > count else []
 
     def pieces(self) -> Iterator[list[E]]:
         """Yield the events in file order; they can be read only once."""
-        size, mark = self._chunk, b","
-        while mark == b",":
-            low, is_last = self._low, self._low + size >= self._file.size
-            text = self._file.read(low, min(low + size, self._file.size))
+        size = self._chunk
+        while self._mark == b"," and not (self._is_part and self.low == self._high):
+            low, is_last = self.low, self.low + size >= self._high
+            text = self._file.read(low, min(low + size, self._high))
             try:
-                events, mark = self._parsed(text, text.rfind(b"]") if is_last else _seeming_end(text))
+                last = text.rfind(b"," if self._is_part else b"]") if is_last else _seeming_end(text)
+                events = self._parsed(text, last)
             except ValueError:
                 stop = _end_of_events(text)
                 if stop < 0 and not is_last:  # one event is longer than the text
@@ -131,7 +159,7 @@ class Document(Generic[E]):
                     raise MalformedError(f"{looked}; copy or record it again") from None
                 stop = len(text) if stop < 0 else stop
                 try:
-                    events, mark = self._parsed(text, stop)
+                    events = self._parsed(text, stop)
                 except ValueError as error:
                     raise MalformedError(
                         "not complete JSON: looked for events, and ',' or ']' behind an event, "
@@ -139,10 +167,14 @@ class Document(Generic[E]):
                     ) from None
             size = self._chunk
             yield events
-        self.is_ended = mark == b"]"
 
-    def _parsed(self, text: bytes, stop: int) -> tuple[list[E], bytes]:
-        """Return the events of a text up to the comma or bracket at `stop`, and that mark; at the text's end none."""
+    @property
+    def is_ended(self) -> bool:
+        """Whether the array of events is closed; a program that was stopped leaves it open."""
+        return self._mark == b"]"
+
+    def _parsed(self, text: bytes, stop: int) -> list[E]:
+        """Return the events of a text up to the comma or bracket at `stop`, or to the text's end."""
         mark = text[stop : stop + 1]
         if stop < 0 or mark not in (b",", b"]", b""):
             raise ValueError(repr(mark.decode("latin-1")))
@@ -155,10 +187,11 @@ class Document(Generic[E]):
             raise ValueError(str(error)) from None
         except RecursionError:
             raise ValueError("values nested too deeply") from None
-        if not events and mark and not (mark == b"]" and self._low == self._start):
+        if not events and mark and not (mark == b"]" and self.low == self._start):
             raise ValueError("none")
-        self._low += stop + len(mark)
-        return events, mark
+        self.low += stop + len(mark)
+        self._mark = mark
+        return events
 
     @property
     def added_arguments(self) -> frozenset[str]:
@@ -179,7 +212,7 @@ class Document(Generic[E]):
 
     def members(self, decode: Callable[[bytes], Any] = _members) -> Any:
         """Return the members beside the events, once these have been read; `decode` makes what has `trace_events`."""
-        text = self._file.read(self._low, self._file.size)
+        text = self._file.read(self.low, self._file.size)
         if self._is_list and text.strip(_BLANK):
             raise MalformedError(
                 f"not one JSON text: looked for the end of the file, found {text.strip(_BLANK)[:20]!r}"

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
 
 from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Int64, Stat, StatColumn, StatKind
@@ -36,6 +37,13 @@ PS_PER_US = 1_000_000
 INT64_MAX = (1 << 63) - 1
 _NUMBER = re.compile(r"-?[0-9]{1,400}(?:\.[0-9]{0,400})?(?:[eE][-+]?[0-9]{1,4})?")
 _USUAL = b"-.0123456789"
+_WIDEST, _AFTER, _HALF = 18, 8, 9
+"""Most digits before the dot of a number in 64 bits; the dot and what is read behind it; digits that a double holds."""
+_VALUES = np.zeros((_WIDEST + _AFTER, 4))
+"""What the digits around a dot are worth: above and below 10^9, in picoseconds, and the one that rounds them."""
+_VALUES[:_HALF, 0] = _VALUES[_HALF:_WIDEST, 1] = 10.0 ** np.arange(_HALF)[::-1]
+_VALUES[_WIDEST + 1 : -1, 2] = 10.0 ** np.arange(6)[::-1]
+_VALUES[-1, 3] = 1
 _EXACT = Context(prec=900, rounding=ROUND_HALF_UP, Emin=-99999, Emax=99999)
 _HIGHEST = Decimal(10) ** 30
 
@@ -74,23 +82,26 @@ def picoseconds(texts: Sequence[msgspec.Raw], origin_us: int = 0) -> tuple[Int64
 
 def _plain(joined: bytes, lengths: Int64, origin_us: int) -> tuple[Int64, npt.NDArray[np.bool_]] | None:
     """Return the same for numbers in plain digits; None if one has too many before the dot for 64 bits."""
-    text = np.frombuffer(joined + b"0", np.uint8)
     start = (stop := np.cumsum(lengths)) - lengths
-    dots = np.append(np.flatnonzero(text == ord(".")), len(text))
+    text = np.frombuffer(b"%b%b%b" % (b"0" * _WIDEST, joined, b"0" * _AFTER), np.uint8)
+    dots = np.append(np.flatnonzero(text == ord(".")) - _WIDEST, len(joined))
     dot = np.minimum(dots[dots.searchsorted(start)], stop)
-    is_negative = text[start] == ord("-")
-    wide = int((dot - start - is_negative).max(initial=0))
-    if wide > 18:  # digits of any number in 64 bits
+    is_negative = text[start + _WIDEST] == ord("-")
+    before = dot - start - is_negative
+    wide = int(before.max(initial=0))
+    if wide > _WIDEST:
         return None
-    places = dot[:, None] + np.r_[-wide:0, 1:8]
-    is_digit = (places >= (start + is_negative)[:, None]) & (places < stop[:, None])
-    digits = np.where(is_digit, text[np.where(is_digit, places, 0)].astype(np.int64) - ord("0"), 0)
+    around = sliding_window_view(text, wide + _AFTER)[dot + _WIDEST - wide]
+    place = np.arange(-wide, _AFTER, dtype=np.int8)
+    is_digit = (place >= -before.astype(np.int8)[:, None]) & (place != 0)
+    is_digit &= place < np.minimum(stop - dot, _AFTER).astype(np.int8)[:, None]
+    digits = np.where(is_digit, around - np.uint8(ord("0")), np.uint8(0)).astype(np.float64)
+    upper, lower, parts, next_digit = (digits @ _VALUES[_WIDEST - wide :]).T.astype(np.int64)
     sign = np.where(is_negative, -1, 1)
-    whole = sign * (digits[:, :wide] @ 10 ** np.arange(wide)[::-1]) - origin_us
+    whole = sign * (upper * 10**_HALF + lower) - origin_us
     if np.abs(whole).max(initial=0) >= INT64_MAX // PS_PER_US:
         return None
-    parts = digits[:, wide:-1] @ 10 ** np.arange(6)[::-1] + (digits[:, -1] >= 5)
-    return np.where(lengths > 0, whole * PS_PER_US + sign * parts, 0), lengths > 0
+    return np.where(lengths > 0, whole * PS_PER_US + sign * (parts + (next_digit >= 5)), 0), lengths > 0
 
 
 METADATA_KEYS = frozenset(

@@ -37,7 +37,7 @@ from tracewarehouse.ingest.columns.records import (
     StatKind,
 )
 from tracewarehouse.ingest.readers.kineto.events import DIMS, MESSAGE_NAMES, TYPES, Family, Table, text_of
-from tracewarehouse.ingest.readers.kineto.links import Links
+from tracewarehouse.ingest.readers.kineto.links import Links, coalesced_calls
 from tracewarehouse.ingest.readers.launches import (
     Marks,
     executions,
@@ -55,6 +55,8 @@ _FACTS = {
     "computeMinor": "compute_cap_minor",
 }
 """Properties of a device, and the stats that hold them, under the names that XLA's profiler gives them."""
+
+_CALLED, _COUNTS = "Collective name", ("In msg nelems", "Out msg nelems")
 
 
 @dataclass
@@ -180,6 +182,9 @@ class GpuPlanes:
         operator = links.operator[at]
         inputs = np.where(operator >= 0, table.detail[operator], 0)
         mark = links.annotation[at]
+        alone = np.flatnonzero((message == 0) & (mark >= 0))
+        together = self._together(mark[alone])
+        message[alone] = [together.get(row, 0) for row in mark[alone].tolist()]
         marked = np.where((mark >= 0) & (message == 0), table.detail[mark], 0)  # arguments say more than shapes
         mark_name = np.where(mark >= 0, table.name[mark], -1)
         share = self._shares(at, inputs)
@@ -194,12 +199,31 @@ class GpuPlanes:
             said[OPERATOR_SHARE] = ("", "all", "none")[shared]
             marks = "annotation dims", "annotation types"
             said |= {n: text_of(v) for n, v in zip(marks, of_inputs[shown], strict=True) if v}
-            if self._process_group and not told and collective_kind(self._names[name], "", frozenset()):
+            moved = {n: text_of(v) for n, v in zip(MESSAGE_NAMES, messages[told], strict=True) if v}
+            if _CALLED not in moved and collective_kind(self._names[name], "", frozenset()):
                 said |= self._process_group
-            said |= {n: text_of(v) for n, v in zip(MESSAGE_NAMES, messages[told], strict=True) if v}
+            said |= moved
             stats = tuple(Stat(n, StatKind.STRING, value) for n, value in said.items() if value)
             made.append(EventMetadata(self._names[name], "", stats))
         return made
+
+    def _together(self, marks: Int64) -> dict[int, int]:
+        """Return by row of a coalesced mark the number of the message of what its calls move together.
+
+        A kernel that sends and receives moves what it sends. Calls of several kinds or types have no sum.
+        """
+        numbers: dict[int, int] = {}
+        known = [dict(zip(MESSAGE_NAMES, said, strict=True)) for said in self._table.messages]
+        for mark, calls in coalesced_calls(self._table, marks):
+            said = [known[self._table.message[row]] for row in calls.tolist()]
+            said = [m for m in said if m[_CALLED] != b'"wait"']
+            said = [m for m in said if m[_CALLED] == b'"send"'] or said
+            counted = [[m[name] for m in said] for name in _COUNTS]
+            if len({(m[_CALLED], m["dtype"]) for m in said}) == 1 and all(v.isdigit() for c in counted for v in c):
+                sums = zip(_COUNTS, (b"%d" % sum(map(int, values)) for values in counted), strict=True)
+                whole = dict.fromkeys(MESSAGE_NAMES, b"") | {"dtype": said[0]["dtype"]} | dict(sums)
+                numbers[mark] = self._table.messages[tuple(whole.values())]
+        return numbers
 
     def _shares(self, at: Int64, inputs: Int64) -> Int8:
         """Return of events of a device: 0 of the only kernel of its call, 1 of that with all its work, 2 of another.

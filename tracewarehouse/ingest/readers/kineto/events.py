@@ -177,6 +177,7 @@ class Table:
 
     Args:
         size: bytes of the trace, which bound the number of its events.
+        origin_us: the time from which times count; None for that of the first event.
 
     Attributes:
         family: what the event is, a Family.
@@ -187,14 +188,14 @@ class Table:
         link: correlation of a launch and of a device's event, sequence number of an operator; 0 if unknown.
         detail: of an operator and a collective's mark the number of its inputs in `inputs`, of a device's event that of
             its launch in `shapes`; 0 for none.
-        message: number in `messages` of what a collective moves, by row; rows without one are absent.
+        message: number in `messages` of what a collective moves, by row of its kernel or its call; others are absent.
         instance: sequence number of a collective, by row.
         external: number of the operator, also of that which launched a device's event; 0 if unknown.
         bytes: bytes of copies and sets, and of calls that state them, by row.
         forward: rows of operators of the backward pass, which name the forward pass by `link`.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, origin_us: int | None = None) -> None:
         self.names: defaultdict[str, int] = _numbered()
         self.lines: defaultdict[tuple[bool, Any, Any], int] = _numbered()
         self.inputs: defaultdict[tuple[bytes, bytes], int] = _numbered((b"", b""))
@@ -206,7 +207,7 @@ class Table:
         self.backward: list[int] = []
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.counted: Counter[str] = Counter()
-        self.origin_us: int | None = None
+        self.origin_us = origin_us
         self.span: tuple[int, int] | None = None
         """Start and end of the profiler's own window."""
         self._held: list[Event] = []
@@ -264,6 +265,8 @@ class Table:
                             self.backward.append(row + i)
                     if args.dims:
                         detail[i] = inputs[bytes(args.dims), bytes(args.types)]
+                    if args.collective:
+                        self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
                 elif f == _LAUNCH:
                     link[i] = _integer(args.correlation)
                     if args.bytes is not None:
@@ -283,7 +286,6 @@ class Table:
                 self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
                 if args.instance:
                     self.instance[row + i] = bytes(args.instance)
-        bounds.check(len(lines), bounds.LINES, "threads", "a program")
         if self.span is None:
             self.span = next(
                 (
@@ -294,13 +296,42 @@ class Table:
                 None,
             )
         name = [self.names[e.name] for e in events]
+        self._put(start, duration, link, external, name, line, detail, family)
+
+    def join(self, part: Table) -> None:
+        """Add the events of the next part of the file, which have numbers of their own."""
+        numbered = {
+            name: np.array([getattr(self, name)[key] for key in getattr(part, name)], np.int32)
+            for name in ("names", "lines", "inputs", "shapes", "messages")
+        }
+        row, of_device = self._count, part.family <= _SET
+        detail = np.zeros(len(of_device), np.int32)
+        detail[of_device] = numbered["shapes"][part.detail[of_device]]
+        detail[~of_device] = numbered["inputs"][part.detail[~of_device]]
+        self.message |= {row + r: int(numbered["messages"][m]) for r, m in part.message.items()}
+        self.instance |= {row + r: number for r, number in part.instance.items()}
+        self.bytes |= {row + r: size for r, size in part.bytes.items()}
+        self.backward += [row + r for r in part.backward]
+        self.thread_names |= part.thread_names
+        self.counted += part.counted
+        self.span = self.span or part.span
+        columns = part.start, part.duration, part.link, part.external
+        self._put(*columns, numbered["names"][part.name], numbered["lines"][part.line], detail, part.family)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what `join` needs, for another process; the keys without their numbers, which are in their order."""
+        kept = {n: list(v) if isinstance(v, defaultdict) else v for n, v in self.__dict__.items()}
+        return {n: v for n, v in kept.items() if n != "_file"}
+
+    def _put(self, *columns: Sequence[int] | npt.NDArray[Any]) -> None:
+        """Add columns behind the others, in the order of _COLUMNS."""
+        bounds.check(len(self.lines), bounds.LINES, "threads", "a program")
         bounds.check(len(self.names), bounds.NAMES, "names", "events")
-        columns = start, duration, link, external, name, line, detail, family
         with in_temporary_file():
             for values, dtype, place in zip(columns, _COLUMNS, self._places(), strict=True):
                 self._file.seek(place + self._count * dtype.itemsize)
-                self._file.write(np.array(values, dtype).data)
-        self._count += len(events)
+                self._file.write(np.asarray(values, dtype).data)
+        self._count += len(columns[0])
 
     def finish(self) -> None:
         """Map the columns; nothing can be added afterwards."""

@@ -9,13 +9,14 @@ What is around the kernels of a replay is what was around the calls that capture
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.nesting import nest
-from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK, GRAPH_LAUNCH, LAYER_SCOPE
+from tracewarehouse.ingest.columns.profiler_names import COALESCED_MARK, COLLECTIVE_MARK, GRAPH_LAUNCH, LAYER_SCOPE
 from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.readers.kineto.captures import agrees, captured_calls
 from tracewarehouse.ingest.readers.kineto.events import Family, Table
@@ -82,6 +83,33 @@ def link(table: Table) -> Links:
             source[replays] = fitting[0]
     operator, op_name, annotation, op_names = _said(table, names, around, source)
     return Links(rows, launch, operator, op_name, annotation, is_graph, op_names)
+
+
+def coalesced_calls(table: Table, around: Int64) -> Iterator[tuple[int, Int64]]:
+    """Yield the marks of coalesced collectives among annotations, and the rows of the calls that each launches.
+
+    Before such a mark, and after the collective's mark before it, its thread calls for what one kernel then does.
+
+    Args:
+        table: the events.
+        around: rows of the annotations of collectives, -1 for none.
+    """
+    coalesced = np.unique(around[around >= 0])
+    coalesced = coalesced[table.name[coalesced] == table.names.get(COALESCED_MARK, -1)]
+    if not len(coalesced):
+        return
+    calls = np.array([row for row in table.message if table.family[row] == Family.OPERATOR], np.int64)
+    is_mark = np.array([bool(COLLECTIVE_MARK.match(name)) for name in table.names], bool)
+    marks = table.rows(Family.ANNOTATION)
+    marks = marks[is_mark[table.name[marks]]]
+    for line in np.unique(table.line[coalesced]).tolist():
+        own, others, after = (rows[table.line[rows] == line] for rows in (calls, marks, coalesced))
+        own, others = own[np.argsort(table.start[own])], others[np.argsort(table.start[others])]
+        ends = np.append(-1, np.maximum.accumulate(table.end(others)))
+        first = table.start[own].searchsorted(ends[table.start[others].searchsorted(table.start[after])])
+        last = table.start[own].searchsorted(table.start[after])
+        for mark, low, high in zip(after.tolist(), first.tolist(), last.tolist(), strict=True):
+            yield mark, own[low:high]
 
 
 def _names_of(table: Table, rows: Int64) -> Int64:

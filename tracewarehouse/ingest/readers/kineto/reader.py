@@ -38,10 +38,11 @@ from tracewarehouse.ingest.columns.records import (
     Trace,
 )
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.processes.pool import Processes
 from tracewarehouse.ingest.readers.chrome.document import NO_JSON, NOTHING, Document
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.kineto.devices import Gpu, GpuPlanes, device_facts
-from tracewarehouse.ingest.readers.kineto.events import Family, LineKey, Table, decode_events
+from tracewarehouse.ingest.readers.kineto.events import Event, Family, LineKey, Table, decode_events
 from tracewarehouse.ingest.readers.kineto.links import link
 from tracewarehouse.ingest.readers.kineto.ranks import only_process_group, rank_in_name
 from tracewarehouse.ingest.readers.launches import integer_stat
@@ -49,6 +50,8 @@ from tracewarehouse.ingest.readers.launches import integer_stat
 _FROM_1970_US = 10**15
 """Microseconds above which the times of a trace that states no base count from 1970."""
 _BATCH = 1 << 16
+_PART = 8 << 20
+"""Bytes of events that a process reads at once, if several read a trace."""
 
 
 class _Members(msgspec.Struct, gc=False, rename="camel"):
@@ -73,6 +76,11 @@ class KinetoTrace(Trace):
         world_size: number of ranks; None likewise.
         distributed: the member distributedInfo.
 
+    Args:
+        file: the file.
+        processes: those that read a large trace together.
+        chunk: bytes that are parsed at once; None for the usual number.
+
     Raises:
         CaptureError: the file is not readable.
         MalformedError: it is not a Kineto trace, or ends too early.
@@ -80,7 +88,7 @@ class KinetoTrace(Trace):
 
     format = "kineto"
 
-    def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
+    def __init__(self, file: CaptureFile, processes: Processes | None = None, chunk: int | None = None) -> None:
         self._file = file
         self.size = file.size
         table = self._table = Table(file.size)
@@ -88,6 +96,8 @@ class KinetoTrace(Trace):
             document = Document(file, chunk, decode_events)
             for events in document.pieces():
                 table.add(events)
+                if processes:
+                    self._join_parts(document, chunk, processes)
             members: _Members = document.members(_members)
         except MalformedError as error:
             raise MalformedError(f"{file.path}: {error}") from None
@@ -143,6 +153,17 @@ class KinetoTrace(Trace):
             else:
                 metadata = self._host_metadata[self._table.name[rows]]
                 yield EventBatch(metadata, self._table.start[rows], self._table.duration[rows], self._host_stats(rows))
+
+    def _join_parts(self, document: Document[Event], chunk: int | None, processes: Processes) -> None:
+        """Add what processes read together, up to the last events, or to those that only one can read."""
+        origin_us = self._table.origin_us
+        while origin_us is not None and (parts := document.parts(processes.count + 1, _PART)):
+            tasks = [(self._file, chunk, part, origin_us) for part in parts]
+            for (_, end), part in zip(parts, processes.start(read_part, tasks).results(), strict=True):
+                if part is None:
+                    return
+                self._table.join(part)
+                document.low = end
 
     def _unlinked(self) -> Iterator[tuple[str, str]]:
         """Yield a flag if some work of the devices has no launch in the file."""
@@ -242,6 +263,19 @@ class KinetoTrace(Trace):
 
 
 open_file = KinetoTrace
+
+
+def read_part(_: None, task: tuple[CaptureFile, int | None, tuple[int, int], int]) -> Table | None:
+    """Return the events in a part of a file, times since an origin; None if it is no part, or holds what is refused."""
+    file, chunk, part, origin_us = task
+    table, document = Table(part[1] - part[0], origin_us), Document(file, chunk, decode_events, part)
+    try:
+        for events in document.pieces():
+            table.add(events)
+    except (MalformedError, *NO_JSON):
+        return None
+    table.finish()
+    return table if document.low == part[1] else None
 
 
 def _read(member: msgspec.Raw) -> Any:
