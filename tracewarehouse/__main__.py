@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
-
-_DEFAULTS: dict[signal.Signals, Any] = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGHUP: signal.SIG_DFL,
-}
+from functools import partial
 
 
 def _end(number: int, _: object) -> None:
@@ -20,15 +14,14 @@ def _end(number: int, _: object) -> None:
     os._exit(128 + number)
 
 
-for _number, _default in _DEFAULTS.items():
-    if signal.getsignal(_number) == _default:  # not under nohup
-        signal.signal(_number, _end)
+_defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+_numbers = [n for n, default in _defaults.items() if signal.getsignal(n) == default]  # not under nohup
+for _number in _numbers:
+    signal.signal(_number, _end)
 
-from tracewarehouse.cli import main  # noqa: E402
+from tracewarehouse import cli  # noqa: E402
 
-for _number, _default in _DEFAULTS.items():
-    if signal.getsignal(_number) is _end:
-        signal.signal(_number, _default)
+main = partial(cli.main, _numbers)
 
 if __name__ == "__main__":
     main()

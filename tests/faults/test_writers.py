@@ -135,6 +135,24 @@ cli.main()
     assert "ignored" not in done.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_after_the_command_changes_nothing(tmp_path: Path, number: int) -> None:
+    """Python takes the handlers away before it ends, so that the process would end by the signal."""
+    program = f"""
+import os
+from tracewarehouse import cli
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid()):
+        kill(process, {int(number)})
+late = Late()
+cli.get_command = lambda _: lambda *_, **__: print("done")
+cli.main()
+"""
+    (tmp_path / "late.py").write_text(program)
+    done = subprocess.run([sys.executable, "-m", "late"], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
 def test_garbage_collection_bears_files_that_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = Lake(tmp_path / "w")
     for name in ("r1", "r2"):

@@ -33,15 +33,29 @@ def test_own_pages_and_links_are_answered(client: TestClient) -> None:
         {"Origin": OWN, "Sec-Fetch-Site": "same-origin"},
         {"Sec-Fetch-Site": "none"},
         {"Host": "localhost:8765"},
+        BROWSER | {"Referer": f"{OWN}/sql?sql=SELECT+1"},
     ):
         answer = client.get("/sql?sql=SELECT+40%2B2+AS+a", headers=headers)
         assert answer.status_code == 200
         assert "42" in answer.text
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_link_on_a_page_of_others_asks_before_its_query_runs(client: TestClient, site: str) -> None:
-    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+LINK = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+BROWSER = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64)"}
+"""Of another machine, to which it sends no Sec-Fetch headers without TLS; so do old ones."""
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        LINK | {"Sec-Fetch-Site": "cross-site"},
+        LINK | {"Sec-Fetch-Site": "same-site"},
+        BROWSER,
+        BROWSER | {"Referer": "http://example.com/"},
+        BROWSER | {"Referer": OWN + ".example.com/"},
+    ],
+)
+def test_a_link_on_a_page_of_others_asks_before_its_query_runs(client: TestClient, headers: dict[str, str]) -> None:
     assert client.get("/metrics", headers=headers).status_code == 200
     answer = client.get("/sql?sql=SELECT+40%2B2+AS+a", headers=headers)
     assert answer.status_code == 200
@@ -65,6 +79,7 @@ def test_nothing_can_be_written(client: TestClient, method: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_every_answer_has_the_policy(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
+    assert headers["referrer-policy"] == "same-origin"  # tells queries of our pages from those of others
     policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"

@@ -29,9 +29,11 @@ from tiny_capture import tiny_capture
 from typer.main import get_command
 from xplane_builder import Space, Unsigned
 
-from tracewarehouse.cli import app, run
+from tracewarehouse.cli import _end, app, run
 from tracewarehouse.cli.options import WarehouseOptions
 from tracewarehouse.cli.verbs import EXAMPLES
+from tracewarehouse.executors.executor import IngestTask, ingest_task
+from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.queries.output import FLAGGED_RUNS
 from tracewarehouse.queries.quality import FlaggedRun, note
 
@@ -218,6 +220,13 @@ class TestQuery:
         assert '"line"' in done.err
         assert "Traceback" not in done.err
 
+    def test_no_library_tells_of_a_query_in_its_own_words(
+        self, tw: Tw, folder: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for query in ("PREPARE p AS PIVOT runs ON name USING count(*)", "EXPLAIN PIVOT runs ON name USING count(*)"):
+            done = tw("-w", folder, "query", query)
+            assert (done.code, done.err.count("\n"), caplog.messages) == (1, 1, [])
+
     def test_no_warehouse(self, tw: Tw, tmp_path: Path) -> None:
         done = tw("-w", tmp_path / "nowhere", "query", "FROM runs")
         assert done.code == 1
@@ -277,19 +286,35 @@ class TestQuery:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    def test_ctrl_c_while_views_are_made(
-        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    @pytest.mark.parametrize("where", ["a command", "an ingest", "click"])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_a_signal_while_views_are_made(
+        self, number: int, code: int, where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """There DuckDB runs in the main thread, and raises an error of its own in place of the KeyboardInterrupt."""
+        """There DuckDB runs in the main thread, and raises an error of its own in place of the signal's."""
 
-        def command(*_: object, **__: object) -> None:
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        def make_views(*_: object, **__: object) -> None:
+            threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
             with duckdb.connect() as connection:
                 connection.execute("CREATE OR REPLACE VIEW v AS SELECT 1;" * 50_000)
 
+        def command(*_: object, **__: object) -> None:
+            if where == "click":
+                os.kill(os.getpid(), number)
+            if where == "an ingest":
+                monkeypatch.setattr("tracewarehouse.executors.executor.prepared_evaluator", make_views)
+                outcome = ingest_task(IngestTask(0, Capture("none", ()), Path("none")))
+                raise AssertionError(f"goes on after {outcome.error}")
+            make_views()
+
+        monkeypatch.setattr("tracewarehouse.cli._code", 130)
         monkeypatch.setattr("tracewarehouse.cli.get_command", lambda _: command)
-        assert run(["query"]) == 130
-        assert capfd.readouterr().err == "interrupted\n"
+        before = signal.signal(number, _end)
+        try:
+            assert run(["query"]) == code
+        finally:
+            signal.signal(number, before)
+        assert capfd.readouterr().err == "interrupted\n" * (code == 130)
 
     def test_a_query_beyond_its_memory_limit_is_told_the_limit(
         self, tw: Tw, folder: Path, monkeypatch: pytest.MonkeyPatch

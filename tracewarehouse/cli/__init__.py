@@ -6,11 +6,13 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Timer
 from typing import Annotated, Any
@@ -20,13 +22,16 @@ from typer.main import get_command
 
 from tracewarehouse.cli.options import WarehouseOptions
 from tracewarehouse.cli.verbs import Verbs, set_memory_limit
-from tracewarehouse.ingest.errors import SkippedEntryWarning, TracewarehouseError, UnreadRunWarning, printable
+from tracewarehouse.ingest.errors import (
+    DUCKDB_INTERRUPTED,
+    SkippedEntryWarning,
+    TracewarehouseError,
+    UnreadRunWarning,
+    printable,
+)
 from tracewarehouse.ingest.processes.cycle_search import search_seldom
 from tracewarehouse.queries import stuck_query
 from tracewarehouse.queries.output import close_quietly
-
-_DUCKDB_INTERRUPTED = "Query interrupted"
-"""DuckDB's error message in place of a KeyboardInterrupt, if Ctrl-C comes while a statement runs in the main thread."""
 
 app = typer.Typer(
     name="tracewarehouse",
@@ -90,30 +95,34 @@ def _options(
         overview(context.obj)
 
 
-def main() -> None:
-    """Entry point of `tracewarehouse` and `tw`."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
-            signal.signal(number, _end)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
+def main(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) -> None:
+    """Entry point of `tracewarehouse` and `tw`.
+
+    Args:
+        signals: the signals that end the process.
+    """
+    atexit.register(lambda: [signal.signal(n, signal.SIG_IGN) for n in signals])  # the rest takes no handler of Python
+    for number in signals:
+        signal.signal(number, _end)
     sys.unraisablehook = _send_again
     search_seldom()
     stuck_query.may_end_process = True
     sys.exit(run(sys.argv[1:]))
 
 
-def _end(number: int, _: object) -> None:
-    """Exit as after Ctrl-C, so that unfinished work is undone."""
-    sys.exit(128 + number)
-
-
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C. After a plain KeyboardInterrupt in exec() of a text, as of a dataclass, CPython ends by the signal."""
 
 
-def _interrupt(*_: object) -> None:
-    raise Interrupted
+_code = 130
+"""Exit code of the last signal, as DuckDB's error does not say which it was."""
+
+
+def _end(number: int, _: object) -> None:
+    """Exit so that unfinished work is undone."""
+    global _code
+    _code = 128 + number
+    raise Interrupted if number == signal.SIGINT else SystemExit(_code)
 
 
 def _send_again(lost: sys.UnraisableHookArgs) -> None:
@@ -142,11 +151,12 @@ def run(arguments: list[str]) -> int:
         if code == 130:
             print("interrupted", file=sys.stderr)
         return code if isinstance(code, int) else int(code is not None)
-    except RuntimeError as error:
-        if str(error) != _DUCKDB_INTERRUPTED:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and str(error) != DUCKDB_INTERRUPTED:
             raise
-        print("interrupted", file=sys.stderr)
-        return 130
+        if _code == 130:
+            print("interrupted", file=sys.stderr)
+        return _code
     except TracewarehouseError as error:
         print("error: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
         return 1
@@ -155,6 +165,7 @@ def run(arguments: list[str]) -> int:
 
 def _print_ours(show: Callable[..., None]) -> None:
     """Print warnings that are meant for users as one line on standard error, without a place in our source."""
+    logging.getLogger("sqlglot").disabled = True  # it tells of SQL that it cannot parse, which we refuse ourselves
 
     def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, UnreadRunWarning | SkippedEntryWarning):

@@ -209,35 +209,35 @@ def new_file(path: Path) -> duckdb.DuckDBPyConnection:
     return duckdb.connect(str(path), config={"storage_compatibility_version": STORAGE_VERSION})
 
 
-def bound_views_folder() -> Path:
-    """The folder of the files of bound views, as an absolute path without links.
-
-    Raises:
-        RuntimeError: the user has no home folder.
-    """
-    return (cache_folder() / "views").resolve()
+def bound_views_folder() -> Path | None:
+    """The folder of the files of bound views, as an absolute path without links; None without a home folder."""
+    with suppress(RuntimeError):
+        return (cache_folder() / "views").resolve()
+    return None
 
 
 def _bound(statements: Sequence[str]) -> Path | None:
     """The file that has what these statements create, made now if it is missing; None if it cannot be made."""
+    if (folder := bound_views_folder()) is None:
+        return None
     try:
         made_by = "\n".join((duckdb.__version__, STORAGE_VERSION, *statements))
-        file = bound_views_folder() / f"{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.duckdb"
+        file = folder / f"{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.duckdb"
         if file.exists():
             with suppress(OSError):  # it may belong to another user
                 os.utime(file)
             return file
-        file.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         without_tables = [f"DROP VIEW main.{t}" for t in TABLES]
         made = (*_tables({}), *statements, *without_tables)
         with placed_whole(file) as part, new_file(part) as connection:
             connection.execute(";\n".join(("BEGIN", *made, "COMMIT")))
-        by_last_use = sorted(file.parent.glob("*.duckdb"), key=lambda f: f.stat().st_mtime, reverse=True)
+        by_last_use = sorted(folder.glob("*.duckdb"), key=lambda f: f.stat().st_mtime, reverse=True)
         for old in by_last_use[_MOST_FILES:]:
             old.unlink(missing_ok=True)
     except duckdb.InterruptException:
         raise
-    except (OSError, RuntimeError, duckdb.Error):  # no folder for it, or a definition that DuckDB refuses
+    except (OSError, duckdb.Error):  # no folder for it, or a definition that DuckDB refuses
         return None
     return file
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
-from tracewarehouse.ingest.errors import CaptureError, TracewarehouseError, shown
+from tracewarehouse.ingest.errors import DUCKDB_INTERRUPTED, CaptureError, TracewarehouseError, shown
 
 if TYPE_CHECKING:
     from tracewarehouse.evaluation.evaluator import Evaluator
@@ -151,7 +151,7 @@ def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -
     except TracewarehouseError as error:
         return Outcome(task.number, error=error)
     except Exception as error:  # a fault of this program must not stop the other captures
-        if is_repeated:
+        if is_repeated or str(error) == DUCKDB_INTERRUPTED:
             raise
         where = task.capture.files[0] if task.capture.files else task.capture.name
         why = f"{where}: a fault of tracewarehouse, please report it: {type(error).__name__}: {shown(str(error))}"

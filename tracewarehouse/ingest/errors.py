@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+DUCKDB_INTERRUPTED = "Query interrupted"
+"""The RuntimeError of DuckDB in place of what a signal raises while a statement runs in the main thread."""
 MAX_SHOWN = 200
 """Most characters of a foreign text that an error message quotes."""
 

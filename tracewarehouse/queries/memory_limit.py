@@ -35,13 +35,14 @@ def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
     """
     limit = os.environ.get(VARIABLE) or DEFAULT
     try:
+        limit.encode()  # half a surrogate pair cannot be
         size = limit
         if percentage := _PERCENTAGE.fullmatch(limit):  # DuckDB itself accepts percentages since 2.0
             connection.execute("RESET memory_limit")
             size = _limit_share(connection, float(percentage[1]) / _OWN_PERCENTAGE)
         connection.execute("SET memory_limit = $size", {"size": size})
         limit_as_set = _limit(connection)  # fails if the limit is too small to work with
-    except (duckdb.Error, UnicodeError, RuntimeError):  # RuntimeError: not UTF-8, before 2.0
+    except (duckdb.Error, UnicodeError):
         raise QueryError(
             f"memory limit {shown(limit)!r}: expected a size such as 8GB or 50%; change --memory-limit or {VARIABLE}"
         ) from None

@@ -13,12 +13,14 @@ Four measures together keep any query from changing anything, and from reading a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import local
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -89,6 +91,17 @@ class Limits:
 NO_LIMITS = Limits()
 _INTERRUPT_SECONDS = 0.05
 
+
+class _Asking(local):
+    """For each thread that asks, one that does its queries; Python may wait for ever for one that begins."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1)
+
+
+_asking = _Asking()
+os.register_at_fork(after_in_child=lambda: vars(_asking).update(thread=ThreadPoolExecutor(1)))  # it stays behind
+
 LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
 """The end of the message of a refused query: how to run it anyway."""
 
@@ -126,7 +139,7 @@ def run_query(
     *,
     read_only: bool = True,
     runs: Sequence[RunVersion] = (),
-    prepare: Callable[[TablesRead], None] | None = None,
+    prepare: Callable[[TablesRead], Callable[[], None] | None] | None = None,
     limits: Limits = NO_LIMITS,
     as_values: bool = False,
 ) -> QueryResult:
@@ -140,7 +153,8 @@ def run_query(
         parameters: values of the parameters by name.
         read_only: refuse every statement that does more than read.
         runs: the runs that the tables hold; the result names those of them that are flagged.
-        prepare: called before the query runs, to create the views that it reads.
+        prepare: called before the query runs, to create the views that it reads. What it returns is called next, under
+            the limits of the query.
         limits: the limits of the query; the connection stays usable when the query takes too long.
         as_values: hold the rows as Python values, if these lose nothing and all rows are wanted. This does without
             pyarrow, which takes a tenth of a second to load, but is slower for many rows that end as Arrow.
@@ -153,8 +167,8 @@ def run_query(
     try:
         parsed.sql.encode()  # half a surrogate pair cannot be encoded
         read = parsed.tables(connection)
-        if prepare:
-            prepare(read)
+        if prepare and (work := prepare(read)):
+            _interruptible(connection, work, limits)
         is_plain = as_values and read_only and limits.rows is None  # what changes something must not run twice
         materialise = _values if is_plain else partial(_materialise, most=limits.rows)
         statement = checked_select(connection, _named_pivot(connection, parsed, limits)) if read_only else parsed.sql
@@ -246,8 +260,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _Ro
     An SQL function that works on one long value does not check before it has finished; `tw` then exits without it.
     """
     unwanted: list[Future[Any]] = [limits.unwanted] if limits.unwanted else []
-    pool = ThreadPoolExecutor(1)
-    done = pool.submit(work)
+    done = _asking.thread.submit(work)
     try:
         wait([done, *unwanted], limits.seconds, return_when=FIRST_COMPLETED)
         if done.done():
@@ -260,16 +273,16 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _Ro
         while not done.done():
             connection.interrupt()  # again and again, as a query that is about to begin does not notice
             if monotonic() > until:
+                _asking.thread = ThreadPoolExecutor(1)
                 raise StuckQueryError(why)
             wait([done], _INTERRUPT_SECONDS)
         raise (QueryError if is_unwanted else SlowQueryError)(why)
     except (KeyboardInterrupt, SystemExit) as end:  # SystemExit if the process is told to end
         connection.interrupt()
         leave_unless_done(done, end)
-        pool.shutdown()
+        while wait([done], _INTERRUPT_SECONDS).not_done:
+            connection.interrupt()
         raise
-    finally:
-        pool.shutdown(wait=False)
 
 
 def checked_select(connection: duckdb.DuckDBPyConnection, query: ParsedSql) -> str:

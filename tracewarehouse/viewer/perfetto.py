@@ -33,6 +33,8 @@ UI_POLICY = (
     "frame-ancestors 'none'"
 )
 """The policy of the UI, which has inline scripts, compiles WebAssembly, and would also ask other machines."""
+_OWN_SITES = (None, "same-origin", "none")
+"""What Sec-Fetch-Site says of requests that no page of others made a browser send; None where it says nothing."""
 
 
 def bundled_ui() -> Path | None:
@@ -161,7 +163,7 @@ def refusal(headers: _Headers, port: int, *, is_open: bool = False) -> str | Non
         return "This server answers only to the name of its own machine."
     if headers.get("Origin") not in (None, f"http://{host}"):
         return "This server answers only its own pages."
-    if is_foreign(headers):
+    if headers.get("Sec-Fetch-Site") not in _OWN_SITES:
         # a link on another page may lead here, but that page may not load this one
         is_link = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
         return None if is_link else "This server answers only its own pages."
@@ -169,8 +171,13 @@ def refusal(headers: _Headers, port: int, *, is_open: bool = False) -> str | Non
 
 
 def is_foreign(headers: _Headers) -> bool:
-    """Whether the browser says that a page of others made it send this request, by a link or otherwise."""
-    return headers.get("Sec-Fetch-Site") not in (None, "same-origin", "none")
+    """Whether a page of others may have made a browser send this request, by a link or otherwise.
+
+    Browsers tell other machines no Sec-Fetch-Site without TLS. There a request is ours if one of our pages sent it.
+    """
+    if headers.get("Sec-Fetch-Site") is None and (headers.get("User-Agent") or "").startswith("Mozilla/"):
+        return not (headers.get("Referer") or "").startswith(f"http://{headers.get('Host')}/")
+    return headers.get("Sec-Fetch-Site") not in _OWN_SITES
 
 
 def _is_own(host: str, port: int, *, is_open: bool) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from concurrent.futures import Future
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread, Timer
 
 import duckdb
 import pytest
+from faults.warehouse_state import ended, spawn
 from tiny_capture import write_capture_directory
 
 from tracewarehouse.ingest.errors import QueryError, StuckQueryError
 from tracewarehouse.queries import memory_limit
-from tracewarehouse.queries.read_only import Limits
+from tracewarehouse.queries.read_only import Limits, run_query
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 LONG = "SELECT count(*) FROM range(100000000000) AS a, range(1000) AS b WHERE hash(a.range + b.range) = 3"
@@ -113,3 +114,21 @@ def test_a_file_outside_the_warehouse_stays_closed(warehouse: Warehouse, tmp_pat
     for query in (f"FROM read_text('{tmp_path}/secret.txt')", f"FROM glob('{tmp_path}/*')", "FROM read_text('/etc/*')"):
         with warehouse.limited(Limits(5, 10)), pytest.raises(QueryError):
             warehouse.query(query)
+
+
+def test_a_thread_does_the_queries_that_follow_but_not_those_behind_one_that_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that begins while memory is lacking may never say that it began, and Python waits for it."""
+    with duckdb.connect() as first, duckdb.connect() as second:
+        ends = Event()
+        first.create_function("waits", lambda: ends.wait() and 1, [], "INTEGER")
+        monkeypatch.setattr("tracewarehouse.queries.read_only.PATIENCE_SECONDS", 0.0)
+        with pytest.raises(StuckQueryError):
+            run_query(first, "SELECT waits()", limits=Limits(seconds=0))
+        assert run_query(second, "SELECT 1").scalar() == 1
+        ends.set()
+        with monkeypatch.context() as patch:
+            patch.setattr(Thread, "start", lambda _: pytest.fail("a thread begins"))
+            assert run_query(second, "SELECT 2").scalar() == 2
+        assert ended(spawn(lambda: run_query(duckdb.connect(), "SELECT 3"))) == 0  # a fork has none of the threads
