@@ -1152,7 +1152,7 @@ def gemm_efficiency(run: Run) -> Values:
         if product_type(i) and flops and rate:
             found[o["phase"], i["shape"], i["operand_dtype"], flops].append((o["self_ps"], rate))
     return {
-        k: k[-1] * len(ops) * 1e12 / (sum(time for time, _ in ops) * min(rate for _, rate in ops))
+        k: k[-1] * len(ops) * 1e12 / (sum(time for time, _ in ops) * max(rate for _, rate in ops))
         for k, ops in found.items()
         if sum(time for time, _ in ops)
     }

@@ -303,8 +303,8 @@ class Warehouse:
         from tracewarehouse.queries.run_summary import summarise
 
         run_id = self.run(run).run_id
-        with closing(self._sessions.of([run_id])) as session:  # opens no file of another run
-            return summarise(lambda sql: self._ask(session, sql, {}, as_values=True), run_id)
+        session = self._sessions.for_runs(frozenset((run_id,)))
+        return summarise(lambda sql: self._ask(session, sql, {}, as_values=True), run_id)
 
     def metrics(self) -> QueryResult:
         """The catalogue of metrics, metrics.catalog."""

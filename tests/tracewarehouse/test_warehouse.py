@@ -246,6 +246,24 @@ def test_views_are_there_for_whoever_asks_though_made_when_first_read(tmp_path: 
         assert {v.name for v in warehouse.definitions.ordered} <= names
 
 
+def test_models_that_are_read_again_become_tables_with_the_same_rows(capture: Path, tmp_path: Path) -> None:
+    ingest_one(capture, tmp_path / "w")
+    names = ("op_time_share", "exposed_communication", "collective_skew")
+    with tw.open(tmp_path / "w") as warehouse:
+        run_id = warehouse.run("").run_id
+        asked = {n: f"SELECT * FROM metrics.{n} WHERE run_id = '{run_id}' ORDER BY ALL" for n in names}
+        rows = {n: [warehouse.query(sql).rows() for _ in range(2)] for n, sql in asked.items()}
+        session = warehouse._sessions.for_runs(frozenset((run_id,)))
+        kinds = "SELECT table_name, table_type = 'VIEW' FROM information_schema.tables WHERE table_schema = 'models'"
+        is_view = dict(session.connection.execute(kinds).fetchall())
+        assert (is_view["collective_ranks"], is_view["leaf_ops"]) == (False, True)
+        of_all = warehouse.connection()
+        for name, sql in asked.items():
+            first, again = rows[name]
+            assert first == again == of_all.execute(sql).fetchall() != [], name
+        assert not of_all.execute(f"{kinds} AND table_type <> 'VIEW'").fetchall()
+
+
 @pytest.mark.parametrize("name", ["wh:test", "a:b", "http:", "~"])
 def test_a_folder_with_any_name_is_a_folder(
     capture: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

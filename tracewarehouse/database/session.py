@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -52,7 +53,7 @@ class Session:
     """One database with the tables and metrics of the runs, as the runs were when they were first needed.
 
     `prepare` creates the views that a query reads. Before SQL that does more than read, it creates all views with their
-    comments.
+    comments. If it holds some runs alone, a model that is read again becomes a table, unless it has a row per op.
 
     Args:
         lake: the runs.
@@ -85,6 +86,8 @@ class Session:
         self._lake = lake
         self._read_definitions = definitions
         self._created = set[str]()
+        self._reads = Counter[str]()
+        self._kept_models = set[str]()
         self._has_comments = False
         self._files = CheckedFiles(lake)
         self.connection = duckdb.connect(":memory:")
@@ -149,11 +152,14 @@ class Session:
         """Whether an error may come from the catalogue, so that the runs' own files may still answer."""
         return bool(self._kept) and _OF_DATABASE.search(str(error)) is not None
 
-    def prepare(self, read: TablesRead) -> None:
+    def prepare(self, read: TablesRead) -> Callable[[], None] | None:
         """Create the views and macros that a query reads; create all if the query reads the catalogue.
 
         It also creates all if the query uses an unknown name, so that DuckDB can suggest a similar one. The files of
         the tables that the query reads are checked.
+
+        Returns:
+            What is to be done before the query and may take as long as one; None for nothing.
 
         Raises:
             WarehouseError: a run cannot be read, or a file is damaged.
@@ -168,6 +174,33 @@ class Session:
         if (read.shows_comments or not read.is_known) and not self._has_comments:
             comment_on_tables(self.connection)
             self._has_comments = True
+        return None if is_all or self.only is None or names <= _TABLES else lambda: self._keep_models(names)
+
+    def _keep_models(self, names: Collection[str]) -> None:
+        """Make tables of the models that are read for the second time; DuckDB computes a view for each of its readers.
+
+        Args:
+            names: what the query names.
+        """
+        needed = self._behind(names)
+        definitions = (*self._definitions.ordered, *self._definitions.macros)
+        readers = Counter(names)
+        for view in definitions:
+            if view.qualified in needed:
+                readers.update(view.depends_on)
+        for view in self._definitions.ordered:  # each comes after those that it reads
+            if not (view.is_kept and view.qualified in needed) or view.qualified in self._kept_models:
+                continue
+            self._reads[view.qualified] += readers[view.qualified]
+            if self._reads[view.qualified] > 1:
+                self._kept_models.add(view.qualified)
+                drop, create = f"DROP VIEW {view.qualified}", f"CREATE TABLE {view.qualified} AS {view.sql}"
+                try:
+                    self.connection.execute(";\n".join(("BEGIN", drop, create, "COMMIT")))
+                except duckdb.Error as error:  # a number beyond its type, which not every reader asks for
+                    self.connection.execute("ROLLBACK")
+                    if isinstance(error, duckdb.InterruptException):
+                        raise
 
     def _check(self, names: Collection[str]) -> None:
         """Check the files that the views of these names read."""
@@ -254,6 +287,7 @@ class Session:
             views = wanted - _TABLES
             if views and len((self._created | wanted) - _TABLES) > _MANY:
                 add_all_views(self.connection, self._definitions)
+                self._kept_models.clear()
                 wanted |= self._all_views
             elif views:
                 add_views(

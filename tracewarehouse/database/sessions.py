@@ -49,12 +49,19 @@ class Sessions:
             if now is not self._of_some:
                 self._of_all = now
             return self.for_all()
-        if now is self._of_all or (now is self._of_some and not (now.only == wanted and now.is_current)):
-            if self._of_some:
-                self._of_some.close()
-            now = self.of(None)
+        if now in (self._of_all, self._of_some):
+            return self.for_runs(wanted)
         now.only = wanted
         self._of_some = now
+        return now
+
+    def for_runs(self, run_ids: frozenset[str]) -> Session:
+        """A session of some runs alone, which opens no file of another; it is kept for queries of the same runs."""
+        now = self._of_some
+        if not (now and now.only == run_ids and now.is_current):
+            if now:
+                now.close()
+            now = self._of_some = self.of(run_ids)
         return now
 
     def unrestricted(self) -> Session:

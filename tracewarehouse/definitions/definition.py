@@ -214,6 +214,11 @@ class View:
         return isinstance(self.header, MetricHeader) and self.header.scope == "warehouse"
 
     @property
+    def is_kept(self) -> bool:
+        """Whether its rows may be kept for several readers, as for a model that has no row per op."""
+        return isinstance(self.header, ModelHeader) and not self.header.inline
+
+    @property
     def is_compatibility(self) -> bool:
         """Whether this is another tool's definition, kept to explain that tool's numbers."""
         return isinstance(self.header, MetricHeader) and self.header.status == "compatibility"

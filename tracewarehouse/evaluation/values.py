@@ -20,7 +20,7 @@ from typing import Any
 import duckdb
 
 from tracewarehouse.definitions import derived
-from tracewarehouse.definitions.definition import Metric, ModelHeader, View
+from tracewarehouse.definitions.definition import Metric, View
 from tracewarehouse.definitions.reading import Definitions, load_definitions
 from tracewarehouse.evaluation.audits import BEYOND_RANGE, Evaluation, Finding, audit_sql, beyond_range, run_audit
 from tracewarehouse.evaluation.cursors import run_tasks
@@ -280,7 +280,7 @@ def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tu
             readers.update(view.depends_on)
     for view in definitions.ordered:
         if count := readers[view.qualified]:
-            yield view, "TABLE" if count > 1 and not _is_inline(view) else "VIEW"
+            yield view, "TABLE" if count > 1 and view.is_kept else "VIEW"
 
 
 def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -> list[str]:
@@ -292,10 +292,6 @@ def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -
         return list(view.header.columns)
     words = set(re.findall(r"\w+", " ".join(r.sql for r in readers).lower()))
     return [c for c in view.header.columns if c in words]
-
-
-def _is_inline(view: View) -> bool:
-    return isinstance(view.header, ModelHeader) and view.header.inline
 
 
 def _run_sources(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:

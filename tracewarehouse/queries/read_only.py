@@ -139,7 +139,7 @@ def run_query(
     *,
     read_only: bool = True,
     runs: Sequence[RunVersion] = (),
-    prepare: Callable[[TablesRead], None] | None = None,
+    prepare: Callable[[TablesRead], Callable[[], None] | None] | None = None,
     limits: Limits = NO_LIMITS,
     as_values: bool = False,
 ) -> QueryResult:
@@ -153,7 +153,8 @@ def run_query(
         parameters: values of the parameters by name.
         read_only: refuse every statement that does more than read.
         runs: the runs that the tables hold; the result names those of them that are flagged.
-        prepare: called before the query runs, to create the views that it reads.
+        prepare: called before the query runs, to create the views that it reads. What it returns is called next, under
+            the limits of the query.
         limits: the limits of the query; the connection stays usable when the query takes too long.
         as_values: hold the rows as Python values, if these lose nothing and all rows are wanted. This does without
             pyarrow, which takes a tenth of a second to load, but is slower for many rows that end as Arrow.
@@ -166,8 +167,8 @@ def run_query(
     try:
         parsed.sql.encode()  # half a surrogate pair cannot be encoded
         read = parsed.tables(connection)
-        if prepare:
-            prepare(read)
+        if prepare and (work := prepare(read)):
+            _interruptible(connection, work, limits)
         is_plain = as_values and read_only and limits.rows is None  # what changes something must not run twice
         materialise = _values if is_plain else partial(_materialise, most=limits.rows)
         statement = checked_select(connection, _named_pivot(connection, parsed, limits)) if read_only else parsed.sql

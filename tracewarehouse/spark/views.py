@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from tracewarehouse.database.lens import OWN_VIEWS
 from tracewarehouse.database.temporary import TemporaryFolder
-from tracewarehouse.definitions.definition import ModelHeader
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.spark.translation import to_spark, view_name
 
@@ -103,7 +102,7 @@ class SparkViews:
     def _shared(self) -> set[str]:
         """The models that several definitions read, without those with a row per op."""
         readers = Counter(n for v in self._definitions.ordered for n in v.depends_on)
-        models = (v for v in self._definitions.ordered if isinstance(v.header, ModelHeader) and not v.header.inline)
+        models = (v for v in self._definitions.ordered if v.is_kept)
         return {v.qualified for v in models if readers[v.qualified] > 1}
 
     def _keep(self, rows: DataFrame, name: str) -> DataFrame:

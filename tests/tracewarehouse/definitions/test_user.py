@@ -95,6 +95,22 @@ def test_a_metric_of_ones_own_is_evaluated_at_ingest(capture: Path, sql: Path, t
         assert warehouse.stale_runs() == []
 
 
+def test_a_model_beyond_its_type_fails_only_whoever_needs_the_number(capture: Path, tmp_path: Path) -> None:
+    """Also when it is read again, although its rows are then to be kept for all readers."""
+    wide = MODEL.replace("COUNT(*) AS n", "COUNT(*) AS n,\n  CAST(COUNT(*) + 300 AS TINYINT) AS low").replace(
+        "  n: Ops.", "  n: Ops.\n  low: Ops, in too few bits."
+    )
+    with tw.open(
+        tmp_path / "warehouse", create=True, sql=_write(tmp_path / "mine", {"models/my_ops": wide})
+    ) as warehouse:
+        warehouse.ingest(capture)
+        run_id = warehouse.run("").run_id
+        for _ in range(3):
+            assert warehouse.query("SELECT n FROM models.my_ops WHERE run_id = $run", run=run_id).scalar() > 0
+            with pytest.raises(tw.QueryError, match=r"TINYINT|INT8"):
+                warehouse.query("SELECT low FROM models.my_ops WHERE run_id = $run", run=run_id)
+
+
 def test_a_deprecated_version_answers_who_names_it_and_is_not_stored(capture: Path, tmp_path: Path) -> None:
     first = METRIC.replace("status: stable", "status: deprecated\ndeprecated: Wrong; use 2.").replace(
         "m.n AS D", "-m.n AS D"

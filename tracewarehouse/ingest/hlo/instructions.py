@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracewarehouse.ingest.columns import bounds
-from tracewarehouse.ingest.columns.profiler_names import RANK, WORLD_SIZE, is_memcpy, is_memset
+from tracewarehouse.ingest.columns.profiler_names import AS_TF32, RANK, WORLD_SIZE, is_memcpy, is_memset
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import op_names, text
@@ -145,7 +145,10 @@ class Instructions:
         row.category = _category_of_kernel(row) or computes
         row.kernel_part = _PARTS.get(computes or "")
         if row.op_class == "compute":
-            work = row.work = stated_work(said)
+            work = stated_work(said)
+            if work.operand_dtype == "f32" and AS_TF32.search(metadata.name):
+                work = work._replace(operand_dtype="tf32")
+            row.work = work
             row.flops, row.model_flops, row.bytes_accessed = work.flops, work.flops, work.bytes_accessed
         pairs = row.stated.pairs if row.stated else None
         return self._keep(metadata, ("kernel", metadata.name, metadata.stats, pairs), row)

@@ -313,7 +313,8 @@ INSTRUCTIONS = _table(
         not all known.
     dtype                 VARCHAR  Element type of the result; of a tuple, that of its largest element.
     operand_dtype         VARCHAR  Element type that a matrix product multiplies: the wider one of its two operands; in
-        a fusion, the narrowest type that two of its matrices have. NULL for other instructions, and if not known.
+        a fusion, the narrowest type that two of its matrices have; tf32 where a kernel's name says that it rounds f32.
+        NULL for other instructions, and if not known.
     flops                 BIGINT   Floating-point operations of one execution, as the profiler states; of a kernel, as
         the shapes of its PyTorch operator tell. Only one kernel of a call of a product has any. [FLOP]
     model_flops           BIGINT   flops without the work that the compiler added. [FLOP]

@@ -214,6 +214,8 @@ def _summed(time_ps: Iterable[npt.NDArray[np.float64]], count: int) -> npt.NDArr
     return total
 
 
+_NAMED = 48
+"""Most letters of a kernel's name in a sentence on several."""
 _MOST_UNSIZED = 0.1
 """Share of the compute time that may lack a cost; a larger share is flagged."""
 
@@ -264,7 +266,8 @@ def unsized_time(
         shares = " and ".join(f"the {what} of {sum(k.values()) / compute_ps:.0%}" for what, k in unsized.items())
         most = max(unsized.values(), key=lambda k: sum(k.values()))
         longest = sorted(most.items(), key=lambda item: (-item[1], item[0]))[:3]
-        kernels_named = ", ".join(f"{shown(n)} {ps / compute_ps:.0%}" for n, ps in longest if ps >= compute_ps / 100)
+        named = ((n if len(n) <= _NAMED else f"{n[:_NAMED]}...", ps) for n, ps in longest if ps >= compute_ps / 100)
+        kernels_named = ", ".join(f"{shown(name)} {ps / compute_ps:.0%}" for name, ps in named)
         what = f"{shares} of the compute time are unknown ({kernels_named})"
         yield Flag("unsized_time", f"{what}; give them with `--costs FILE` at ingest")
 

@@ -13,9 +13,9 @@ notes: >
   fusion's operations and time include what is fused with it. Operations are those that the profiler states, without
   work that the compiler added, or those given at ingest. Of PyTorch's products the shapes of the operator state them, if
   the profiler records shapes. They count for one kernel of each call, and what adds up parts of the product is not in
-  its time. A product of f32 has the peak of bf16, as no trace says whether a GPU rounds to TF32, whose peak is half of
-  it. Products with unknown operations, and kernels whose operands nothing states, have no row. unsized_share says how
-  much time such ops take.
+  its time. Products of f32 on a GPU have the peak of TF32, unless the kernel's name says that it uses no matrix units.
+  Products with unknown operations, and kernels whose operands nothing states, have no row. unsized_share says how much
+  time such ops take.
 ---*/
 WITH sized AS (
   SELECT
@@ -38,7 +38,7 @@ shares AS (
 products AS (
   SELECT
     run_id, s.phase, s.shape, s.operand_dtype, s.flops,
-    MIN(k.peak_flops_per_s) AS peak_flops_per_s,
+    MAX(k.peak_flops_per_s) AS peak_flops_per_s,
     SUM(s.self_ps) AS self_ps,
     SUM(s.ops) AS executions
   FROM sized AS s
@@ -57,7 +57,7 @@ SELECT
   p.self_ps / 1e9 AS self_ms, -- Self time over all devices.
   p.self_ps / (p.executions * 1e6) AS mean_us, -- Mean self time of an execution.
   CAST(p.executions AS BIGINT) AS executions,
-  p.peak_flops_per_s, -- Peak of a device for the type; the smallest where devices differ.
+  p.peak_flops_per_s, -- Peak of a device for the type; the largest where devices or kernels differ.
   -- Share of the phase's compute time in ops whose operations are not known.
   s.unsized_share
 FROM products AS p

@@ -48,10 +48,14 @@ SELECT
     WHEN i.given_bytes_accessed IS NULL AND t.bytes_accessed = COALESCE(i.bytes_accessed, t.bytes_accessed)
       THEN i.on_chip_bytes_accessed
   END AS on_chip_bytes_accessed,
-  -- Type whose peak applies to a matrix product: int8, fp8, or bf16 for all wider types.
+  -- Type whose peak applies to a matrix product: int8, fp8, or bf16 for all wider types. GPUs have f32 for kernels whose
+  -- names say that they use no matrix units, and tf32 for other products of f32.
   CASE
     WHEN i.operand_dtype IN ('s8', 'u8') THEN 'int8'
     WHEN i.operand_dtype LIKE 'f8%' THEN 'fp8'
+    WHEN i.operand_dtype = 'tf32' THEN 'tf32'
+    WHEN d.backend = 'gpu' AND i.operand_dtype = 'f32'
+      THEN CASE WHEN i.name LIKE '%sgemm%' OR i.name LIKE '%simt%' OR i.name LIKE '%ffma%' THEN 'f32' ELSE 'tf32' END
     WHEN i.operand_dtype IS NOT NULL THEN 'bf16'
   END AS product_type,
   CAST(SUM(t.ops) AS BIGINT) AS ops, -- Number of leaf ops.
@@ -60,7 +64,8 @@ SELECT
   CAST(SUM(t.timed_self_ps) AS BIGINT) AS timed_self_ps -- Their self time.
 FROM layered AS t
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+LEFT JOIN main.devices AS d USING (run_id, device_id)
 GROUP BY
   run_id, t.device_id, t.phase, instruction_id, t.layer, t.flops, t.model_flops, t.bytes_accessed, i.category,
   i.op_class, i.part, i.given_bytes_accessed, i.bytes_accessed, i.hbm_bytes_accessed, i.on_chip_bytes_accessed,
-  i.operand_dtype
+  i.operand_dtype, i.name, d.backend

@@ -247,6 +247,9 @@ def test_the_operations_of_a_product_belong_to_one_of_its_kernels(tmp_path: Path
         kernel(220, 10, 7, "adds"),
         kernel(230, 20, 8, "adds too"),
         kernel(250, 20, 9, "replayed"),
+        event("cpu_op", "aten::mm", 9, 60, 9, **dims),
+        call(61, 10),
+        kernel(270, 9, 10, "cutlass_80_tensorop_s1688gemm_64x64"),
     ]
     ingest_one(write(tmp_path, events), tmp_path / "w")
     [path] = (tmp_path / "w").rglob("instructions.parquet")
@@ -259,6 +262,7 @@ def test_the_operations_of_a_product_belong_to_one_of_its_kernels(tmp_path: Path
         ("splitKreduce_kernel", 0, None, *product),
         ("first", 0, None, *product),
         ("second", 60, None, *product),
+        ("cutlass_80_tensorop_s1688gemm_64x64", 60, 4 * (6 + 15 + 10), "f32[2,5]", "tf32"),
         ("adds", 4, 48, None, None),
         ("adds", None, None, None, None),  # with another kernel
         ("adds too", None, None, None, None),

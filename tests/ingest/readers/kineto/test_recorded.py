@@ -146,7 +146,7 @@ def test_rates_of_products_and_copies_are_those_that_cuda_events_measured(record
     best = {dtype: max((t, e) for d, _, t, e in rates if d == dtype) for dtype, *_ in rates}
     assert best["bf16"] == pytest.approx((807, 807 / 989), rel=1e-2)
     assert best["f8e4m3fn"] == pytest.approx((1462, 1462 / 1979), rel=1e-2)  # the peak of its own type
-    assert best["f32"] == pytest.approx((50.8, 50.8 / 989), rel=1e-2)
+    assert best["f32"] == pytest.approx((50.8, 50.8 / 66.9), rel=1e-2)  # by kernels that use no matrix units
     copies = recorded.query(
         """SELECT kind, copies, bytes, median_gbps FROM metrics.copy_bandwidth INNER JOIN main.runs USING (run_id)
         WHERE name = 'torch-peaks' ORDER BY kind"""
