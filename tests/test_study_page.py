@@ -32,6 +32,30 @@ def asked() -> set[Any]:
     return {each.key for each in study.asked(yaml.safe_load((study.HERE / "grid.yaml").read_text(encoding="utf-8")))}
 
 
+def test_kept_programs_come_first_then_prefills_of_the_fastest_meshes(tmp_path: Path) -> None:
+    def asked(steps: str, mesh: str, batch: int) -> study.Asked:
+        return study.Asked(study.Place(mesh, "v6e:2x4", batch), "v6e-8", steps, "Llama-3.1-8B", mesh)
+
+    both = [asked(steps, mesh, batch) for steps in study.STEPS for batch in (1, 8) for mesh in ("tp=8", "dp=2,tp=4")]
+    results = study.Results(tmp_path / "none.parquet", "0.0")
+    for each in both[:3]:  # the slower mesh of the larger batch is not known, so its fastest is not either
+        results.rows[each.key] = {"tpot_ms": 2.0 if each.mesh == "tp=8" else 3.0, "ttft_ms": None, "refused": None}
+    turn = results.turn(both)
+    assert [(turn(each), each.steps, each.mesh, each.key[-1]) for each in sorted(both, key=turn)] == [
+        (0, "decode", "tp=8", 1),
+        (0, "decode", "dp=2,tp=4", 1),
+        (0, "decode", "tp=8", 8),
+        (1, "both", "tp=8", 1),
+        (2, "decode", "dp=2,tp=4", 8),
+        (3, "both", "dp=2,tp=4", 1),
+        (3, "both", "tp=8", 8),
+        (3, "both", "dp=2,tp=4", 8),
+    ]
+    results.rows[both[3].key] = {"tpot_ms": None, "ttft_ms": None, "refused": "does not fit"}
+    turn = results.turn(both)
+    assert [(each.mesh, each.key[-1]) for each in both if turn(each) == 1] == [("tp=8", 1), ("tp=8", 8)]
+
+
 def test_the_page_has_ten_findings_with_a_query_each() -> None:
     assert len(re.findall(r"^### \d+\. ", WORDS, re.M)) == len(QUERIES) >= 10
 

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,27 +84,17 @@ class Asked(NamedTuple):
 
 
 def asked(grid: Mapping[str, Any]) -> list[Asked]:
-    """Return all that the study asks, in order: `first`, then the decode steps of all, then the prefills.
+    """Return all that the study asks: of each slice the decode steps of all models, then both of their steps.
 
     The decode step of a configuration stands apart from both of its steps, which replace it.
     """
-    slices = grid["slices"]
     fields = {name: grid[name] for name in ("input_length", "output_length", "dtype")} | {"backend": "jax"}
-
-    def found(model: str, name: str, meshes: Sequence[str], batches: Sequence[int], steps: str) -> Iterator[Asked]:
-        for place in places(meshes, [slices[name]], batches, model=model, **fields):
-            if place.spec is not None:
-                yield Asked(place, name, steps, model.rpartition("/")[2], str(place.spec.mesh))
-
-    out: list[Asked] = []
-    for first in grid["first"]:
-        out += found(*(first[field] for field in ("model", "slice", "meshes", "batches", "steps")))
-    for steps, model, name in itertools.product(STEPS, grid["models"], slices):
-        out += found(model, name, [], grid["batches"], steps)
-    once: dict[tuple[Key, str], Asked] = {}
-    for each in out:
-        once.setdefault((each.key, each.steps), each)
-    return list(once.values())
+    return [
+        Asked(place, name, steps, model.rpartition("/")[2], str(place.spec.mesh))
+        for (name, topology), steps, model in itertools.product(grid["slices"].items(), STEPS, grid["models"])
+        for place in places([], [topology], grid["batches"], model=model, **fields)
+        if place.spec is not None
+    ]
 
 
 class Results:
@@ -123,6 +113,31 @@ class Results:
         row = self.rows.get(each.key, {})
         is_whole = each.steps == "decode" or row.get("ttft_ms") is not None
         return row.get("refused") is not None or (is_whole and row.get("run_id") in run_ids)
+
+    def turn(self, study: Sequence[Asked]) -> Callable[[Asked], int]:
+        """Return what tells when a configuration is computed.
+
+        What has a row comes first, since its programs are kept. Then come the prefills of the meshes that have the
+        fastest decode step of a model, slice and batch, once all of these are known, then all decode steps.
+        """
+        rivals: dict[tuple[str, str, int], list[Key]] = {}
+        for each in study:
+            if each.steps == "decode":
+                rivals.setdefault((each.model, each.slice, each.key[-1]), []).append(each.key)
+        fastest = {
+            min(timed, key=lambda key: float(self.rows[key]["tpot_ms"]))
+            for keys in rivals.values()
+            if all(key in self.rows for key in keys)
+            and (timed := [key for key in keys if self.rows[key]["tpot_ms"] is not None])
+        }
+
+        def turn(each: Asked) -> int:
+            row = self.rows.get(each.key)
+            if row is not None and (each.steps == "decode" or row["ttft_ms"] is not None):
+                return 0
+            return 1 if each.steps == "both" and each.key in fastest else 2 if each.steps == "decode" else 3
+
+        return turn
 
     def add(self, each: Asked, row: Row) -> None:
         """Add what is predicted of a configuration. A decode step stays where only the prefill is refused."""
@@ -154,30 +169,27 @@ def compute(warehouse: Warehouse, study: Sequence[Asked], results: Results, pyth
             results.rows.setdefault(each.key, results.row(each, {"refused": why}))
     left = [each for each in study if not results.has(each, here)]
     total = len({each.key for each in study})
-    for (steps, *_), group in itertools.groupby(tuple(left), key=lambda each: (each.steps, each.slice, each.model)):
-        if time.monotonic() >= until:
-            return
-        members = {id(each.place): each for each in group}
-        done = predicted(
-            warehouse, [each.place for each in members.values()], WhatIf(), python=python, phases=STEPS[steps]
-        )
-        for outcomes in iter(lambda done=done: list(itertools.islice(done, AT_ONCE)), []):
-            for outcome, row in zip(outcomes, rows(warehouse, outcomes), strict=True):
-                each = members[id(outcome.place)]
-                before = results.rows.get(each.key, {}).get("run_id")
-                results.add(each, row)
-                if before in here and outcome.run_id not in (None, before):
-                    warehouse.remove(before)  # the decode step alone
-                if outcome.run_id is not None:
-                    here.add(outcome.run_id)
-                left.remove(each)
-                said = outcome.refused or f"TPOT {row['tpot_ms']:.3g} ms"
-                print(f"{_named(results.rows[each.key])}, {steps}: {said}")
-            cost = sum(CPU_S[other.steps] for other in left) / 3600
-            count = sum(key in results.rows for key in {each.key for each in study})
-            print(f"{count} of {total}, {cost:.1f} CPU hours left", flush=True)
-            if time.monotonic() > until:
-                return
+    while left and time.monotonic() < until:
+        turn = results.turn(study)
+        next_one = min(left, key=turn)
+        steps, alike = next_one.steps, (turn(next_one), next_one.steps, next_one.slice, next_one.model)
+        group = [each for each in left if (turn(each), each.steps, each.slice, each.model) == alike][:AT_ONCE]
+        done = predicted(warehouse, [each.place for each in group], WhatIf(), python=python, phases=STEPS[steps])
+        found = {id(outcome.place): outcome for outcome in done}
+        outcomes = [found[id(each.place)] for each in group]
+        for each, outcome, row in zip(group, outcomes, rows(warehouse, outcomes), strict=True):
+            before = results.rows.get(each.key, {}).get("run_id")
+            results.add(each, row)
+            if before in here and outcome.run_id not in (None, before):
+                warehouse.remove(before)  # the decode step alone
+            if outcome.run_id is not None:
+                here.add(outcome.run_id)
+            left.remove(each)
+            said = outcome.refused or f"TPOT {row['tpot_ms']:.3g} ms"
+            print(f"{_named(results.rows[each.key])}, {steps}: {said}")
+        cost = sum(CPU_S[other.steps] for other in left) / 3600
+        count = sum(key in results.rows for key in {each.key for each in study})
+        print(f"{count} of {total}, {cost:.1f} CPU hours left", flush=True)
 
 
 def answered(words: str, table: Path, total: int) -> str:
