@@ -289,11 +289,12 @@ class TestCoalesced:
         sums = {"In msg nelems": "12", "Out msg nelems": "12", "dtype": "Float"}
         assert self.moved(tmp_path, both) == {"annotation": "nccl:coalesced", **sums}
         assert self.moved(tmp_path, both[1:2])["In msg nelems"] == "5"
+        facts = self.moved(tmp_path, [*both, (45, "send", 1, "Half")])
+        assert (facts["In msg nelems"], facts["dtype"]) == ("[12,1]", '["Float","Half"]')
 
     @pytest.mark.parametrize(
         "calls",
         [
-            [(10, "send", 8, "Float"), (20, "send", 8, "Half")],
             [(10, "_allgather_base", 8, "Float"), (20, "allreduce", 8, "Float")],
             [(60, "send", 8, "Float")],
             [],
