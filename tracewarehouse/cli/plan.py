@@ -111,7 +111,7 @@ def plan(
             raise typer.BadParameter("--calibrate takes a recorded run and no model")
         _calibrate(context, calibrate)
         return
-    if what is None or slices is None:
+    if what is None or not (topologies := _split(slices or "")):
         raise typer.BadParameter("expected a model or experiment and --slices, or --calibrate RUN")
     from tracewarehouse.collect.ahead_of_time import PHASES
     from tracewarehouse.comparison.study import Outcome, predicted, rows
@@ -120,8 +120,8 @@ def plan(
 
     study = _study(
         what,
-        meshes.split() if meshes else [],
-        _split(slices),
+        list(dict.fromkeys(meshes.split())) if meshes else [],
+        topologies,
         [_batch(batch) for batch in _split(batches)] if batches else [],
         sequence_parallelism=sequence_parallelism,
         microbatches=microbatches,
@@ -255,7 +255,7 @@ def _has_devices(topology: str, count: int) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    return [part for part in re.split(r"[,\s]+", text) if part]
+    return list(dict.fromkeys(part for part in re.split(r"[,\s]+", text) if part))
 
 
 def _batch(text: str) -> int:

@@ -71,10 +71,10 @@ def places(meshes: Sequence[str], slices: Sequence[str], batches: Sequence[int |
     found = []
     for topology in slices:
         asked = [mesh for mesh in meshes if sizes[mesh] == devices[topology]]
-        for mesh, batch in itertools.product(asked or _sensible_meshes(fields["model"], devices[topology]), batches):
-            place = _place(mesh, topology, {**fields, "batch": batch})
-            # of meshes that nobody asked for, those that the model cannot have are no answer
-            found += [place] if asked or place.spec is not None else []
+        pairs = itertools.product(asked or _sensible_meshes(fields["model"], devices[topology]), batches)
+        tried = [_place(mesh, topology, {**fields, "batch": batch}) for mesh, batch in pairs]
+        # of meshes that nobody asked for, those that the model cannot have are no answer, unless it can have none
+        found += tried if asked else [place for place in tried if place.spec is not None] or tried
     return found
 
 
