@@ -218,7 +218,7 @@ class GpuPlanes:
             said = [known[self._table.message[row]] for row in calls.tolist()]
             said = [m for m in said if m[_CALLED] != b'"wait"']
             said = [m for m in said if m[_CALLED] == b'"send"'] or said
-            if len({m[_CALLED] for m in said}) != 1 or not all(m[name].isdigit() for m in said for name in _COUNTS):
+            if len({m[_CALLED] for m in said}) != 1 or not all(map(_is_counted, said)):
                 continue
             types = list(dict.fromkeys(m["dtype"] for m in said))
             whole = dict.fromkeys(MESSAGE_NAMES, b"") | {"dtype": _listed(types)}
@@ -257,6 +257,10 @@ class GpuPlanes:
         """Return of which names, by number, something holds."""
         used, place = np.unique(numbers, return_inverse=True)
         return np.array([says(self._names[i]) for i in used.tolist()], bool)[place]
+
+
+def _is_counted(said: Mapping[str, bytes]) -> bool:
+    return bool(said["dtype"]) and all(said[name].isdigit() and len(said[name]) < 19 for name in _COUNTS)
 
 
 def _listed(values: Sequence[bytes]) -> bytes:
