@@ -380,4 +380,5 @@ def _together(own: Int64, other: Int64) -> npt.NDArray[np.float64]:
     starts, ends = own[:compared].T
     lacking = min(len(other) - len(own), _COMPARED)
     windows = sliding_window_view(other[: lacking + compared], compared, axis=0)
-    return np.mean((starts < windows[:, 1]) & (windows[:, 0] < ends), axis=1)
+    shares: npt.NDArray[np.float64] = np.mean((starts < windows[:, 1]) & (windows[:, 0] < ends), axis=1)
+    return shares
