@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,6 +219,15 @@ class TestQuery:
         assert 'Referenced column "lin" not found' in done.err
         assert '"line"' in done.err
         assert "Traceback" not in done.err
+
+    def test_an_output_that_is_full_or_closed(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        for words in (["runs"], ["query", "FROM ops", "--format", "csv"], ["--version"]):
+            with Path("/dev/full").open("w") as full, redirect_stdout(full):
+                assert run(["-w", str(folder), *words]) == 1
+            assert capfd.readouterr().err == "error: the output cannot be written: No space left on device\n"
+        command = [sys.executable, "-m", "tracewarehouse", "-w", str(folder), "runs"]
+        closed = subprocess.run(command, preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, check=False)
+        assert (closed.returncode, closed.stderr) == (0, b"")
 
     def test_no_library_tells_of_a_query_in_its_own_words(
         self, tw: Tw, folder: Path, caplog: pytest.LogCaptureFixture
@@ -454,7 +463,7 @@ class TestIngest:
         done = tw("-w", tmp_path / "w", "ingest", tmp_path / "c" / "closed")
         assert (done.code, done.err) == (1, f"error: {tmp_path}/c/closed: cannot be read: Permission denied\n")
 
-    @pytest.mark.parametrize("name", ["a*b", "a?b", "a[x]b", "a\\b", os.fsdecode(b"a\xff")])
+    @pytest.mark.parametrize("name", ["a\nb", "a\0b", "a*b", "a?b", "a[x]b", "a\\b", os.fsdecode(b"a\xff")])
     def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused(
         self, tw: Tw, tmp_path: Path, capture: Path, name: str
     ) -> None:

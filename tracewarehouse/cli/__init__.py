@@ -107,6 +107,9 @@ def main(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     sys.unraisablehook = _send_again
     search_seldom()
     stuck_query.may_end_process = True
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller has closed it; no other file may take its place
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
     sys.exit(run(sys.argv[1:]))
 
 
@@ -137,6 +140,21 @@ def _send_again(lost: sys.UnraisableHookArgs) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; no error that a user can cause ends in a traceback."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno is None or error.filename is not None:  # it is not of standard output
+            raise
+        close_quietly()
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough, as after `| head`
+            return 0
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnreadRunWarning)

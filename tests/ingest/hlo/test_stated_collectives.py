@@ -253,3 +253,18 @@ class TestGroup:
         assert first and second and first.communicator == second.communicator
         other = stated_collective(GENERIC, arguments("allreduce", 2, 2) | {"Process Group Ranks": "[1, 3, 5, 7]"})
         assert other and other.communicator != first.communicator
+
+
+@pytest.mark.parametrize(
+    ("counts", "types", "size"),
+    [
+        ("[3,5]", '["Float","Half"]', 22),
+        ("[3,5]", '["Float"]', None),
+        ("3", '["Float","Half"]', None),
+        ("[3,5]", '["Float",7]', None),
+        ("[3,5]", '["Float","Odd"]', None),
+    ],
+)
+def test_several_calls_of_one_kernel_may_be_of_several_types(counts: str, types: str, size: int | None) -> None:
+    sent = of(SEND_RECV, In_msg_nelems=counts, dtype=types)
+    assert (sent.kind, sent.message_bytes, sent.dtype) == ("send", size, None)

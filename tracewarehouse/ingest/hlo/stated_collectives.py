@@ -150,6 +150,11 @@ def _message(kind: str, stated: Stated, *, of_mark: bool, group_size: int | None
     dtype = _dtype(text(stated, "dtype"))
     if (size := number(stated, "message_bytes")) is not None:
         return _possible(size * (group_size or 0) if kind in _WHOLE or kind == "all-to-all" else size), dtype
+    if dtype is None and isinstance(types := _parsed(text(stated, "dtype")), list):  # several calls of one kernel
+        counts = _integers(text(stated, "In msg nelems")) or []
+        sizes = [_bytes(n, _dtype(t if isinstance(t, str) else None)) for n, t in zip(counts, types, strict=False)]
+        is_known = len(counts) == len(types) and None not in sizes
+        return (_possible(sum(size or 0 for size in sizes)) if is_known else None), None
     sent, received = number(stated, "In msg nelems"), number(stated, "Out msg nelems")
     counts = [n for n in (sent, received) if n is not None]
     if any(counts):

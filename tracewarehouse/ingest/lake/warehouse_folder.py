@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from tracewarehouse.ingest.errors import WarehouseError, shown
+from tracewarehouse.ingest.errors import WarehouseError, printable, shown
 
 
 def check_folder(folder: Path, *, create: bool) -> None:
@@ -61,17 +62,17 @@ def _check_path(folder: Path) -> None:
     Raises:
         WarehouseError: its path has a special character, is a pattern that other paths match, or is not UTF-8.
     """
-    try:
+    path = str(folder.absolute())
+    with suppress(OSError, RuntimeError, ValueError):  # reported when the folder is opened
         path = str(folder.resolve())
+    try:
         path.encode()
     except UnicodeEncodeError:
         raise WarehouseError(f"{shown(str(folder))}: a warehouse's path must be UTF-8; rename the folder") from None
-    except (OSError, RuntimeError, ValueError):  # reported when the folder is opened
-        return
-    if special := [c for c in "?\\" if c in path]:
+    if special := [c for c in path if c in "?\\" or c < " "]:
         raise WarehouseError(
-            f"{shown(path)}: a warehouse's path cannot have the character {special[0]}; rename the folder, or name "
-            "another with -w"
+            f"{shown(path)}: a warehouse's path cannot have the character {printable(special[0])}; rename the folder, "
+            "or name another with -w"
         )
     if others := sorted({*glob(path)} - {path}):  # noqa: PTH207  the path is absolute
         raise WarehouseError(

@@ -275,9 +275,12 @@ class TestCoalesced:
 
     def moved(self, folder: Path, calls: list[tuple[float, str, int, str]]) -> dict[str, Any]:
         """What a kernel says whose mark of the thread 9 begins at 50; of each call start, name, elements and type."""
+        told = [
+            (ts, {"Collective name": name, "In msg nelems": count, "Out msg nelems": count}, {"dtype": dtype})
+            for ts, name, count, dtype in calls
+        ]
         events = [
-            *(event("cpu_op", "record_param_comms", 9, ts, 2, **{"Collective name": name, "dtype": dtype,
-                    "In msg nelems": count, "Out msg nelems": count}) for ts, name, count, dtype in calls),
+            *(event("cpu_op", "record_param_comms", 9, ts, 2, **a, **(b if b["dtype"] else {})) for ts, a, b in told),
             event("user_annotation", "nccl:coalesced", 9, 50, 9), call(52, 1),
             kernel(80, 5, 1, "ncclDevKernel_SendRecv"),
         ]  # fmt: skip
@@ -289,12 +292,15 @@ class TestCoalesced:
         sums = {"In msg nelems": "12", "Out msg nelems": "12", "dtype": "Float"}
         assert self.moved(tmp_path, both) == {"annotation": "nccl:coalesced", **sums}
         assert self.moved(tmp_path, both[1:2])["In msg nelems"] == "5"
+        facts = self.moved(tmp_path, [*both, (45, "send", 1, "Half")])
+        assert (facts["In msg nelems"], facts["dtype"]) == ("[12,1]", '["Float","Half"]')
 
     @pytest.mark.parametrize(
         "calls",
         [
-            [(10, "send", 8, "Float"), (20, "send", 8, "Half")],
             [(10, "_allgather_base", 8, "Float"), (20, "allreduce", 8, "Float")],
+            [(10, "send", 8, "Float"), (20, "send", 8, "")],
+            [(10, "send", 10**18, "Float")],
             [(60, "send", 8, "Float")],
             [],
         ],

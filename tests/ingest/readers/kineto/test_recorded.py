@@ -161,13 +161,46 @@ def test_rates_of_products_and_copies_are_those_that_cuda_events_measured(record
         [4 * size / 509.4e3, size / 4859.1e3, size / 4843.9e3], rel=1e-2
     )
     [(bound, attained)] = recorded.query(
-        "SELECT bound, attained FROM metrics.roofline WHERE name LIKE '%elementwise%' AND flops > 0"
+        """SELECT r.bound, r.attained FROM metrics.roofline AS r INNER JOIN main.runs AS p USING (run_id)
+        WHERE p.name = 'torch-peaks' AND r.name LIKE '%elementwise%' AND r.flops > 0"""
     ).rows()
     assert bound == "memory" and attained == pytest.approx(3 * 2 * size / 367.9e3 / 4814.3, rel=2e-2)
 
 
+def test_products_of_f32_have_the_peak_of_what_multiplies_them(recorded: Warehouse) -> None:
+    """Those of 4096 x 4096 as CUDA events measured them, with TF32 and without."""
+    rates = recorded.query(
+        """SELECT operand_dtype, tflops_per_s, efficiency
+        FROM metrics.gemm_efficiency INNER JOIN main.runs USING (run_id)
+        WHERE name = 'torch-precision' AND shape = 'f32[4096,4096]' ORDER BY operand_dtype"""
+    ).rows()
+    assert [dtype for dtype, *_ in rates] == ["f32", "tf32"]
+    assert [rate for _, rate, _ in rates] == pytest.approx([51.2, 404.8], rel=0.06)
+    assert [share for *_, share in rates] == pytest.approx([51.0 / 66.9, 385.8 / 494.5], rel=0.01)
+
+
 def test_grouped_sends_move_what_their_calls_say(recorded: Warehouse) -> None:
-    """Each kernel sends 2^20 and 3 * 2^20 numbers of two bytes to its own rank, which needs no link."""
-    found = "SELECT kind, message_bytes, group_size, wire_bytes, COUNT(*) FROM main.collectives GROUP BY ALL"
-    assert recorded.query(found).rows() == [("send", 2 * (4 << 20), 1, 0, 4)]
+    """One tensor of 2 MiB, or three of 2, 12 and 2.5 MiB in two types, to its own rank, which needs no link."""
+    found = recorded.query(
+        """SELECT dtype, message_bytes, group_size, wire_bytes, COUNT(*) FROM main.collectives
+        WHERE kind = 'send' GROUP BY ALL ORDER BY 2"""
+    ).rows()
+    assert found == [("bf16", 2 << 20, 1, 0, 6), (None, 33 << 19, 1, 0, 6)]
     assert not recorded.query("SELECT * FROM main.traffic").rows()
+
+
+def test_a_step_of_jax_is_of_two_programs_and_its_mark_of_the_host(recorded: Warehouse) -> None:
+    """The host measured its steps around the marks."""
+    steps = recorded.query(
+        """SELECT step, phase, mark_ms, last_step_ms FROM metrics.step_time INNER JOIN main.runs USING (run_id)
+        WHERE name = 'jax-three-modules' ORDER BY step"""
+    ).rows()
+    assert [(step, phase) for step, phase, *_ in steps] == [(0, "prefill"), *((i, "decode") for i in range(1, 6))]
+    for (_, _, mark_ms, _), around in zip(steps, [1.512, 2.172, 1.277, 0.874, 0.662, 0.736], strict=True):
+        assert around - 0.05 < mark_ms < around
+    programs = recorded.query(
+        """SELECT m.name, COUNT(*) FROM main.phases AS s INNER JOIN main.phases AS m ON s.run_id = m.run_id
+          AND m.kind = 'module' AND m.start_ps >= s.start_ps AND m.end_ps <= s.end_ps
+        WHERE s.kind = 'step' AND s.device_id IS NOT NULL AND m.name LIKE 'jit_%' GROUP BY ALL ORDER BY ALL"""
+    ).rows()
+    assert programs == [("jit_decode_fn", 5), ("jit_prefill_fn", 1), ("jit_sample_fn", 6)]

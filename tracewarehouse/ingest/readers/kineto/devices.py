@@ -210,7 +210,7 @@ class GpuPlanes:
     def _together(self, marks: Int64) -> dict[int, int]:
         """Return by row of a coalesced mark the number of the message of what its calls move together.
 
-        A kernel that sends and receives moves what it sends. Calls of several kinds or types have no sum.
+        A kernel that sends and receives moves what it sends. Several types make lists, and several kinds nothing.
         """
         numbers: dict[int, int] = {}
         known = [dict(zip(MESSAGE_NAMES, said, strict=True)) for said in self._table.messages]
@@ -218,11 +218,13 @@ class GpuPlanes:
             said = [known[self._table.message[row]] for row in calls.tolist()]
             said = [m for m in said if m[_CALLED] != b'"wait"']
             said = [m for m in said if m[_CALLED] == b'"send"'] or said
-            counted = [[m[name] for m in said] for name in _COUNTS]
-            if len({(m[_CALLED], m["dtype"]) for m in said}) == 1 and all(v.isdigit() for c in counted for v in c):
-                sums = zip(_COUNTS, (b"%d" % sum(map(int, values)) for values in counted), strict=True)
-                whole = dict.fromkeys(MESSAGE_NAMES, b"") | {"dtype": said[0]["dtype"]} | dict(sums)
-                numbers[mark] = self._table.messages[tuple(whole.values())]
+            if len({m[_CALLED] for m in said}) != 1 or not all(map(_is_counted, said)):
+                continue
+            types = list(dict.fromkeys(m["dtype"] for m in said))
+            whole = dict.fromkeys(MESSAGE_NAMES, b"") | {"dtype": _listed(types)}
+            for name in _COUNTS:
+                whole[name] = _listed([b"%d" % sum(int(m[name]) for m in said if m["dtype"] == t) for t in types])
+            numbers[mark] = self._table.messages[tuple(whole.values())]
         return numbers
 
     def _shares(self, at: Int64, inputs: Int64) -> Int8:
@@ -255,6 +257,15 @@ class GpuPlanes:
         """Return of which names, by number, something holds."""
         used, place = np.unique(numbers, return_inverse=True)
         return np.array([says(self._names[i]) for i in used.tolist()], bool)[place]
+
+
+def _is_counted(said: Mapping[str, bytes]) -> bool:
+    return bool(said["dtype"]) and all(said[name].isdigit() and len(said[name]) < 19 for name in _COUNTS)
+
+
+def _listed(values: Sequence[bytes]) -> bytes:
+    """Return JSON values as a list, or the only one as it is."""
+    return b"[%b]" % b",".join(values) if len(values) > 1 else values[0]
 
 
 def device_facts(device: Any, properties: Sequence[Mapping[str, Any]], *, is_rocm: bool) -> Iterator[Stat]:
