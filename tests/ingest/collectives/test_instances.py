@@ -15,6 +15,7 @@ from xplane_builder import Space, Unsigned
 from tracewarehouse.ingest.collectives.instances import Instances
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
+from tracewarehouse.ingest.tables import derived
 
 PROGRAMS = (7, 7, 9)  # of instructions 0, 1 and 2
 row = st.tuples(st.integers(0, 2), st.integers(-1, 1), st.integers(-1, 3), st.integers(0, 50))
@@ -159,3 +160,21 @@ def test_ends_that_show_nothing_leave_the_count() -> None:
         numbers, _ = instances.joined(lambda at=times: at, lambda *_: 2, lambda at=times: at, clocks)  # type: ignore[misc]
         assert sum(n in numbers[4:].tolist() for n in numbers[:4].tolist()) == expected
         assert numbers[:3].tolist() == numbers[4:].tolist()
+
+
+def test_the_links_of_a_group_are_found_once(ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each of its devices, of which a pod has thousands."""
+    asked: list[int] = []
+    link_between = derived.link_between
+    monkeypatch.setattr(derived, "link_between", lambda of, hosts: asked.append(len(of)) or link_between(of, hosts))
+    space = Space()
+    for number in range(6):
+        tpu = space.tpu(number)
+        tpu.modules.event("step(1)", 0, 1000)
+        for channel, groups in enumerate(("{0,1,2,3,4,5}", "{0,1,2},{3,4,5}")):
+            hlo = f"%r.{channel} = f32[4]{{0}} all-reduce(f32[4]{{0}} %x), channel_id={channel + 1}, "
+            hlo += f"replica_groups={{{groups}}}, use_global_device_ids=true, to_apply=%add"
+            tpu.ops.event(tpu.instruction(hlo, program_id=Unsigned(1)), 10 + 100 * channel, 50)
+    _, query = ingest(space)
+    assert query("SELECT DISTINCT link FROM collectives") == [("ici",)]
+    assert sorted(asked) == [3, 3, 6]

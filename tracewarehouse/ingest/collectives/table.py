@@ -59,6 +59,7 @@ class CollectiveWriter:
         self._instructions = instructions
         self._doubted = doubted
         self._link = link
+        self._links: dict[tuple[int, int | None], str | None] = {}
         self._clocks = clocks
         self._offsets = offsets
         self._is_timed = is_timed
@@ -156,6 +157,18 @@ class CollectiveWriter:
     def _of_all(self, column: str) -> Int64:
         return np.concatenate([self._rows[device].get(device, column) for device in self._devices])
 
+    def _link_of(
+        self, instruction: int, facts: Collective | None, participants: Participants, member: Membership | None
+    ) -> str | None:
+        """The class of links of a member's group, which is found once for all its members."""
+        if facts and facts.link:
+            return facts.link
+        key = instruction, member.group_index if member else None
+        if key not in self._links:
+            of = () if member is None or participants.groups is None else participants.groups[member.group_index]
+            self._links[key] = self._link(of)
+        return self._links[key]
+
     def _columns(self, device: int, low: int, high: int, groups: CollectiveGroups) -> dict[str, Any]:
         """Rows low to high of a device, without their instances."""
         names = ("event_id", "instruction_id", "is_async", "start_ps", "end_ps", *_EXPOSED)
@@ -184,7 +197,7 @@ class CollectiveWriter:
             "kind": Coded(of_row, [f.kind if f else "" for f in facts]),
             "axis": Coded(of_row, [p.axis for p in participants]),
             "axis_source": Coded(of_row, [p.axis_source for p in participants]),
-            "link": Coded(of_row, [f.link if f and f.link else self._link(_group(p, m)) for f, p, m in used_by]),
+            "link": Coded(of_row, [self._link_of(i, *by) for i, by in zip(used.tolist(), used_by, strict=True)]),
             "channel_id": Nullable.of(f.channel_id if f else None for f in facts)[of_row],
             "group_index": Nullable.of(m.group_index if m else None for m in members)[of_row],
             "group_size": Nullable.of(p.group_size for p in participants)[of_row],
@@ -226,11 +239,6 @@ class CollectiveWriter:
             place = PHASES[phase[i]] if phase[i] >= 0 else None, int(step[i]) if step[i] >= 0 else None
             (kind, joined), axis = known[pair[i]]
             self.counts[CollectiveStep(device, *place, kind, axis)] += n * joined
-
-
-def _group(participants: Participants, member: Membership | None) -> Sequence[int | None]:
-    """Return the group of a member; empty if it is not known."""
-    return () if member is None or participants.groups is None else participants.groups[member.group_index]
 
 
 def _untimed(rows: int) -> dict[str, Any]:
