@@ -74,6 +74,8 @@ class Run:
             for o in sorted(tables["ops"], key=lambda o: (o["start_ps"], o["event_id"]))
             if o["is_leaf"] and o["device_id"] is not None
         ]
+        self.hidden: dict[tuple[int, int, int], int] = {}
+        """What `_hidden` found, by window."""
         self.device_steps = self._steps(lambda p: p["device_id"] is not None)
         self.host_steps = self._steps(lambda p: p["device_id"] is None)
         self._place()
@@ -411,12 +413,15 @@ def overlap_ratio(run: Run) -> Values:
 
 def _hidden(run: Run, c: Row) -> int:
     """Time of a window in which the device runs ops, and none of them communicates."""
-    inside: dict[bool, list[Interval]] = {True: [], False: []}
-    for o in run.ops:
-        start, end = max(o["start_ps"], c["start_ps"]), min(o["end"], c["end_ps"])
-        if o["device_id"] == c["device_id"] and start < end:
-            inside[communicates(o["i"])].append((start, end))
-    return length(inside[True] + inside[False]) - length(inside[True])
+    window = c["device_id"], c["start_ps"], c["end_ps"]
+    if window not in run.hidden:
+        inside: dict[bool, list[Interval]] = {True: [], False: []}
+        for o in run.ops:
+            start, end = max(o["start_ps"], c["start_ps"]), min(o["end"], c["end_ps"])
+            if start < end and o["device_id"] == c["device_id"]:
+                inside[communicates(o["i"])].append((start, end))
+        run.hidden[window] = length(inside[True] + inside[False]) - length(inside[True])
+    return run.hidden[window]
 
 
 def window_sources(run: Run) -> dict[tuple[Any, ...], str]:

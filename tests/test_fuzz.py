@@ -23,17 +23,17 @@ from tracewarehouse.ingest.errors import MalformedError
 ROOT = Path(__file__).resolve().parent.parent
 # Queries have a fixed part of their own, in tests/tracewarehouse/queries/test_effects.py.
 INPUTS = {
-    "xplane": 1500,
-    "xplane-counted": 700,
+    "xplane": 900,
+    "xplane-counted": 400,
     "hlo-text": 3000,
     "hlo-proto": 3000,
-    "chrome": 150,
+    "chrome": 100,
     "nsys": 60,
     "kineto": 300,
     "card": 100,
     "manifest": 1000,
-    "ingest": 4,
-    "ingest-divided": 2,
+    "ingest": 2,
+    "ingest-divided": 1,
     "ingest-chrome": 12,
 }
 

@@ -37,7 +37,7 @@ TABLE = HERE / "configurations.parquet"
 PAGE = HERE / "report.html"
 WORDS = HERE / "README.md"
 STEPS = {"decode": ("decode",), "both": PHASES}
-CPU_S = {"decode": 8, "both": 45}
+CPU_S = {"decode": 15, "both": 90}
 """Seconds of one core of this repository's machine for a configuration, by what is compiled of it."""
 AT_ONCE = 8
 """Configurations whose rows are asked and kept together."""

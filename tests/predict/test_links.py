@@ -168,7 +168,7 @@ def test_every_algorithm_of_libtpu_has_a_time_that_grows_with_the_message() -> N
                 on_sparsecore="SPARSECORE" in part,
             )
             sizes = [collective._replace(message_bytes=int(s)) for s in answer[5].split(",")]
-            machine = Machine.named(topology)
+            machine = Machine.named(topology.name)
             times = [collective_time(machine, each) for each in sizes]
             assert all(0 < t.low_ps < t.mid_ps < t.high_ps for t in times), line
             assert [t.mid_ps for t in times] == sorted({t.mid_ps for t in times}), line

@@ -111,7 +111,7 @@ def plan(
             raise typer.BadParameter("--calibrate takes a recorded run and no model")
         _calibrate(context, calibrate)
         return
-    if what is None or slices is None:
+    if what is None or not (topologies := _split(slices or "")):
         raise typer.BadParameter("expected a model or experiment and --slices, or --calibrate RUN")
     from tracewarehouse.collect.ahead_of_time import PHASES
     from tracewarehouse.comparison.study import Outcome, predicted, rows
@@ -120,8 +120,8 @@ def plan(
 
     study = _study(
         what,
-        meshes.split() if meshes else [],
-        _split(slices),
+        list(dict.fromkeys(meshes.split())) if meshes else [],
+        topologies,
         [_batch(batch) for batch in _split(batches)] if batches else [],
         sequence_parallelism=sequence_parallelism,
         microbatches=microbatches,
@@ -220,7 +220,7 @@ def _study(
     what: str, meshes: Sequence[str], slices: Sequence[str], batches: Sequence[int], **fields: Any
 ) -> list[Place]:
     from tracewarehouse.collect import experiment
-    from tracewarehouse.comparison.study import Place, places
+    from tracewarehouse.comparison.study import Place, devices, places
     from tracewarehouse.ingest.capture.manifest import Mesh
 
     if what not in experiment.ready_made() and not what.endswith((".yaml", ".yml")):
@@ -237,25 +237,14 @@ def _study(
         if (wanted and str(run.mesh) not in wanted) or (batches and run.batch not in batches):
             continue
         spec = run.model_copy(update=backend | {"dtype": fields["dtype"]})
-        found += [
-            Place(str(spec.mesh), each, spec.batch, spec) for each in slices if _has_devices(each, spec.mesh.size)
-        ]
+        found += [Place(str(spec.mesh), each, spec.batch, spec) for each in slices if devices(each) == spec.mesh.size]
     if not found:
         raise typer.BadParameter(f"no run of {what} has a mesh with as many devices as a slice of --slices")
     return found
 
 
-def _has_devices(topology: str, count: int) -> bool:
-    from tracewarehouse.collect.tpu.compile_ahead import Topology
-
-    try:
-        return Topology.parse(topology).devices == count
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
 def _split(text: str) -> list[str]:
-    return [part for part in re.split(r"[,\s]+", text) if part]
+    return list(dict.fromkeys(part for part in re.split(r"[,\s]+", text) if part))
 
 
 def _batch(text: str) -> int:

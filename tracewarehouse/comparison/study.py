@@ -60,9 +60,9 @@ def places(meshes: Sequence[str], slices: Sequence[str], batches: Sequence[int |
     Raises:
         ExperimentError: a name is none of a slice or mesh, or has no partner with as many devices.
     """
-    devices = {name: _devices(name) for name in slices}
+    counts = {name: devices(name) for name in slices}
     sizes = {mesh: _size(mesh) for mesh in meshes}
-    for what, given, others in (("mesh", sizes, devices), ("slice", devices, sizes)):
+    for what, given, others in (("mesh", sizes, counts), ("slice", counts, sizes)):
         for name, count in given.items():
             if meshes and count not in others.values():
                 raise ExperimentError(
@@ -70,11 +70,11 @@ def places(meshes: Sequence[str], slices: Sequence[str], batches: Sequence[int |
                 )
     found = []
     for topology in slices:
-        asked = [mesh for mesh in meshes if sizes[mesh] == devices[topology]]
-        for mesh, batch in itertools.product(asked or _sensible_meshes(fields["model"], devices[topology]), batches):
-            place = _place(mesh, topology, {**fields, "batch": batch})
-            # of meshes that nobody asked for, those that the model cannot have are no answer
-            found += [place] if asked or place.spec is not None else []
+        asked = [mesh for mesh in meshes if sizes[mesh] == counts[topology]]
+        pairs = itertools.product(asked or _sensible_meshes(fields["model"], counts[topology]), batches)
+        tried = [_place(mesh, topology, {**fields, "batch": batch}) for mesh, batch in pairs]
+        # of meshes that nobody asked for, those that the model cannot have are no answer, unless it can have none
+        found += tried if asked else [place for place in tried if place.spec is not None] or tried
     return found
 
 
@@ -85,7 +85,8 @@ def _size(mesh: str) -> int:
         raise ExperimentError(str(error)) from None
 
 
-def _devices(topology: str) -> int:
+def devices(topology: str) -> int:
+    """Return the number of devices of a slice, by its name; raise ExperimentError if it is none."""
     try:
         return Topology.parse(topology).devices
     except ValueError as error:

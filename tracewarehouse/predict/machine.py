@@ -36,7 +36,7 @@ class Machine:
     @classmethod
     def named(
         cls,
-        topology: str | Topology,
+        topology: str,
         own: Iterable[Calibration] = (),
         *,
         ici_factor: float = 1.0,
@@ -49,7 +49,7 @@ class Machine:
             ValueError: it is no name of a topology.
             CaptureError: the rates of the generation are not known.
         """
-        place = Topology.parse(topology) if isinstance(topology, str) else topology
+        place = Topology.parse(topology)
         found = rates(place.generation, own)
         if ("clock", "hz") not in found:
             raise CaptureError(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from xplane_builder import Space
 
+from tracewarehouse.ingest.capture import batches
 from tracewarehouse.ingest.capture.batches import Batch, BatchFile, read_batches, server_rank
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
@@ -225,3 +226,10 @@ def test_a_fact_of_a_wrong_type_is_refused(tmp_path: Path, name: str, value: obj
     write(tmp_path / "c", [BATCHES[0], BATCHES[1] | {name: value}, BATCHES[2]])
     with pytest.raises(CaptureError, match=rf"batch_composition_stats_1\.json: looked for {looked_for}"):
         ingest_one(tmp_path / "c", tmp_path / "w")
+
+
+def test_a_folder_of_many_hosts_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[Path] = []
+    monkeypatch.setattr(batches, "_batches_in", lambda folder: listed.append(folder) or [])
+    assert batches.batch_files([tmp_path / f"{i}.xplane.pb" for i in range(9)]) == []
+    assert listed == [tmp_path]

@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from xplane_builder import Space, Unsigned
+
+from tracewarehouse.ingest.devices import clocks
+from tracewarehouse.ingest.devices.hosts import Host
 
 US = 1_000_000
 PROGRAM = 42
@@ -194,3 +198,36 @@ def test_an_even_program_beside_an_uneven_one_is_check_enough(ingest: Any) -> No
 def test_a_skew_longer_than_a_step_is_found_where_steps_differ(ingest: Any) -> None:
     _, query = ingest(*hosts_with_skew(0, 450), mesh="dp=2")
     assert query(CLOCKS)[1][:2] == ("collective_ends", pytest.approx(-450, abs=0.02))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_host_is_compared_with_the_earlier_one_with_which_it_shares_most(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chosen again in the plain way, among all pairs, of which thousands of hosts would have too many."""
+    dice = random.Random(seed)
+    count, least = dice.randrange(1, 10), seed % 2
+    shares = dice.choice((0.1, 0.5, 0.9))
+    here = np.array([[dice.random() < shares for _ in range(count)] for _ in range(30)])
+    if seed % 3:  # hosts that share nothing with some others
+        here &= np.arange(30)[:, None] % seed % 3 == np.arange(count) % 3
+    compared: list[tuple[int, int]] = []
+    monkeypatch.setattr(clocks, "_compare", lambda _, __, a, b, ___: compared.append((a, b)) or iter(()))
+    hosts = [Host(i, f"h{i}", None, "", 0, None, None, 0, "profile") for i in range(count)]  # type: ignore[arg-type]
+    none = np.zeros(here.shape, np.int64)
+    assert list(clocks.correct(hosts, clocks.SharedEnds(none, none, none, here, none[:, 0]), least)) == []
+
+    shared = here.astype(int).T @ here
+    placed, left, expected = [0], [*range(1, count)], []
+    while left:
+        most, a, b = min((-shared[a, b], a, b) for a in placed for b in left)
+        if -most < clocks.FEWEST:
+            among = [(-shared[a, b], a) for a in left for b in left if a < b]
+            if not least or not among or -min(among)[0] < clocks.FEWEST:
+                break
+            b = min(among)[1]
+        else:
+            expected.append((a, b))
+        left.remove(b)
+        placed.append(b)
+    assert compared == expected

@@ -9,6 +9,7 @@ from served_steps import FUSED, KERNEL, LAYERS, head, layers, served
 from xplane_builder import Space
 
 from tracewarehouse.ingest.devices import product_phases
+from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.product_phases import phase_by_rows
 from tracewarehouse.ingest.hlo.instruction import is_product
 from tracewarehouse.ingest.hlo.text import parse_instruction
@@ -163,3 +164,23 @@ def test_what_a_product_is(text: str, multiplies: bool) -> None:
     hlo = parse_instruction(text)
     assert hlo is not None
     assert is_product(hlo, None, None) is multiplies
+
+
+def test_planes_are_looked_up_once_for_all_devices(ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else thousands of devices would take the square of their number."""
+    calls: list[int] = []
+    rows_of_programs, tpus = product_phases._rows_of_programs, HostSurvey.tpus
+
+    def counted(*of: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(HostSurvey, "tpus", property(lambda s: calls.append(1) or tpus.__get__(s)))
+            return rows_of_programs(*of)
+
+    monkeypatch.setattr(product_phases, "_rows_of_programs", counted)
+    space = Space()
+    for number in range(5):
+        tpu = space.tpu(number)
+        tpu.modules.event("step(1)", 0, 100)
+        tpu.ops.event("%a = f32[4]{0} add(f32[4]{0} %x, f32[4]{0} %x)", 1, 2)
+    ingest(space)
+    assert len(calls) == 1

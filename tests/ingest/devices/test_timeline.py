@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracewarehouse.ingest.columns.records import PHASES
-from tracewarehouse.ingest.devices.timeline import MarkedTime, Run, Step, StepMarker, Timeline, steps_marked
+from tracewarehouse.ingest.devices import timeline
+from tracewarehouse.ingest.devices.timeline import (
+    MarkedTime,
+    Run,
+    Step,
+    StepMarker,
+    Timeline,
+    launch_offsets,
+    steps_marked,
+)
 
 _TIMES = st.lists(st.integers(-5, 40), max_size=30)
 
@@ -113,3 +123,38 @@ def test_threads_that_mark_the_same_steps_number_them_alike() -> None:
     other = marked(("prefill", 0, 3, 9), ("decode", 0, 13, 19), thread=1)
     assert kept([*one, *other]) == [("prefill", 0, 0), ("decode", 1, 10), ("prefill", 0, 3), ("decode", 1, 13)]
     assert kept(steps_marked([*one, *other])) == kept([*one, *other])
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from((0, 0, 3, 40))), max_size=6))
+def test_launches_that_devices_lack_are_those_that_overlap_best(devices: list[tuple[int, int, int]]) -> None:
+    """Each device has launches of a period of 10 from one to another, some on a clock of their own."""
+    own = {
+        d: [(10 * i + shift, 10 * i + shift + 7) for i in range(a, b + 1)] for d, (a, b, shift) in enumerate(devices)
+    }
+    found = launch_offsets(
+        [(d, Timeline([Run("m", 1, *t) for t in ts], [])) for d, ts in own.items()], dict.fromkeys(own, 0)
+    )
+    placed: list[tuple[list[tuple[int, int]], int]] = []
+    for device in sorted((d for d in own if own[d]), key=lambda d: -len(own[d])):
+        mine, offset = own[device], 0
+        for other, of in sorted(placed, key=lambda p: len(p[0])):
+            together = [
+                sum(a < end and start < b for (a, b), (start, end) in zip(mine, other[lacks:], strict=False))
+                for lacks in range(len(other) - len(mine) + 1)
+            ]
+            if max(together) >= 0.9 * len(mine):
+                offset = of + together.index(max(together))
+                break
+        placed.append((mine, offset))
+        assert found[device].tolist() == [offset] * len(mine) if offset else device not in found
+
+
+def test_a_device_is_compared_with_so_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a capture of many devices that ran at different times would take the square of their number."""
+    compared: list[int] = []
+    together = timeline._together
+    monkeypatch.setattr(timeline, "_COMPARED", 4)
+    monkeypatch.setattr(timeline, "_together", lambda *of: compared.append(1) or together(*of))
+    apart = [(d, Timeline([Run("m", 1, 10 * d, 10 * d + 1)], [])) for d in range(50)]
+    assert launch_offsets(apart, dict.fromkeys(range(50), 0)) == {}
+    assert len(compared) == 4 * 50 - (4 + 3 + 2 + 1)

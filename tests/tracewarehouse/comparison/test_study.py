@@ -280,6 +280,8 @@ def test_what_cannot_fit_is_not_compiled(planned: Callable[..., Any], compiler: 
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--kernel", "paged=-1"], "--kernel: expected NAME=US"),
         (["--slices", "v6e:2x4", "--meshes", "tp=8", "--layers", "999"], "layers: meta-llama/Llama-3.1-70B has 80"),
         (["--meshes", "tp=8"], "expected a model or experiment and --slices, or --calibrate RUN"),
+        (["--slices", " , "], "expected a model or experiment and --slices, or --calibrate RUN"),
+        (["--slices", "v6e:2x4", "--batches", "0"], "batch: Input should be greater than or equal to 1"),
     ],
 )
 def test_wrong_usage(planned: Callable[..., Any], arguments: list[str], said: str) -> None:
@@ -313,6 +315,13 @@ def test_meshes_and_slices_pair_by_their_devices() -> None:
 def test_without_meshes_those_are_planned_that_the_model_can_have() -> None:
     dense = places([], ["v6e:2x4"], [8], model=MODEL, **LENGTHS)
     assert [place.mesh for place in dense] == ["dp=1,tp=8", "dp=2,tp=4", "dp=4,tp=2", "dp=8,tp=1"]
+    # where the model can have none, each says why
+    assert [(place.mesh, place.refused) for place in places([], ["v6e:1x15"], [8], model=MODEL, **LENGTHS)] == [
+        ("dp=1,tp=15", "run: mesh: tp=15 does not divide the 64 attention heads"),
+        ("dp=3,tp=5", "run: mesh: tp=5 does not divide the 64 attention heads"),
+        ("dp=5,tp=3", "run: mesh: tp=3 does not divide the 64 attention heads"),
+        ("dp=15,tp=1", "run: batch: dp x ep = 15 does not divide the 8 sequences of a microbatch"),
+    ]
     # two sequences are for two devices at most
     assert len(places([], ["v6e:2x4"], [2], model=MODEL, **LENGTHS)) == 2
     experts = places([], ["v6e:2x4"], [8], model="Qwen/Qwen3-30B-A3B", **LENGTHS)

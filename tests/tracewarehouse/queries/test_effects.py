@@ -85,8 +85,9 @@ def test_every_function_of_this_duckdb_that_gives_tables(sandbox: Sandbox) -> No
     arguments += [f"'{lake}/new.csv'", "'memory', 'x'", "NULL", "t", f"'{outside}/{SECRET}.parquet', 'a', 1"]
     answered = set()
     for name in names:
-        for argument in arguments:
-            for sql in (f'FROM "{name}"({argument})', f"CALL {name}({argument})", f"PRAGMA {name}({argument})"):
+        for at, argument in enumerate(arguments):
+            calls = (f"CALL {name}({argument})", f"PRAGMA {name}({argument})")
+            for sql in (f'FROM "{name}"({argument})', calls[at % 2]):
                 found, answer = sandbox.effects(sql)
                 assert not found, (sql, found)
                 if answer == "answered":

@@ -94,7 +94,7 @@ def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
         own = server_rank(home / "batches")
         folders = [f for f in _listed(home) if is_rank_folder(f) and _batches_in(f)]
         ranks = {f: server_rank(f / "batches") if are_ranks or len(folders) > 1 else own for f in folders}
-        for folder in (home, *(f.parent for f in files), *folders):
+        for folder in {home, *(f.parent for f in files), *folders}:
             of_folder = ranks.get(folder, own)
             of_server.update(BatchFile(p, _number(_RANK.match(p.name), of_folder)) for p in _batches_in(folder))
     return sorted(of_server, key=lambda f: (str(f.path.parent), natural(f.path.name)))

@@ -219,27 +219,30 @@ def correct(hosts: Sequence[Host], ends: SharedEnds, least_ps: int = 0) -> Itera
     brings the ends closer together, by more than they scatter and than `least_ps`, and contradicts cause and effect no
     more often. Hosts that share none with those, as stages of a pipeline of GPUs, are compared among themselves.
     """
-    shared = ends.is_here.astype(np.int64).T @ ends.is_here.astype(np.int64)
+    is_here = ends.is_here.astype(np.float64)
+    shared = is_here.T @ is_here
     first = min(range(len(hosts)), key=lambda h: (hosts[h].clock_source == "none", hosts[h].clock_offset_ps, h))
     if least_ps:
         hosts[first].clock_reference = first
-    placed = [first]
-    left = [h for h in range(len(hosts)) if h != first]
-    while left:
-        count, _, _, a, b = max((int(shared[a, b]), -a, -b, a, b) for a in placed for b in left)
-        if count < FEWEST:
-            among = [(int(shared[a, b]), -a, a) for a in left for b in left if a < b]
-            if not least_ps or not among or max(among)[0] < FEWEST:
+    # of each host, the most executions that it shares with a placed one, and that one
+    most, nearest = shared[first].copy(), np.full(len(hosts), first)
+    is_left = np.arange(len(hosts)) != first
+    while len(left := np.flatnonzero(is_left)):
+        if most[left].max() >= FEWEST:
+            candidates = left[most[left] == most[left].max()]
+            b = int(candidates[nearest[candidates].argmin()])
+            a = int(nearest[b])
+            hosts[b].clock_reference = hosts[a].clock_reference
+            yield from _compare(hosts, ends, a, b, least_ps)
+        else:
+            among = np.triu(shared[np.ix_(left, left)], 1).max(axis=1)
+            if not least_ps or among.max() < FEWEST:
                 break
-            first_of_others = max(among)[2]
-            left.remove(first_of_others)
-            placed.append(first_of_others)
-            hosts[first_of_others].clock_reference = first_of_others
-            continue
-        left.remove(b)
-        hosts[b].clock_reference = hosts[a].clock_reference
-        placed.append(b)
-        yield from _compare(hosts, ends, a, b, least_ps)
+            b = int(left[among.argmax()])
+            hosts[b].clock_reference = b
+        is_left[b] = False
+        is_nearer = (shared[b] > most) | ((shared[b] == most) & (b < nearest))
+        most[is_nearer], nearest[is_nearer] = shared[b][is_nearer], b
     if hosts[first].clock_source == "none" and any(h.clock_source == "collective_ends" for h in hosts):
         hosts[first].clock_source = "first_host"
 

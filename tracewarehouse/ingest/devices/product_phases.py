@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -146,12 +146,15 @@ def _of_step(runs: Sequence[Run], rows: Mapping[Program, _Rows]) -> _Rows | None
 def _rows_of_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> dict[Program, _Rows]:
     """Rows of the programs on the first device that shows products."""
     for survey in surveys:
+        cores = defaultdict[int, list[Plane]](list)
+        for plane, core in survey.tpus:
+            cores[core.device.device_id].append(plane)
         for number, (device, timeline) in enumerate(survey.device_timelines):
             if not timeline.runs:
                 continue
             tally = _Tally(timeline)
             if device.backend == "tpu":
-                _read_tpu(tally, survey, device.device_id, instructions)
+                _read_tpu(tally, survey, cores[device.device_id], instructions)
             else:
                 _read_named(tally, survey, number)
             rows = {p: _rows(p[0], *tally.products(p)) for p in tally.programs}
@@ -217,10 +220,8 @@ class _Tally:
         return sorted(products, key=lambda x: x.start_ps), len(self._executions.get(program, ()))
 
 
-def _read_tpu(tally: _Tally, survey: HostSurvey, device_id: int, instructions: Instructions) -> None:
-    for plane, core in survey.tpus:
-        if core.device.device_id != device_id:
-            continue
+def _read_tpu(tally: _Tally, survey: HostSurvey, planes: Sequence[Plane], instructions: Instructions) -> None:
+    for plane in planes:
         row_instruction = instructions.add_metadata(plane, survey.modules)
         for i in np.unique(row_instruction).tolist():
             row = instructions.rows[i]

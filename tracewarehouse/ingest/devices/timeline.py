@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, chain, groupby, islice, takewhile
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from tracewarehouse.ingest.columns.batches import integers
 from tracewarehouse.ingest.columns.nesting import outermost
@@ -328,7 +330,9 @@ class MarkedTime:
 
 
 _COMPARED = 64
-"""Most executions of a program on a device that are compared with those of another, and most that one may lack."""
+"""Most executions of a program on a device that are compared with those of another, most that one may lack, and most
+devices that one is compared with.
+"""
 _TOGETHER = 0.9
 """Share of the executions that must overlap in time with those of another device to be the same launches."""
 
@@ -347,29 +351,34 @@ def launch_offsets(timelines: Sequence[tuple[int, Timeline]], clocks: Mapping[in
     for device, timeline in timelines:
         for position, run in enumerate(timeline.runs):
             positions.setdefault((run.module, run.program_id), {}).setdefault(device, []).append(position)
-    runs = {device: timeline.runs for device, timeline in timelines}
+    times = {d: np.array([(r.start_ps, r.end_ps) for r in t.runs], np.int64) for d, t in timelines}
     offsets: dict[int, Int64] = {}
     for of_device in positions.values():
-        known: list[tuple[int, list[Run], int]] = []  # clock, executions and offset of devices that are placed
+        # by clock and number of executions, most first: executions and offset of devices that are placed
+        placed = defaultdict[int, dict[int, list[tuple[Int64, int]]]](dict)
         for device, at in sorted(of_device.items(), key=lambda d: (-len(d[1]), d[0])):
-            own = [runs[device][i] for i in at]
-            offset = _offset(own, [(other, of) for clock, other, of in known if clock == clocks[device]])
-            known.append((clocks[device], own, offset))
+            of_clock, own = placed[clocks[device]], times[device][at]
+            offset = _offset(own, islice(chain.from_iterable(reversed(of_clock.values())), _COMPARED))
+            of_clock.setdefault(len(own), []).append((own, offset))
             if offset:
-                offsets.setdefault(device, np.zeros(len(runs[device]), np.int64))[at] = offset
+                offsets.setdefault(device, np.zeros(len(times[device]), np.int64))[at] = offset
     return offsets
 
 
-def _offset(own: Sequence[Run], others: Sequence[tuple[Sequence[Run], int]]) -> int:
+def _offset(own: Int64, others: Iterable[tuple[Int64, int]]) -> int:
     """Return the offset by which executions overlap with those of a device that has as many, or else more."""
-    for other, offset in sorted(others, key=lambda o: len(o[0])):
-        lacking = min(len(other) - len(own), _COMPARED)
-        shares = [_share_together(own, other[shift:]) for shift in range(lacking + 1)]
-        if max(shares) >= _TOGETHER:
-            return offset + shares.index(max(shares))
+    for other, offset in others:
+        together = _together(own, other)
+        if together.max() >= _TOGETHER:
+            return offset + int(together.argmax())
     return 0
 
 
-def _share_together(own: Sequence[Run], other: Sequence[Run]) -> float:
-    pairs = list(zip(own[:_COMPARED], other, strict=False))
-    return sum(a.start_ps < b.end_ps and b.start_ps < a.end_ps for a, b in pairs) / len(pairs)
+def _together(own: Int64, other: Int64) -> npt.NDArray[np.float64]:
+    """The share of executions, of start and end, that overlap with another device's, for each number that it lacks."""
+    compared = min(len(own), _COMPARED)
+    starts, ends = own[:compared].T
+    lacking = min(len(other) - len(own), _COMPARED)
+    windows = sliding_window_view(other[: lacking + compared], compared, axis=0)
+    shares: npt.NDArray[np.float64] = np.mean((starts < windows[:, 1]) & (windows[:, 0] < ends), axis=1)
+    return shares

@@ -34,7 +34,7 @@ best AS (
   SELECT
     named, work, device_kind, chips,
     MAX(tokens_per_s) AS tokens_per_s,
-    ARG_MAX(mesh, tokens_per_s) AS mesh
+    ARG_MAX(mesh, (tokens_per_s, mesh)) AS mesh
   FROM placed
   GROUP BY named, work, device_kind, chips
 ),

@@ -129,9 +129,9 @@ stretches AS (
 bars AS (
   SELECT
     run_id, phase, stretch,
-    ARG_MAX(class, self_us) AS class,
-    ARG_MAX(part, self_us) AS part,
-    ARG_MAX(op, self_us) AS op,
+    ARG_MAX(class, (self_us, -place)) AS class,
+    ARG_MAX(part, (self_us, -place)) AS part,
+    ARG_MAX(op, (self_us, -place)) AS op,
     COUNT(*) AS ops,
     SUM(self_us ORDER BY place) AS self_us
   FROM stretches

@@ -26,7 +26,7 @@ named AS (
 summed AS (
   SELECT
     phase, op, class,
-    ANY_VALUE(category) AS category,
+    MIN(category) AS category,
     STRING_AGG(DISTINCT part, ', ' ORDER BY part) AS parts,
     CASE
       WHEN MIN(layer) < MAX(layer) THEN MIN(layer) || ' to ' || MAX(layer)

@@ -26,7 +26,7 @@ balance AS (
     run_id, b.phase,
     COUNT(*) AS devices,
     MAX(b.compute_ps) * COUNT(*) / NULLIF(SUM(b.compute_ps), 0) AS compute_imbalance,
-    ARG_MAX(b.device_id, b.compute_ps) AS busiest_device
+    ARG_MAX(b.device_id, (b.compute_ps, -b.device_id)) AS busiest_device
   FROM busy AS b
   INNER JOIN computing USING (run_id, device_id)
   GROUP BY run_id, b.phase
@@ -64,8 +64,8 @@ odd AS (
   SELECT
     l.run_id, l.phase,
     MIN(m.layers) AS layers,
-    ARG_MAX(l.layer, ABS(l.self_us - m.median_us)) AS odd_layer,
-    ARG_MAX(l.self_us / NULLIF(m.median_us, 0) - 1, ABS(l.self_us - m.median_us)) AS odd_difference
+    ARG_MAX(l.layer, (ABS(l.self_us - m.median_us), -l.layer)) AS odd_layer,
+    ARG_MAX(l.self_us / NULLIF(m.median_us, 0) - 1, (ABS(l.self_us - m.median_us), -l.layer)) AS odd_difference
   FROM layers AS l
   INNER JOIN medians AS m ON l.run_id = m.run_id AND l.phase IS NOT DISTINCT FROM m.phase
   GROUP BY l.run_id, l.phase
