@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from xplane_builder import Space
 
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
+from tracewarehouse.ingest.layers.shared_kernels import repeated_layers
 from tracewarehouse.warehouse import Warehouse
 
 US = 1_000_000
@@ -148,3 +151,26 @@ def test_a_real_model_whose_layers_are_unrolled(shared_traces: Path, tmp_path: P
         assert all(0.67 * mean < us < 1.34 * mean for us in times.values())
     steps = found.query("SELECT COUNT(DISTINCT step) FROM main.ops WHERE phase = 'decode' AND iteration = 5")
     assert steps.scalar() == truth["steps"]
+
+
+def test_kernels_of_inductor_fuse_other_operators_in_other_layers() -> None:
+    """A decode step as recorded on an H200: three products of a layer run the same kernel, on other shapes."""
+    product = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
+    norm, view = "triton_per_fused__fused_rms_norm__unsafe_view_add", "triton_poi_fused__unsafe_view"
+    after = (
+        f"{norm}_embedding_4 {norm}_embedding_6 {norm}_embedding_7 {norm}_8 {norm}_9 {norm}_10 {norm}_11 {view}_add_12"
+    )
+    names = [
+        "triton_red_fused__fused_rms_norm_embedding_0",
+        *([product] * 3),
+        f"{product}_splitK",
+        "splitKreduce_kernel",
+    ]
+    names += [f"{view}_index_copy_split_transpose_view_1", f"{view}_index_copy_split_transpose_view_2"]
+    names += ["triton_poi_fused_arange_le_scalar_tensor_unsqueeze_where_3", "cudnn_generated_fort_native_sdpa_sm80"]
+    names += ["void cudnn::fusion::lean_reduction_kernel<false>", f"{view}_silu_5", *after.split(), "nvjet_sm90_128x8"]
+    rows = [InstructionRow(name, kernel=name) for name in [*names, "triton_red_fused_argmax_13"]]
+    layers = [i for n in range(4) for i in (1, 6, 7, 8, 9, 10, 2, 12 + 2 * n, 3, 11, 4, 5, 13 + 2 * n)]
+    found = repeated_layers(np.array([0, *layers, 20, 21], np.int32), rows)
+    assert found is not None
+    assert found.layer.tolist() == [n for n in range(4) for _ in range(13)] + [-1] * 3  # from norm to norm

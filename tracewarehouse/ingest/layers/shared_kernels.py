@@ -27,6 +27,8 @@ _MOST_OPS = 1 << 15
 _MOSTLY = 0.5
 """Share of the ops from which on names tell the layers."""
 _NUMBER = re.compile(r"[._]*\d")
+_INDUCTOR = re.compile(r"triton_[a-z]{3}_fused(?=_)")
+"""How names of TorchInductor's kernels begin; the operators behind it differ in the first layer and the last."""
 _PRODUCT = re.compile(r"gemm|matmul|_dot|nvjet|cutlass|xmma")
 """Names of kernels that multiply matrices, as XLA, cuBLAS and CUTLASS call theirs."""
 
@@ -96,7 +98,8 @@ def repeated_layers(instruction: Int32, rows: Sequence[InstructionRow]) -> Piece
 def _kind(row: InstructionRow) -> Kind:
     """The kind of a kernel: itself, and all whose names begin like its name."""
     kernel = row.kernel or row.name
-    family = _NUMBER.split(kernel, maxsplit=1)[0]
+    inductor = _INDUCTOR.match(kernel)
+    family = inductor[0].replace("per", "red") if inductor else _NUMBER.split(kernel, maxsplit=1)[0]
     collective = row.collective.kind if row.collective and not row.is_fused else None
     contracts = collective is not None or row.contracts or bool(_PRODUCT.search(kernel))
     return Kind(kernel, family, family, contracts, collective, row.op_class == "copy")

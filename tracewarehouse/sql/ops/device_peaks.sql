@@ -30,10 +30,10 @@ WHERE peak_flops_per_s > 0 AND backend = 'gpu'
 UNION ALL
 SELECT
   run_id, device_id, 'f32' AS product_type,
-  CASE peak_flops_per_s
-    WHEN 312e12 THEN 19.5e12
-    WHEN 989e12 THEN 66.9e12
-    WHEN 1307e12 THEN 163.4e12
+  CASE
+    WHEN peak_flops_per_s = 312e12 THEN 19.5e12
+    WHEN peak_flops_per_s = 989e12 THEN 66.9e12
+    WHEN peak_flops_per_s = 1307e12 THEN 163.4e12
     ELSE peak_flops_per_s / 2
   END AS peak_flops_per_s
 FROM main.devices
