@@ -49,6 +49,7 @@ class KinetoTarget(Target):
             "two members are called",
             "Expected `",
             "nested too deeply",
+            "Number out of range",
         ):
             if reason in refusal:
                 return reason
