@@ -15,7 +15,7 @@ def _end(number: int, _: object) -> None:
 
 
 _defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
-_numbers = [n for n, default in _defaults.items() if signal.getsignal(n) == default]  # not under nohup
+_numbers = [n for n, default in _defaults.items() if signal.getsignal(n) == default]
 for _number in _numbers:
     signal.signal(_number, _end)
 

@@ -99,8 +99,9 @@ def main(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     """Entry point of `tracewarehouse` and `tw`.
 
     Args:
-        signals: the signals that end the process.
+        signals: the signals that end the process, but for those that it ignores, as under nohup.
     """
+    signals = [n for n in signals if signal.getsignal(n) != signal.SIG_IGN]
     atexit.register(lambda: [signal.signal(n, signal.SIG_IGN) for n in signals])  # the rest takes no handler of Python
     for number in signals:
         signal.signal(number, _end)

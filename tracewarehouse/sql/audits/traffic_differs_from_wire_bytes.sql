@@ -2,8 +2,7 @@
 description: >
   A device whose row or column of the traffic matrix of one execution does not add up to the bytes that it sends or
   receives, in a collective whose ranks are all in the capture. In ring and pairwise algorithms a device receives as
-  much as it sends. In a permute its own bytes do not tell what it receives, so only rows are compared. A send without
-  traffic has an unknown target.
+  much as it sends. In a permute its own bytes do not tell what it receives, so only rows are compared.
 ---*/
 WITH moved AS (
   SELECT run_id, instruction_id, source_device_id AS device_id, 'sent' AS direction, bytes
@@ -47,5 +46,5 @@ SELECT
 FROM expected AS e
 LEFT JOIN summed AS u USING (run_id, instruction_id, device_id, direction)
 WHERE
-  (e.kind <> 'send' OR u.traffic_bytes IS NOT NULL)
+  (e.kind <> 'send' OR u.traffic_bytes IS NOT NULL) -- else its target is not known
   AND (e.least_bytes <> COALESCE(u.traffic_bytes, 0) OR e.most_bytes <> COALESCE(u.traffic_bytes, 0))
