@@ -150,8 +150,13 @@ def _is_around(mark: Row, call: Row) -> bool:
 
 def _path(around: list[Row]) -> str | None:
     """The path of the ranges around a call, of which the outer ones began first."""
+    nested: list[Row] = []
+    in_order = sorted(around, key=lambda r: (r["start"], -r["end"]))
+    for mark in in_order[::-1]:
+        if not nested or mark["end"] >= nested[-1]["end"]:  # else they cross
+            nested.append(mark)
     path: list[str] = []
-    for mark in sorted(around, key=lambda r: r["start"]):
+    for mark in reversed(nested):
         name = re.split(", (?:seq|op_id) = ", mark["text"])[0]
         if re.match(r"nccl:\w|decode \d|prefill \d", name):
             continue

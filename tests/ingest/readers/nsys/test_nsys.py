@@ -172,6 +172,12 @@ class TestLaunches:
         assert said["gemm"]["Input Dims"] == "[[2, 3], [3, 4]]"
         assert said["add"]["tf_op"] == "model.layers.3.mlp"
 
+    def test_of_ranges_that_cross_the_later_one_does_not_stand_in_the_earlier(self, tmp_path: Path) -> None:
+        export = Export().range(0, 100, "model").range(10, 40, "first").range(20, 60, "second")
+        export.kernel(200, 300, "gemm", export.call(30, 35)).kernel(300, 310, "add", export.call(50, 55))
+        said = metadata(opened(export.write(tmp_path / "a.sqlite")).planes[0])
+        assert [said[name]["tf_op"] for name in ("gemm", "add")] == ["model/second", "model/second"]
+
     def test_operators_differ_by_name_and_not_by_number(self, tmp_path: Path) -> None:
         export = Export()
         for k in range(50):

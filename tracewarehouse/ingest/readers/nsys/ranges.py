@@ -200,8 +200,9 @@ def read_ranges(
 ) -> Iterator[tuple[ThreadEvents, ThreadRanges]]:
     """Yield the NVTX events of each thread, by globalTid, and fill `ranges`.
 
-    A push/pop range belongs to its thread. A start/end range may end on another one, so nothing nests in it; like the
-    others it can mark a step. A range without an end, which the profile cut, is an event of length 0.
+    A push/pop range belongs to its thread. Where two cross, as those of different domains may, the later one does not
+    stand in the earlier. A start/end range may end on another thread, so nothing nests in it; like the others it can
+    mark a step. A range without an end, which the profile cut, is an event of length 0.
     """
     if not database.has(TABLE, "start", "end", "eventType", "globalTid"):
         return
