@@ -95,8 +95,9 @@ def read_activities(database: Database) -> Activities:
     for kind, table in _TABLES.items():
         if database.has(table, *_NEEDED):
             columns = [*_COLUMNS, *_OWN[kind]]
-            if kind == KERNEL and not database.has(table, "demangledName"):
-                columns[columns.index(_NAME)] = "shortName"
+            if kind == KERNEL and not database.has(table, "demangledName", "shortName"):
+                has_short = database.has(table, "shortName")
+                columns[columns.index(_NAME)] = "shortName" if has_short else "demangledName"
             part = database.columns(table, columns)
             parts.append(np.vstack([np.full(part.shape[1], kind), part]))
             del part
