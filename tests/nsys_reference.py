@@ -85,7 +85,6 @@ def _decoded(connection: sqlite3.Connection) -> Streams:
             ranges.append(mark | {"text": text or "(unnamed)"})
     if not events and not calls and not ranges:
         raise ValueError("nothing")
-    zero = _zero(events, calls, ranges)
     launch: dict[tuple[Any, Any], Row] = {}
     for call in sorted(calls, key=lambda c: c["start"]):
         if call["is_cuda"] and call["correlationId"] is not None:
@@ -93,7 +92,13 @@ def _decoded(connection: sqlite3.Connection) -> Streams:
     kernels = {(e["pid"], e["correlationId"]) for e in events if e["kind"] == "KERNEL"}
     kernels -= {(e["pid"], None) for e in events}
     kept = [e for e in events if e["kind"] != "GRAPH_TRACE" or (e["pid"], e["correlationId"]) not in kernels]
+    zero = _zero(kept, calls, ranges)
     ordinals = _ordinals(connection, kept)
+    short: dict[int, int] = {}
+    for event in events:
+        if event["kind"] == "KERNEL" and event["demangledName"] is not None and event["shortName"] in strings:
+            named = event["demangledName"], event["shortName"]
+            short[named[0]] = min(named[1], short.get(*named))
     found: Streams = {}
     for event in kept:
         by = launch.get((event["pid"], event["correlationId"]))
@@ -101,7 +106,7 @@ def _decoded(connection: sqlite3.Connection) -> Streams:
         times = (event["start"] - zero) * 1000, (event["end"] - zero) * 1000
         streams = found.setdefault(f"/device:GPU:{ordinals[event['pid'], event['deviceId']]}", {})
         line = streams.setdefault(str(event["streamId"]), Counter())
-        line[(_name(event, strings), *times, event["correlationId"], path, by is not None)] += 1
+        line[(_name(event, strings, short), *times, event["correlationId"], path, by is not None)] += 1
     return found
 
 
@@ -130,7 +135,7 @@ def _ordinals(connection: sqlite3.Connection, events: list[Row]) -> dict[tuple[i
     return {u: u[1] if is_clear else i for i, u in enumerate(users)}
 
 
-def _name(event: Row, strings: dict[int, str]) -> str:
+def _name(event: Row, strings: dict[int, str], short: dict[int, int]) -> str:
     if event["kind"] == "MEMSET":
         return "Memset (Device)"
     if event["kind"] == "GRAPH_TRACE":
@@ -139,8 +144,8 @@ def _name(event: Row, strings: dict[int, str]) -> str:
         kind = COPIES.get(event["copyKind"] or -1, "Unknown")
         source, target = (dict(enumerate(MEMORY)).get(event[side], "Unknown") for side in ("srcKind", "dstKind"))
         return f"Memcpy {kind} ({source} -> {target})"
-    named = event["demangledName"] if event["shortName"] is None else event["shortName"]
-    return strings.get(named) or "(unnamed kernel)"
+    full = event["shortName"] if event["demangledName"] is None else event["demangledName"]
+    return strings.get(short.get(full, full)) or "(unnamed kernel)"
 
 
 def _is_around(mark: Row, call: Row) -> bool:

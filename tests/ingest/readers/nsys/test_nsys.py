@@ -178,6 +178,15 @@ class TestLaunches:
         said = metadata(opened(export.write(tmp_path / "a.sqlite")).planes[0])
         assert [said[name]["tf_op"] for name in ("gemm", "add")] == ["model/second", "model/second"]
 
+    @pytest.mark.parametrize("change", ["RENAME COLUMN shortName TO other", ""])
+    def test_a_kernel_without_a_short_name_has_its_full_one(self, tmp_path: Path, change: str) -> None:
+        path = Export().kernel(0, 9, "gemm").write(tmp_path / "a.sqlite")
+        with sqlite3.connect(path) as export:
+            table = "CUPTI_ACTIVITY_KIND_KERNEL"
+            export.execute(f"ALTER TABLE {table} {change}" if change else f"UPDATE {table} SET shortName = -57")
+        export.close()
+        assert [m.name for m in opened(path).planes[0].event_metadata if "gemm" in m.name] == ["void gemm(int)"]
+
     def test_operators_differ_by_name_and_not_by_number(self, tmp_path: Path) -> None:
         export = Export()
         for k in range(50):
