@@ -121,10 +121,10 @@ def read_activities(database: Database) -> Activities:
 def short_names(database: Database) -> dict[int, int]:
     """Return the id of the short name of a kernel by that of its name with arguments."""
     table = _TABLES[KERNEL]
-    if not (database.has(table, "shortName", "demangledName") and database.has("StringIds", "id")):
+    if not (database.has(table, "shortName", "demangledName") and database.has("StringIds", "id", "value")):
         return {}
     query = f"SELECT demangledName, MIN(shortName) FROM {table} WHERE demangledName IS NOT NULL "  # noqa: S608  a name of this module
-    query += "AND shortName IN (SELECT id FROM StringIds) GROUP BY demangledName"
+    query += "AND shortName IN (SELECT id FROM StringIds WHERE TYPEOF(value) = 'text') GROUP BY demangledName"
     return {full: short for row in database.texts(query) for full, short in [database.checked(row)]}
 
 
