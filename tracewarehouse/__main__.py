@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from functools import partial
 
 
 def _end(number: int, _: object) -> None:
@@ -15,13 +14,11 @@ def _end(number: int, _: object) -> None:
 
 
 _defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
-_numbers = [n for n, default in _defaults.items() if signal.getsignal(n) == default]
-for _number in _numbers:
-    signal.signal(_number, _end)
+for _number, _default in _defaults.items():
+    if signal.getsignal(_number) == _default:  # not under nohup
+        signal.signal(_number, _end)
 
-from tracewarehouse import cli  # noqa: E402
-
-main = partial(cli.main, _numbers)
+from tracewarehouse.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from threading import Timer
 from typing import Annotated, Any
@@ -95,13 +95,10 @@ def _options(
         overview(context.obj)
 
 
-def main(signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) -> None:
-    """Entry point of `tracewarehouse` and `tw`.
-
-    Args:
-        signals: the signals that end the process, but for those that it ignores, as under nohup.
-    """
-    signals = [n for n in signals if signal.getsignal(n) != signal.SIG_IGN]
+def main() -> None:
+    """Entry point of `tracewarehouse` and `tw`; signals that the process ignores, as under nohup, do not end it."""
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = [n for n in ending if signal.getsignal(n) != signal.SIG_IGN]
     atexit.register(lambda: [signal.signal(n, signal.SIG_IGN) for n in signals])  # the rest takes no handler of Python
     for number in signals:
         signal.signal(number, _end)
