@@ -14,8 +14,8 @@ from statistics import median_low
 
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
-from tracewarehouse.ingest.hlo.opcodes import async_role
 from tracewarehouse.ingest.hlo.op_names import layer_and_part, stage_layer_and_tick
+from tracewarehouse.ingest.hlo.opcodes import async_role
 from tracewarehouse.predict.timeline import TimedOp
 
 STEADY_LAYERS = 8
