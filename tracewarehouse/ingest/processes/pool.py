@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -149,7 +149,7 @@ class Work(Generic[_Result]):
         self._ended.put(number)
         return True
 
-    def in_order(self) -> Iterator[_Result]:
+    def in_order(self) -> Generator[_Result, None, None]:
         """Yield the results in the order of the tasks, each as soon as it can be; this thread does tasks meanwhile.
 
         A caller that stops early leaves the tasks that have not begun undone.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from itertools import count
@@ -144,9 +144,9 @@ MESSAGE_NAMES = tuple(_WIRE[n] for n in _MESSAGE)
 DIMS, TYPES = _WIRE["dims"], _WIRE["types"]
 _shape_of = attrgetter(*_SHAPE[:-1])
 _message_of = attrgetter(*_MESSAGE)
-_phase_of, _category_of, _name_of, _thread_of = (
-    attrgetter(*names) for names in (["ph"], ["cat"], ["name"], ["pid", "tid"])
-)
+_phase_of: Callable[[Event], str] = attrgetter("ph")
+_category_of: Callable[[Event], str] = attrgetter("cat")
+_name_of: Callable[[Event], str] = attrgetter("name")
 _NO_ARGS = Args()
 _CODES = {category: int(family) for category, family in FAMILIES.items()}
 _SET, _LAUNCH, _OPERATOR, _ANNOTATION, _OTHER = map(
@@ -251,7 +251,7 @@ class Table:
         n, categories = len(events), list(map(_category_of, events))
         codes = {c: _CODES.get(c, _OTHER) for c in set(categories)}
         family = np.fromiter(map(codes.__getitem__, categories), np.int8, n)
-        keys: list[tuple[bool, Any, Any]] = [(False, *thread) for thread in map(_thread_of, events)]
+        keys: list[tuple[bool, Any, Any]] = [(False, e.pid, e.tid) for e in events]
         link, external = np.zeros((2, n), np.int64)
         detail, row = np.zeros(n, np.int32), self._count
         shown: dict[int, Args] = {}
@@ -292,8 +292,9 @@ class Table:
             detail[i] = self.inputs[bytes(shown[i].dims), bytes(shown[i].types)]
         for i in sorted(said):
             self.message[row + i] = self.messages[tuple(map(bytes, _message_of(said[i])))]
-        if self.span is None and (spans := [i for i in np.flatnonzero(family == _OTHER) if events[i].cat == SPAN]):
-            self.span = int(start[spans[0]]), int(start[spans[0]] + duration[spans[0]])
+        if self.span is None and SPAN in codes:
+            first = categories.index(SPAN)
+            self.span = int(start[first]), int(start[first] + duration[first])
         name = np.fromiter(map(self.names.__getitem__, map(_name_of, events)), np.int32, n)
         line = np.fromiter(map(self.lines.__getitem__, keys), np.int32, n)
         self._put(start, duration, link, external, name, line, detail, family)
