@@ -146,11 +146,7 @@ def shell(context: typer.Context) -> None:
 
 
 def _duckdb() -> str:
-    """The duckdb program beside this Python, or on the PATH.
-
-    Raises:
-        WarehouseError: there is none.
-    """
+    """The duckdb program beside this Python, or on the PATH."""
     beside = Path(sys.executable).parent / "duckdb"
     command = str(beside) if os.access(beside, os.X_OK) else shutil.which("duckdb")
     if command is None:

@@ -86,9 +86,6 @@ class Comparison:
         Args:
             metrics: compare only these metrics; if empty, all stored metrics.
             by: compare only metrics that have this dimension, such as phase, axis or layer, and sort by it.
-
-        Raises:
-            MetricError: a metric does not exist or has no value in any run, or no metric has the dimension.
         """
         catalog = self.require(metrics)
         if across := sorted(set(metrics) & {r["metric"] for r in catalog if r["scope"] == "warehouse"}):
@@ -269,11 +266,7 @@ def _change(row: Mapping[str, Any]) -> float:
 
 
 def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | None = None) -> Check:
-    """Check whether runs are worse than their baseline, by some metrics or all.
-
-    Raises:
-        MetricError: a metric does not exist, or has no polarity, so that it cannot get worse.
-    """
+    """Check whether runs are worse than their baseline, by some metrics or all."""
     outcome = Check(limits=limits or Limits())
     rows = comparison.values(metrics).dicts()
     comparison.require(outcome.limits.differences)

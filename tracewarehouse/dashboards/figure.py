@@ -138,9 +138,6 @@ class Figure:
             output: the file.
             width_mm: draw a picture for a paper, as wide as this in millimetres: without title, with letters of 7
                 points and, in a PNG, 300 dots per inch. By default the picture is as wide as on a page.
-
-        Raises:
-            WarehouseError: the file has another ending, or cannot be written.
         """
         output = Path(output)
         refuse_other_endings(output)

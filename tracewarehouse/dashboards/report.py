@@ -155,10 +155,6 @@ def run_report(warehouse: Warehouse, references: Sequence[str], charts: Sequence
         warehouse: the warehouse.
         references: the runs, by id or name.
         charts: draw only the charts of these names; if empty, all of a run.
-
-    Raises:
-        WarehouseError: a run does not exist, or a run has no such chart.
-        QueryError: a view cannot be read.
     """
     names = _chosen(charts, RUN_CHARTS)
     sections = []
@@ -179,10 +175,6 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         run: the run, or several separated by commas.
         against: the run or runs that it is compared with.
         is_unlike_allowed: compare them even if their workloads differ.
-
-    Raises:
-        WarehouseError: a run does not exist.
-        MetricError: the workloads differ, and that is not allowed.
     """
     ours, theirs = referenced_run_ids(warehouse, run), referenced_run_ids(warehouse, against)
     with comparing(warehouse, run, against, is_unlike_allowed=is_unlike_allowed) as comparison:
@@ -228,10 +220,6 @@ def study_report(
             by id or name.
         charts: draw only the charts of these names; if empty, all over runs.
         refused: configurations of the study that have no run, each with the reason why.
-
-    Raises:
-        WarehouseError: the query gives no run, a run does not exist, or there is no such chart over runs.
-        QueryError: the query was refused or failed.
     """
     names = _chosen(charts, STUDY_CHARTS)
     if isinstance(query, str):
@@ -289,9 +277,6 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     Args:
         warehouse: the warehouse.
         run_id: the run, by its id.
-
-    Raises:
-        WarehouseError: the run does not exist.
     """
     summary = warehouse.summary(run_id)
     section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, summary.facts))

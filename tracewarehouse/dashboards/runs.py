@@ -318,9 +318,6 @@ def metric_against_metric(
         runs: the runs.
         x: a metric, such as overlap_ratio.
         y: another one, such as step_time.
-
-    Raises:
-        MetricError: a metric does not exist.
     """
     units = [warehouse.definitions.metric(m).header.unit for m in (x, y)]
     drawn = ask(
@@ -368,11 +365,7 @@ def metric_against_metric(
 
 
 def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str = "tpot") -> Figure:
-    """A metric over the time of the captures; marks show where the framework's version changes.
-
-    Raises:
-        MetricError: the metric does not exist.
-    """
+    """A metric over the time of the captures; marks show where the framework's version changes."""
     unit = warehouse.definitions.metric(metric).header.unit
     drawn = ask(
         warehouse,

@@ -147,12 +147,7 @@ class Catalogue:
         return connection.execute(f"SELECT {MADE.names_sql} FROM {database}store.made").fetchone()  # noqa: S608
 
     def build(self) -> Path:
-        """Write the file anew, and return its path; see `Warehouse.build`.
-
-        Raises:
-            WarehouseError: the file cannot be written, or a file of a run is missing.
-            MetricError: DuckDB refuses a definition.
-        """
+        """Write the file anew, and return its path; see `Warehouse.build`."""
         runs = self._lake.runs()
         if lost := self._lake.lacking(runs):  # DuckDB would miss a file only at the first query
             raise WarehouseError(f"the database cannot be built: {self._lake.root}: {unread_sentence(lost)}")
@@ -177,11 +172,7 @@ class Catalogue:
         )
 
     def update(self) -> bool:
-        """Extend the file, if there is one and it is not current; returns whether it was.
-
-        Raises:
-            WarehouseError: it cannot be written, or it holds metrics that are not defined here.
-        """
+        """Extend the file, if there is one and it is not current; returns whether it was."""
         if self.is_current:
             return False
         self.write()
@@ -230,12 +221,7 @@ class Catalogue:
             raise WarehouseError(f"{self.path}: cannot be read ({why}); run `tw build`") from None
 
     def write(self, *, is_new: bool = False) -> None:
-        """Extend a copy of the file, or begin a new one if there is none or `is_new`, and put it in the file's place.
-
-        Raises:
-            WarehouseError: it cannot be written, or the file holds metrics that are not defined here.
-            MetricError: DuckDB refuses a definition.
-        """
+        """Extend a copy of the file, or begin a new one if there is none or `is_new`, and put it in the file's place."""
         lake = self._lake
         try:
             with lake.exclusive(), placed_whole(self.path) as part:  # so that the later of two has the newer runs

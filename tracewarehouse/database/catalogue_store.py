@@ -113,11 +113,7 @@ class _Lists:
         self._decoded: tuple[dict[str, list[str]], dict[str, int], dict[str, str]] | None = None
 
     def decoded(self) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
-        """Files by table, rows by table, and digests by file.
-
-        Raises:
-            WarehouseError: a name is not one of a file in the run's folder.
-        """
+        """Files by table, rows by table, and digests by file."""
         if self._decoded is None:
             names, rows, digests = _decoder.decode(self._encoded)
             if not all(_NAME.fullmatch(name) for named in names.values() for name in named):

@@ -82,9 +82,6 @@ def create_lens(
             table. A table without an entry, or with None, has no rows. A source that is the table itself
             (`main.ops`) is used as it is.
         definitions: the models and metrics.
-
-    Raises:
-        MetricError: DuckDB refuses a definition; the message names its file.
     """
     _plan_fast(connection)
     for statement in _tables(tables):  # apart from the views, so that no view is blamed for a bad file
@@ -136,9 +133,6 @@ def add_views(
         views: the models and metrics to add; each must come after what it reads.
         own: names of `OWN_VIEWS` to add.
         macros: the macros to add.
-
-    Raises:
-        MetricError: DuckDB refuses a definition; the message names its file.
     """
     views = list(views)
     statements = [*_views(definitions, views), *_own_views(definitions, own), *_macros(macros)]
@@ -153,9 +147,6 @@ def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definition
     """Create all views and macros, with their comments, in place of those that the lens has; it may lack tables.
 
     Other cursors see either the old views or the new ones.
-
-    Raises:
-        MetricError: DuckDB refuses a definition; the message names its file.
     """
     statements = list(_all_views(definitions))
     drops = [f"DROP SCHEMA IF EXISTS {s} CASCADE" for s in _SCHEMAS]
@@ -190,12 +181,7 @@ def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definition
 
 
 def new_lens_file(path: Path, definitions: Definitions) -> duckdb.DuckDBPyConnection:
-    """Create a database file with all views and macros, and without the tables, and return it open.
-
-    Raises:
-        MetricError: DuckDB refuses a definition; the message names its file.
-        OSError: the file cannot be written.
-    """
+    """Create a database file with all views and macros, and without the tables, and return it open."""
     if file := _bound(list(_all_views(definitions))):
         shutil.copyfile(file, path)
         return duckdb.connect(str(path))

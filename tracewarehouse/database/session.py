@@ -65,10 +65,6 @@ class Session:
     Attributes:
         only: the ids of the runs that it holds; None for all. It may be set until the runs are first needed:
             `runs_read` finds the runs that suffice for a query; with only these, no other run is read.
-
-    Raises:
-        WarehouseError: the database cannot be opened.
-        QueryError: the memory limit is not a size.
     """
 
     def __init__(
@@ -160,10 +156,6 @@ class Session:
 
         Returns:
             What is to be done before the query and may take as long as one; None for nothing.
-
-        Raises:
-            WarehouseError: a run cannot be read, or a file is damaged.
-            MetricError: DuckDB refuses a definition.
         """
         names, is_all = self._named(read)
         if is_all:
@@ -362,11 +354,7 @@ def reads_values(definitions: Definitions, sql: str) -> bool:
 
 @contextmanager
 def naming_lost_files(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
-    """Tell an unreadable file of a run from a fault of the statement, if a statement over runs fails.
-
-    Raises:
-        WarehouseError: the error inside names a file of the runs.
-    """
+    """Tell an unreadable file of a run from a fault of the statement, if a statement over runs fails."""
     try:
         yield
     except (QueryError, MetricError) as error:

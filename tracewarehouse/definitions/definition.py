@@ -225,11 +225,7 @@ class View:
 
     @cached_property
     def depends_on(self) -> frozenset[str]:
-        """Tables and views that it reads, by qualified name.
-
-        Raises:
-            MetricError: the SQL cannot be parsed, is not one SELECT, or names a table without its schema.
-        """
+        """Tables and views that it reads, by qualified name."""
         try:
             return tables_in(self.sql)
         except ValueError as error:

@@ -74,11 +74,7 @@ def all_values_sql(definitions: Definitions) -> str:
 def values_query(
     definitions: Definitions, run_ids: Sequence[str] | None, metrics: Sequence[str] | None, version: int | None
 ) -> str:
-    """The SQL of `Warehouse.values`; runs, names of metrics and a version limit it, unless they are None.
-
-    Raises:
-        MetricError: a metric or version does not exist.
-    """
+    """The SQL of `Warehouse.values`; runs, names of metrics and a version limit it, unless they are None."""
     compared = _compared(definitions)
     now = compared if run_ids is None else []
     conditions = ["true"]

@@ -68,9 +68,6 @@ def new_metric(name: str, folder: Path | None, topic: str | None = None, needs: 
         folder: the user's folder, which is made if it is missing; None for the package's own, in a checkout.
         topic: a folder in it for the definition; the package needs one.
         needs: names of preconditions; for one that does not exist, an entry is written.
-
-    Raises:
-        MetricError: the name is taken or no name, the topic is unknown, or a file cannot be written; nothing is left.
     """
     root = definitions_folder(folder)
     definitions = load_definitions() if folder is None or not any(folder.rglob("*.sql")) else load_with(folder)

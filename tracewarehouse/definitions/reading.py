@@ -44,9 +44,6 @@ class Definitions:
         audits: the audits by name; what they read is checked when they run.
         macros: the macros, each after those that it reads; what else they read is checked when they are created.
         added: qualified names of a user's own definitions.
-
-    Raises:
-        MetricError: two files define the same name, or what a file reads does not exist or reads it in turn.
     """
 
     def __init__(self, views: Iterable[View], added: Iterable[str] = ()) -> None:
@@ -211,11 +208,7 @@ class Definitions:
 
 
 def _sorted(graph: dict[str, list[str]]) -> list[str]:
-    """The definitions, each after those that it reads.
-
-    Raises:
-        MetricError: they read each other in a circle, or too many in a row.
-    """
+    """The definitions, each after those that it reads."""
     try:
         ordered = list(TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order())
     except CycleError as error:
@@ -286,11 +279,7 @@ def _check_selects(views: Iterable[View]) -> None:
 
 
 def read_folder(folder: Path) -> list[View]:
-    """Read the definitions in a folder and all folders in it.
-
-    Raises:
-        MetricError: a file is not valid; the message names the file and the field.
-    """
+    """Read the definitions in a folder and all folders in it."""
     return list(_views_in(folder))
 
 

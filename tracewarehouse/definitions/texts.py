@@ -91,9 +91,6 @@ def column_sentences(sql: str) -> dict[str, str]:
     """The columns of the last SELECT with their comments, or ""; of a UNION ALL, those of its first SELECT.
 
     A comment belongs to a column if it follows the column on the same line, or stands alone on the lines before it.
-
-    Raises:
-        ValueError: a quote or a comment in the SQL does not end.
     """
     sentences: dict[str, str] = _remembered().get("sentences", sql, _column_sentences)
     return sentences

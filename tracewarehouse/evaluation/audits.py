@@ -147,9 +147,6 @@ def run_audit(
         audit: the audit.
         sql: the SQL from `audit_sql`, as text or parsed.
         parameters: the parameters of the SQL.
-
-    Raises:
-        MetricError: the audit fails.
     """
     try:
         rows = connection.execute(sql, parameters).fetchall()

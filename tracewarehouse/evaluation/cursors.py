@@ -28,10 +28,6 @@ def run_tasks(
         tasks: the tasks, by name.
         needs: for each task, the names of the tasks that it needs; a name that is not a task counts as done.
         cursors: cursors of one database; each runs one task at a time.
-
-    Raises:
-        graphlib.CycleError: tasks need each other in a circle.
-        Exception: the exception of a task. Running tasks are then interrupted, and waiting tasks do not start.
     """
     before = {name: needs[name] & tasks.keys() for name in tasks}
     chain = _chains(before)

@@ -53,9 +53,6 @@ def evaluate(
         run_id: the run.
         definitions: the models, metrics and audits; by default those of the package.
         unstored: evaluate deprecated and compatibility versions as well.
-
-    Raises:
-        MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
     """
     prepared = prepared_metrics(connection, definitions or load_definitions(), unstored=unstored)
     return prepared.evaluate(connection, run_id, _run_sources(connection, run_id))
@@ -85,9 +82,6 @@ class PreparedMetrics:
         connection: any database; only its parser is used.
         definitions: the models, metrics and audits.
         unstored: include metrics of single ops, deprecated and compatibility versions.
-
-    Raises:
-        MetricError: a definition cannot be parsed.
     """
 
     def __init__(
@@ -139,9 +133,6 @@ class PreparedMetrics:
             run_id: the run.
             sources: maps each table of the schema to the SQL of the run's rows, in a form that can follow FROM; a table
                 without rows has no entry.
-
-        Raises:
-            MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
         """
         run = _Run(run_id, sources)
         tasks = {name: partial(step, run) for name, step in self._steps.items()}

@@ -72,11 +72,7 @@ class IngestResults(list["IngestResult"]):
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> IngestResults:
-        """The results of outcomes, in the order of their captures.
-
-        Raises:
-            TracewarehouseError: a capture could not be ingested; several are one CaptureError with all reasons.
-        """
+        """The results of outcomes, in the order of their captures."""
         ended = sorted(outcomes, key=lambda o: o.number)
         failures = [o.error for o in ended if o.error]
         if len(failures) == 1:
@@ -117,9 +113,6 @@ class Executor(Protocol):
         """Yield the outcome of every accepted task once, in the order in which they end.
 
         If a process ends, the outcome of its task is an error; nothing is raised here, and all other tasks go on.
-
-        Raises:
-            TracewarehouseError: nothing can run at all, for example because there is no cluster.
         """
         ...
 

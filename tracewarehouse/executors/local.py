@@ -51,11 +51,7 @@ class LocalProcesses:
         self._warehouses: set[Path] = set()
 
     def submit(self, task: IngestTask) -> None:
-        """Accept a task, and begin it if a process is free.
-
-        Raises:
-            MetricError: a definition of the user's own metrics is not valid.
-        """
+        """Accept a task, and begin it if a process is free."""
         if task.sql is not None:
             from tracewarehouse.definitions.reading import load_with
 

@@ -147,11 +147,6 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
         warehouse: the warehouse.
         run: a run id, the beginning of one, or a name.
         folder: the folder to write to; it is created if it does not exist.
-
-    Raises:
-        WarehouseError: there is no such run, or it cannot be read.
-        TracewarehouseError: the run has no ops, two ranks ran collectives of a group in different orders one after the
-            other, or the folder cannot be written.
     """
     entry = warehouse.run(run)
     in_run = f"run_id = {literal(entry.run_id)}"

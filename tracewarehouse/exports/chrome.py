@@ -69,10 +69,6 @@ def export_chrome(warehouse: Warehouse, run: str, target: Path) -> list[Path]:
         run: a run id, the beginning of one, or a name.
         target: a file that ends in .json or .json.gz, for all hosts; or a folder, which becomes a log folder of
             TensorBoard with one file per host, `plugins/profile/<run>/<host>.trace.json.gz`.
-
-    Raises:
-        WarehouseError: there is no such run.
-        TracewarehouseError: the target has another ending, or cannot be written.
     """
     entry = warehouse.run(run)
     run_id = entry.run_id
@@ -114,9 +110,6 @@ def chrome_text(
         run_id: the run.
         hosts: the hosts.
         is_for_viewers: whether to round `dur` where a viewer would otherwise drop events, and to add arguments.
-
-    Raises:
-        WarehouseError: the run is no longer in the warehouse, or cannot be read.
     """
     started = warehouse.query(f"SELECT profile_start_ns FROM main.runs WHERE run_id = {literal(run_id)}").rows()
     if not started:

@@ -105,10 +105,6 @@ def compare_with_capture(capture: Capture, warehouse: Path) -> CaptureComparison
     The same tally is taken of the Parquet rows. A stat that became a column counts as the stat that it was. HLO names
     of ops count if the instruction has them. Fields of planes, lines and event metadata are compared too, except stats
     of instructions, which planes share. It takes some seconds per million events.
-
-    Raises:
-        CaptureError: the capture cannot be read.
-        WarehouseError: the capture's run is not in the warehouse, or its tables cannot be read.
     """
     files, _ = distinct_files(CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files)
     lake = Lake(warehouse)

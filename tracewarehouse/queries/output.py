@@ -40,11 +40,7 @@ SUFFIXES: dict[str, Format] = {
 
 
 def suffix_format(path: Path) -> Format:
-    """The format that a file's suffix stands for; a table if it has none.
-
-    Raises:
-        TracewarehouseError: the suffix stands for no format.
-    """
+    """The format that a file's suffix stands for; a table if it has none."""
     suffix = path.suffix.lower()
     if suffix and suffix not in SUFFIXES:
         page = "; `tw report` writes pages" if suffix in (".html", ".md") else ""
@@ -59,9 +55,6 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
     """Write a result to a file or to standard output; a pager shows text that is longer than the terminal.
 
     A file is written completely or not at all.
-
-    Raises:
-        TracewarehouseError: the file cannot be written, or the format is binary and goes to a terminal.
     """
     if format_ not in BINARY:
         told = _told(result, format_)
@@ -124,11 +117,7 @@ def _show(lines: str) -> None:
 
 
 def encoded(result: QueryResult, format_: Format) -> bytes:
-    """A result as the bytes of a file.
-
-    Raises:
-        TracewarehouseError: a workbook cannot hold it.
-    """
+    """A result as the bytes of a file."""
     result = _told(result, format_)
     if format_ not in BINARY:
         return "".join(text(result, format_)).encode("utf-8", "replace")

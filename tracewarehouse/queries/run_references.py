@@ -29,9 +29,6 @@ def runs_meant(
         warehouse: the name of the warehouse in error messages.
         references: one reference, or several.
         patterns: whether a reference may be a pattern of names, such as 'llama-*'.
-
-    Raises:
-        WarehouseError: no run fits a reference, or several fit one that is not a pattern; the message lists candidates.
     """
     lake.sync()
     meant: dict[str, RunVersion] = {}

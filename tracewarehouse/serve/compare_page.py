@@ -103,11 +103,7 @@ def compare_chart(request: Request, warehouse: Warehouse) -> Response:
 
 
 def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:
-    """The comparison that the address asks for; None if it names fewer than two runs.
-
-    Raises:
-        HTTPException: there is no such run, there are too many runs, or there is no such split.
-    """
+    """The comparison that the address asks for; None if it names fewer than two runs."""
     parameters = request.query_params
     chosen = {r.run_id: r for r in (requested_run(warehouse, reference) for reference in parameters.getlist("run"))}
     if reference := parameters.get("baseline", ""):

@@ -34,9 +34,6 @@ class SparkExecutor:
 
     Args:
         master: where Spark runs; see `connect`.
-
-    Raises:
-        WarehouseError: there is no such Spark.
     """
 
     def __init__(self, master: str | None = None) -> None:

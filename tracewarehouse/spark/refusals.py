@@ -71,11 +71,7 @@ classes, possessive quantifiers, and {,n}."""
 
 
 def refuse(tree: exp.Query) -> None:
-    """Refuse a tree of `kinds.typed` that Spark may not answer as DuckDB does.
-
-    Raises:
-        QueryError: names the first construct that is not exact.
-    """
+    """Refuse a tree of `kinds.typed` that Spark may not answer as DuckDB does."""
     for node in tree.walk():
         for sentence in _refusals(node):
             raise QueryError(f"Spark does not answer this as DuckDB does: {shown(node)}: {sentence}")

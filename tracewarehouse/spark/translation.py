@@ -25,9 +25,6 @@ def to_spark(sql: str, types: Types, parameters: Mapping[str, Any] | None = None
         sql: the SELECT.
         types: the column types of everything that it reads.
         parameters: values of its parameters `$name`.
-
-    Raises:
-        QueryError: Spark would not answer some part of it as DuckDB does; the message names the part.
     """
     tree = typed(sql, types, dict(parameters or {}))
     refuse(tree)

@@ -36,10 +36,6 @@ def open_spark(
         path: the folder, which all workers of Spark must see under the same path; or a URI.
         sql: a folder with your own metrics and models.
         master: where Spark runs; see `tracewarehouse.spark.connection.connect`.
-
-    Raises:
-        WarehouseError: there is no such warehouse; pyspark or Java is not installed; or there is no such master.
-        MetricError: a definition in `sql` is not valid.
     """
     open_warehouse(path, sql=sql).close()  # says what is wrong with the path
     return SparkWarehouse(path, sql, master)
@@ -55,9 +51,6 @@ class SparkWarehouse(Warehouse):
         path: as for `Warehouse`.
         sql: as for `Warehouse`.
         master: where Spark runs.
-
-    Raises:
-        WarehouseError: pyspark or Java is not installed, or there is no such master.
     """
 
     def __init__(
@@ -134,11 +127,7 @@ class SparkWarehouse(Warehouse):
 
 
 def conform(answer: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The rows of Spark with the names and types that DuckDB gives them.
-
-    Raises:
-        QueryError: a column has a type whose values may differ from DuckDB's.
-    """
+    """The rows of Spark with the names and types that DuckDB gives them."""
     import pyarrow as pa
 
     if answer.num_columns != len(wanted):

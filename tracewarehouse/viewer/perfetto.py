@@ -70,9 +70,6 @@ def serving(
         ui: folder of the Perfetto UI; None for the page that hands the trace over.
         port: port on this machine; 0 for a free one.
         window_ns: the window that the UI shows, in ns of the trace; None for all of it.
-
-    Raises:
-        TracewarehouseError: the port is taken.
     """
     try:
         server = ThreadingHTTPServer((ADDRESS, port), partial(_Handler, trace=trace, title=title, ui=ui))

@@ -25,10 +25,6 @@ def log_folder(warehouse: Warehouse, run: str, capture: Path, folder: Path) -> P
         run: a run id, the beginning of one, or a name.
         capture: the .xplane.pb file, or a folder with those of all hosts somewhere below it.
         folder: an empty folder for the links.
-
-    Raises:
-        WarehouseError: there is no such run.
-        TracewarehouseError: a file that the run was made from is not there.
     """
     target = folder / "plugins" / "profile" / _file_name(warehouse.run(run).name)
     target.mkdir(parents=True)

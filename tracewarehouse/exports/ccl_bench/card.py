@@ -98,9 +98,6 @@ def filled_card(
 
     `caveats` are the run's rows of models.caveats. What ingest inferred stands where nothing is stated, and the
     description says so.
-
-    Raises:
-        WarehouseError: the run cannot be read.
     """
     [run] = warehouse.query(f"SELECT * FROM main.runs WHERE run_id = {literal(run_id)}").dicts()
     [read] = warehouse.query(f"SELECT * FROM models.ccl_card WHERE run_id = {literal(run_id)}").dicts()

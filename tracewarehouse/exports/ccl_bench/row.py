@@ -99,11 +99,6 @@ def write_row(
         trace_url: the public address of the folder.
         archive: also write `<folder>.tar.gz` of all its files.
         capture: the files of a GPU run, or a folder with them: CCL-Bench's tools read GPU traces as they were recorded.
-
-    Raises:
-        TracewarehouseError: CCL-Bench's tools do not accept the name, other JSON or YAML files lie in the folder, or it
-            cannot be written.
-        WarehouseError: the run cannot be read.
     """
     name, on_gpu = folder.name, is_of_gpu(warehouse, run.run_id)
     if not _NAME.fullmatch(name) or ("tpu" in name.lower()) == on_gpu:

@@ -115,11 +115,7 @@ def row_numbers(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
 
 
 def row_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any]) -> dict[str, float]:
-    """The values of a run by CCL-Bench's names, with six significant digits; a metric without a value has no entry.
-
-    Raises:
-        WarehouseError: the run cannot be read.
-    """
+    """The values of a run by CCL-Bench's names, with six significant digits; a metric without a value has no entry."""
     by_name: dict[str, float] = {}
     for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
         kind = json.loads(row["dimensions"]).get("kind", "")
@@ -303,10 +299,6 @@ def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Pat
         warehouse: the warehouse.
         runs: the runs.
         file: website/benchmark_data.json of CCL-Bench.
-
-    Raises:
-        TracewarehouseError: the file is not one of CCL-Bench's published data.
-        WarehouseError: no run has the name of a published row.
     """
     rows = published_rows(file)
     values: list[PublishedValue] = []
@@ -323,11 +315,7 @@ def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Pat
 
 
 def published_rows(file: Path) -> dict[str, dict[str, Any]]:
-    """The published rows by their names.
-
-    Raises:
-        TracewarehouseError: the file is not one of CCL-Bench's published data.
-    """
+    """The published rows by their names."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return {trace_row(row["trace"]): row | {"metrics": dict(row["metrics"])} for row in content["rows"]}

@@ -113,11 +113,7 @@ class SelectedRun:
 
     @cached_property
     def hull(self) -> tuple[int, int]:
-        """First start and last end of the selected events; for the whole run, the start is at most 0.
-
-        Raises:
-            TracewarehouseError: no event of the run is selected.
-        """
+        """First start and last end of the selected events; for the whole run, the start is at most 0."""
         steps = (
             f"{self.in_run} AND kind = 'step' AND device_id IS NOT NULL AND {self.selection.times} "
             f"AND {self.selection.steps('name', chr(34) + 'index' + chr(34))}"

@@ -69,11 +69,7 @@ class Costs:
 
 
 def load_costs(path: str | os.PathLike[str]) -> Costs:
-    """Read and validate a file of costs: JSON, or TOML if its name ends in .toml.
-
-    Raises:
-        CaptureError: the file cannot be read, or a field is missing or wrong; the message names the field.
-    """
+    """Read and validate a file of costs: JSON, or TOML if its name ends in .toml."""
     file = Path(path)
     hint = '; a kernel has flops, bytes or both, as in {"kernel-*": {"flops": 4000000, "bytes": 20000}}'
     with reading(file, "costs", "costs", hint):

@@ -399,12 +399,7 @@ def ccl_bench_capture(folder: Path) -> Capture:
 
 
 def ccl_bench_card(folder: Path) -> Path:
-    """Return the card in a folder of CCL-Bench.
-
-    Raises:
-        NoCaptureError: the folder does not exist, or has no card.
-        CaptureError: it has several.
-    """
+    """Return the card in a folder of CCL-Bench."""
     at = shown(str(folder))
     try:
         cards = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.is_file())

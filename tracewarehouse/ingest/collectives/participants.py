@@ -59,9 +59,6 @@ def traffic_edges(
     """Return the bytes from device to device in one execution, as (source, target, bytes), without empty ones.
 
     The sum over a source's targets is `wire_bytes`, except that a pair of a device with itself moves nothing.
-
-    Raises:
-        MalformedError: there are over MAX_EDGES edges.
     """
     model = ALGORITHMS.get(kind)
     if model is None or kind == "recv":

@@ -308,11 +308,7 @@ def _one_based(entries: Any, number: int) -> Any | None:
 
 
 def shape_of(proto: Any, depth: int = 0) -> Shape:
-    """Return the shape that a ShapeProto states.
-
-    Raises:
-        MalformedError: its tuples nest too deeply.
-    """
+    """Return the shape that a ShapeProto states."""
     if depth > MAX_DEPTH:
         raise MalformedError(f"Hlo Proto: tuples nest deeper than {MAX_DEPTH}")
     if proto.element_type == TUPLE_TYPE:

@@ -114,9 +114,6 @@ class Schedule:
 
     Attributes:
         entry: id of the computation that runs first.
-
-    Raises:
-        MalformedError: the bytes are no HloProto with an entry computation, or a shape in it is damaged.
     """
 
     def __init__(self, raw: bytes) -> None:

@@ -42,9 +42,6 @@ def fsck(warehouse: Path) -> list[Problem]:
     """Check every run of a warehouse: manifest, digests, checksums, schemas, row counts, event numbers.
 
     Every byte of every file is read. An empty list means that all is well.
-
-    Raises:
-        WarehouseError: there is no warehouse, or it cannot be listed.
     """
     manifests = warehouse / "manifests"
     if not manifests.is_dir():

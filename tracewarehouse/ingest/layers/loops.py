@@ -105,9 +105,6 @@ def places_in_containers(nesting: Nesting, instruction: Int32, facts: LoopFacts)
         nesting: what holds what.
         instruction: the instruction of each event, shape (n,).
         facts: the facts of all instructions.
-
-    Raises:
-        MalformedError: events nest deeper than any program's.
     """
     trips = facts.trips[instruction]
     is_loop = trips >= 0

@@ -143,12 +143,7 @@ class Work(Generic[_Result]):
                 self._waiting.clear()
 
     def results(self) -> list[_Result]:
-        """Return the results in the order of the tasks, once all are done.
-
-        Raises:
-            HelperError: a helper was ended from outside.
-            Exception: the error that the function raised in the first task that failed.
-        """
+        """Return the results in the order of the tasks, once all are done."""
         try:
             self.do(self._ask)
         except BaseException:  # Ctrl-C: the starter of the helpers ends them

@@ -68,12 +68,7 @@ _NUMBER = (1 << 32) - 1
 
 
 class ChromeTrace(Trace):
-    """One Chrome trace, read in one pass; its events stay in a temporary file as long as this object lives.
-
-    Raises:
-        CaptureError: the file is not readable, or there is no room for its events.
-        MalformedError: it is not a Chrome trace, or ends too early.
-    """
+    """One Chrome trace, read in one pass; its events stay in a temporary file as long as this object lives."""
 
     format = "chrome"
 

@@ -140,11 +140,7 @@ _KIND = {
 
 
 def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    """Yield the planes of a file, in file order.
-
-    Raises:
-        CaptureError: it is no xplane.pb, or cannot be read.
-    """
+    """Yield the planes of a file, in file order."""
     if (found := file_format(file)) is not XPLANE:
         raise CaptureError(
             f"{file.path}: only an xplane.pb can be decoded a second time, found {found.name}; give the profiler's file"

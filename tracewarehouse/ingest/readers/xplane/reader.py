@@ -97,12 +97,7 @@ class _RowOfId:
 
 
 class XPlaneTrace(DivisibleTrace):
-    """An opened xplane.pb: planes and metadata are read, events are still in the file.
-
-    Raises:
-        CaptureError: the file is missing, empty or not readable.
-        MalformedError: it is not a complete XSpace.
-    """
+    """An opened xplane.pb: planes and metadata are read, events are still in the file."""
 
     format = "xplane"
 
@@ -141,22 +136,12 @@ class XPlaneTrace(DivisibleTrace):
         return self._file.digest
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
-        """Yield the events of a line, in file order.
-
-        Raises:
-            MalformedError: the bytes are not events, or their times do not fit int64 picoseconds.
-            CaptureError: the file changed since it was opened.
-        """
+        """Yield the events of a line, in file order."""
         with self._named(plane, line):
             yield from self._batches(cast(_XPlane, plane), line)
 
     def count(self, plane: Plane, line: Line) -> int:
-        """Return the number of a line's events, without reading their fields.
-
-        Raises:
-            MalformedError: the bytes are not events.
-            CaptureError: the file changed since it was opened.
-        """
+        """Return the number of a line's events, without reading their fields."""
         with self._named(plane, line):
             return sum(len(starts) for _, starts in self._windows(line, {}))
 
