@@ -69,7 +69,6 @@ class Watcher:
     Args:
         warehouse: the warehouse to ingest into.
         location: the folder, which need not exist yet, or its URI.
-        options: the options of all runs.
         settle: seconds without a change after which a capture counts as complete.
         patience: seconds to wait for missing hosts.
     """

@@ -140,7 +140,6 @@ def comparing(
     """Open a comparison of runs with other runs.
 
     Args:
-        warehouse: the warehouse of the runs.
         runs: one run, in any form that `Warehouse.run` accepts, or several, as a list or as one comma-separated text.
         against: the same, or a baseline file (see `tracewarehouse.comparison.baseline`).
         is_unlike_allowed: compare the runs even if their workloads differ.
@@ -218,7 +217,6 @@ class Check:
         worse: the checked values that are worse by more than the limits allow.
         absent: values with a polarity that only one side has.
         excused: checked values that are worse than the limits allow, but only by noise.
-        limits: the limits of the check.
     """
 
     checked: list[dict[str, Any]] = field(default_factory=list)

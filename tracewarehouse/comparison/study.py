@@ -119,7 +119,6 @@ def predicted(
 
     Args:
         warehouse: gets the runs; its calibrations.csv has rates that win over those that ship.
-        study: the configurations.
         what_if: what is changed about the real slices.
         python: an interpreter with the compiler.
         is_whole: compile all layers of every model.

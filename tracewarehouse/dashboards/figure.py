@@ -135,7 +135,6 @@ class Figure:
         The file appears whole or not at all.
 
         Args:
-            output: the file.
             width_mm: draw a picture for a paper, as wide as this in millimetres: without title, with letters of 7
                 points and, in a PNG, 300 dots per inch. By default the picture is as wide as on a page.
         """

@@ -152,7 +152,6 @@ def run_report(warehouse: Warehouse, references: Sequence[str], charts: Sequence
     """Make the report about runs, with a section for each.
 
     Args:
-        warehouse: the warehouse.
         references: the runs, by id or name.
         charts: draw only the charts of these names; if empty, all of a run.
     """
@@ -171,7 +170,6 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     """Make the report about what changed from one run to another.
 
     Args:
-        warehouse: the warehouse.
         run: the run, or several separated by commas.
         against: the run or runs that it is compared with.
         is_unlike_allowed: compare them even if their workloads differ.
@@ -215,7 +213,6 @@ def study_report(
     """Make the report about many runs together: which configuration is best for whom, and why.
 
     Args:
-        warehouse: the warehouse.
         query: a SELECT with a column run_id, such as `SELECT run_id FROM main.runs WHERE model = 'llama'`, or the runs
             by id or name.
         charts: draw only the charts of these names; if empty, all over runs.
@@ -275,7 +272,6 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     """The section of a report about a run, without charts and values.
 
     Args:
-        warehouse: the warehouse.
         run_id: the run, by its id.
     """
     summary = warehouse.summary(run_id)
@@ -299,12 +295,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
 
 
 def step_in_short(warehouse: Warehouse, run_id: str) -> Section:
-    """Where a step of a run goes, in its bars and one sentence: a run among others.
-
-    Args:
-        warehouse: the warehouse.
-        run_id: the run, by its id.
-    """
+    """Where a step of a run goes, in its bars and one sentence: a run among others."""
     steps = step_shares(warehouse.query, run_id)
     return Section(run_id, run_id, bars=_step_bars(steps), words=[words.takes(steps) if steps else _NO_STEP])
 

@@ -221,7 +221,7 @@ class Catalogue:
             raise WarehouseError(f"{self.path}: cannot be read ({why}); run `tw build`") from None
 
     def write(self, *, is_new: bool = False) -> None:
-        """Extend a copy of the file, or begin a new one if there is none or `is_new`, and put it in the file's place."""
+        """Put an extended copy in the place of the file; a new one if there is none or `is_new`."""
         lake = self._lake
         try:
             with lake.exclusive(), placed_whole(self.path) as part:  # so that the later of two has the newer runs

@@ -56,7 +56,6 @@ def table_source(root: str, runs: Iterable[RunVersion], table: str) -> str | Non
     Args:
         root: folder or URI that the runs' file names are relative to, as `Lake.root`.
         runs: the current versions of the runs.
-        table: name of the table.
     """
     quoted = ", ".join(literal(f"{root}/{n}") for r in runs for n in r.files.get(table, ()))
     if not quoted:
@@ -132,7 +131,6 @@ def add_views(
         definitions: the models and metrics.
         views: the models and metrics to add; each must come after what it reads.
         own: names of `OWN_VIEWS` to add.
-        macros: the macros to add.
     """
     views = list(views)
     statements = [*_views(definitions, views), *_own_views(definitions, own), *_macros(macros)]
@@ -251,8 +249,6 @@ def comment_on_tables(
     Args:
         connection: a database that has the tables.
         sources: their sources, as for `create_lens`, if some are tables rather than views.
-        tables: the tables.
-        schema: their schema.
     """
     for table in tables:
         name = f"{schema}.{table.name}"

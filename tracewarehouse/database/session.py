@@ -56,7 +56,6 @@ class Session:
     comments. If it holds some runs alone, a model that is read again becomes a table, unless it has a row per op.
 
     Args:
-        lake: the runs.
         definitions: gives the models and metrics. It is called when a query needs any, as reading them all takes
             longer than many queries of tables.
         is_restricted: restrict the database to queries that only read.

@@ -19,7 +19,6 @@ class Sessions:
     """Up to three open databases: of all runs, of the runs that the last queries named, and without limits.
 
     Args:
-        lake: the runs.
         catalogue: what is kept of many runs; see `Session`.
         definitions: gives the models and metrics; see `Session`.
     """

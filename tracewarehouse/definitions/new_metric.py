@@ -64,7 +64,6 @@ def new_metric(name: str, folder: Path | None, topic: str | None = None, needs: 
     """Write the draft of a metric and return its files: the definition, its cases, and preconditions that are new.
 
     Args:
-        name: the metric.
         folder: the user's folder, which is made if it is missing; None for the package's own, in a checkout.
         topic: a folder in it for the definition; the package needs one.
         needs: names of preconditions; for one that does not exist, an entry is written.

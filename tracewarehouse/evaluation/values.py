@@ -50,7 +50,6 @@ def evaluate(
 
     Args:
         connection: the database; it is not changed.
-        run_id: the run.
         definitions: the models, metrics and audits; by default those of the package.
         unstored: evaluate deprecated and compatibility versions as well.
     """
@@ -130,7 +129,6 @@ class PreparedMetrics:
 
         Args:
             connection: a database; it is not changed.
-            run_id: the run.
             sources: maps each table of the schema to the SQL of the run's rows, in a form that can follow FROM; a table
                 without rows has no entry.
         """
@@ -168,7 +166,6 @@ class _Run:
     """Evaluates a run step by step and collects the results.
 
     Args:
-        run_id: the run.
         sources: the SQL of the run's rows, by table.
     """
 

@@ -135,7 +135,6 @@ def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -
     """Do a task in this process; an error becomes its outcome.
 
     Args:
-        task: the task.
         jobs: number of processes that may read the capture if it is large, this one included.
         is_repeated: raise errors that do not come from the capture or the warehouse, so that the caller tries again.
     """
@@ -169,7 +168,6 @@ def run_task(task: IngestTask, evaluator: Evaluator | None, jobs: int | None) ->
     """Ingest the capture of a task in this process.
 
     Args:
-        task: the task.
         evaluator: evaluates the metrics of the run, or None.
         jobs: number of processes that may read the capture if it is large, this one included; None for one per core.
 

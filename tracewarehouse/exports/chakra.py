@@ -144,7 +144,6 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
     device, to the microsecond; an asynchronous collective has the time of its start and its done together.
 
     Args:
-        warehouse: the warehouse.
         run: a run id, the beginning of one, or a name.
         folder: the folder to write to; it is created if it does not exist.
     """

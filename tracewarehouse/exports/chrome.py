@@ -65,7 +65,6 @@ def export_chrome(warehouse: Warehouse, run: str, target: Path) -> list[Path]:
     """Write a run as Chrome trace JSON; returns the files.
 
     Args:
-        warehouse: the warehouse.
         run: a run id, the beginning of one, or a name.
         target: a file that ends in .json or .json.gz, for all hosts; or a folder, which becomes a log folder of
             TensorBoard with one file per host, `plugins/profile/<run>/<host>.trace.json.gz`.
@@ -106,9 +105,6 @@ def chrome_text(
     """Yield the Chrome trace of some hosts of a run, piece by piece.
 
     Args:
-        warehouse: the warehouse.
-        run_id: the run.
-        hosts: the hosts.
         is_for_viewers: whether to round `dur` where a viewer would otherwise drop events, and to add arguments.
     """
     started = warehouse.query(f"SELECT profile_start_ns FROM main.runs WHERE run_id = {literal(run_id)}").rows()

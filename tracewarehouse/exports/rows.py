@@ -34,7 +34,6 @@ def source_rows(warehouse: Warehouse, source: str) -> QueryResult:
     """The rows of a source.
 
     Args:
-        warehouse: the warehouse.
         source: the name of a table, such as `ops`; of a view with its schema, such as `models.steps`; of a metric, such
             as `tpot`, which stands for its newest stable version; or a query. Rows of a metric say by `origin` whether
             their run was recorded, compiled or predicted.
@@ -58,7 +57,6 @@ def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path
     """Write tables with the runs' rows, all models, metrics and macros over them, comments and the catalogue.
 
     Args:
-        warehouse: the warehouse.
         runs: the runs that the file holds.
         target: the file, which is replaced at once or not at all.
     """

@@ -106,7 +106,6 @@ def ingest_capture(
     repeated, and can run in parallel with others.
 
     Args:
-        capture: the files of one run.
         warehouse: the warehouse's folder; created if it does not exist.
         options: what the user says about the run.
         evaluate: evaluates the run's metrics before it is published.

@@ -124,7 +124,6 @@ def serve(warehouse: Warehouse, seconds: float) -> bool:
     """Answer on standard input and output until the input ends; a termination signal ends the process.
 
     Args:
-        warehouse: the warehouse.
         seconds: the time that a query may take.
 
     Returns:

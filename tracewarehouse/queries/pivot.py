@@ -12,7 +12,6 @@ def with_values(sql: str, look_up: Callable[[str], list[str]]) -> str | None:
     """The query with `IN (...)` after each expression of a PIVOT that lacks it; None if it cannot be parsed for this.
 
     Args:
-        sql: the query.
         look_up: runs a SELECT of one column of texts, which must be checked like any other query.
     """
     import sqlglot

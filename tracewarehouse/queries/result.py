@@ -85,7 +85,6 @@ class QueryResult:
     PyCapsule protocol, such as Polars, DuckDB and pandas, take the result itself: `polars.DataFrame(result)`.
 
     Args:
-        held: the rows.
         flagged: the flagged runs behind them.
         is_cut: whether the query gives more rows.
     """

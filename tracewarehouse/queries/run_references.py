@@ -25,7 +25,6 @@ def runs_meant(
     All runs are listed at most once, and only if a reference is not the whole id of a run.
 
     Args:
-        lake: the runs.
         warehouse: the name of the warehouse in error messages.
         references: one reference, or several.
         patterns: whether a reference may be a pattern of names, such as 'llama-*'.

@@ -35,8 +35,6 @@ def runs_behind(
 
     Args:
         read: what the query reads.
-        parameters: its parameters.
-        result: its rows.
         suspects: the runs to choose from.
         runs: all runs of the warehouse.
     """

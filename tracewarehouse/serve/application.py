@@ -56,7 +56,6 @@ def application(warehouses: Warehouses, name: str, port: int, *, is_open: bool =
     Args:
         warehouses: the warehouses that answer.
         name: the name of the warehouse on the pages.
-        port: the port of the server.
         is_open: whether other machines may ask too.
     """
 
@@ -228,7 +227,6 @@ class _Guarded:
     """The application behind the guard; a response that has one of the headers keeps its own.
 
     Args:
-        app: the application.
         port: the port of the server.
         is_open: whether other machines may ask too.
     """

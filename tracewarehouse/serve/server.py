@@ -34,7 +34,6 @@ def run(
     """Serve a warehouse until Ctrl-C.
 
     Args:
-        open_one: opens the warehouse.
         name: its name on the pages.
         limits: the limits of each query.
         bind: the address to listen on.

@@ -33,7 +33,6 @@ class Warehouses:
     """Several open warehouses over the same folder, and results that are kept as long as no run changes.
 
     Args:
-        open_one: opens the warehouse.
         limits: the limits of each query.
     """
 

@@ -22,7 +22,6 @@ def to_spark(sql: str, types: Types, parameters: Mapping[str, Any] | None = None
     """Translate a SELECT of DuckDB's dialect to Spark's.
 
     Args:
-        sql: the SELECT.
         types: the column types of everything that it reads.
         parameters: values of its parameters `$name`.
     """

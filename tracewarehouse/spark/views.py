@@ -43,10 +43,7 @@ class SparkViews:
     `close` releases them. Models with a row per op are not kept.
 
     Args:
-        spark: the session.
-        lake: the lake of the runs.
         runs: the runs that the tables hold.
-        definitions: the models and metrics.
         is_local: whether Spark's workers see the temporary folders of this machine.
     """
 

@@ -50,7 +50,6 @@ class SparkWarehouse(Warehouse):
     Args:
         path: as for `Warehouse`.
         sql: as for `Warehouse`.
-        master: where Spark runs.
     """
 
     def __init__(

@@ -50,7 +50,6 @@ def opening(trace: str, window_ns: tuple[int, int] | None = None) -> str:
     """The fragment of the UI's address that opens a trace with its tracks expanded.
 
     Args:
-        trace: address of the trace.
         window_ns: the window to show, in ns of the trace; None for all of it.
     """
     commands = json.dumps([{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}], separators=(",", ":"))
@@ -81,11 +80,7 @@ def serving(
 
 
 def handover_page(title: str) -> str:
-    """The page that hands the trace beside it to the public UI.
-
-    Args:
-        title: the title of the trace in the UI.
-    """
+    """The page that hands the trace beside it to the public UI."""
     return (files("tracewarehouse.viewer") / "handover.html").read_text("utf-8").replace("{title}", html.escape(title))
 
 

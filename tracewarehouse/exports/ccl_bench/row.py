@@ -58,7 +58,6 @@ class Row:
 
     Attributes:
         name: name of the row and of its folder.
-        folder: the folder.
         card: the card, as CCL-Bench reads it.
         values: the metrics by CCL-Bench's names.
         warnings: what limits the use of the row, one sentence each.
@@ -93,8 +92,6 @@ def write_row(
     """Write the row of a run as a folder of this name, whole or not at all; files of an earlier export are replaced.
 
     Args:
-        warehouse: the warehouse.
-        run: the run.
         folder: the folder; its name is that of the row.
         trace_url: the public address of the folder.
         archive: also write `<folder>.tar.gz` of all its files.

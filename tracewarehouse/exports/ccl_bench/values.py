@@ -129,7 +129,6 @@ class PublishedDefinition:
     """A value of a row, and where it comes from.
 
     Attributes:
-        name: the published name.
         value: the published value, and its unit.
         definition: the view or macro that gives it, with its schema.
         tables: the tables that the definition reads.
@@ -260,7 +259,6 @@ class PublishedValue:
     """One published value beside ours.
 
     Attributes:
-        run: name of the run.
         row: name of the published row: the run's, or one of the same workload.
         metric: CCL-Bench's name of the metric.
         published: the published value; None if the row has none.
@@ -296,8 +294,6 @@ def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Pat
     A workload is a model, a chip, tp, a batch, and the lengths of input and output, all of which must be known.
 
     Args:
-        warehouse: the warehouse.
-        runs: the runs.
         file: website/benchmark_data.json of CCL-Bench.
     """
     rows = published_rows(file)

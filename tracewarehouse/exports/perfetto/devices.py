@@ -24,7 +24,6 @@ class Devices:
     """The devices of a run.
 
     Args:
-        run: the run.
         writer: writes the trace.
         flows: which executions of collectives get arrows from rank to rank.
         first_flow: number of the first arrow.

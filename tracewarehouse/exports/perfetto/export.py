@@ -42,7 +42,6 @@ def export_perfetto(
     the profile start of each run or, with a selection, its first event.
 
     Args:
-        warehouse: the warehouse.
         runs: run ids, beginnings of ids, or names.
         target: a file that ends in .pftrace or .perfetto-trace; with a further .gz, the file is gzipped. Without, its
             packets are compressed, which Perfetto's tools can read.

@@ -89,7 +89,6 @@ class SelectedRun:
     """The selected part of one run.
 
     Attributes:
-        selection: the part.
         in_run: SQL condition for all rows of the run.
         in_selection: SQL condition for the selected rows of a table with phases and steps.
         arguments: the run and the part as the arguments of macros.

@@ -46,7 +46,6 @@ class Costs:
     """The costs of a file.
 
     Attributes:
-        name: name of the file.
         kernels: costs by pattern of kernel names, such as `RPA-*`, in the order of the file.
     """
 

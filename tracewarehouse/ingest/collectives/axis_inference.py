@@ -74,7 +74,6 @@ class CollectiveSeen:
     """One collective instruction.
 
     Attributes:
-        kind: kind of collective.
         groups: its groups of device numbers; for a permute, its pairs.
         part: part of the model that its op_name names.
     """

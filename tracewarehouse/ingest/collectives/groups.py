@@ -42,7 +42,6 @@ class CollectiveGroups:
     """Matches the groups of a run's collective instructions with its devices.
 
     Args:
-        instructions: all instructions of the run.
         numbers: what their logical numbers mean.
         coordinates: device id to its coordinate on every mesh axis; None without a mesh, and then axes are inferred.
         coordinates_by_number: the same by global id, for devices that the capture lacks; None without a mesh.

@@ -104,7 +104,6 @@ class Participants:
     """The groups of one collective instruction over the run's devices.
 
     Attributes:
-        kind: kind of collective.
         logical: groups or pairs of device numbers as HLO counts them.
         group_size: devices in a group; None if groups differ or are unknown.
         axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one, 'dcn' for groups

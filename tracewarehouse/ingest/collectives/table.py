@@ -33,7 +33,6 @@ class CollectiveWriter:
 
     Args:
         instructions: all instructions of the run.
-        parts: the executions.
         link: gives the class of the links between devices, None for one outside the capture.
         clocks: a number for each device, equal for those whose times can be compared.
         offsets: launches that devices lack, as of `Instances`.

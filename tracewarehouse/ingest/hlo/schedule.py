@@ -43,7 +43,6 @@ class Buffer(NamedTuple):
     Attributes:
         element: element type such as 'bf16'.
         dimensions: sizes, the upper bounds of dynamic ones.
-        space: the memory.
         byte_size: bytes of the values without padding; 0 if they are not known.
         order: its dimensions from the one that lies closest together to the outermost.
     """
@@ -63,7 +62,6 @@ class ScheduledOp(NamedTuple):
         opcode: HLO opcode.
         results: arrays that it makes; of the start of an asynchronous op, those that its end gives.
         operands: arrays of each operand.
-        operand_names: names of the operands.
         called: ids of the computations that it calls.
         fusion_kind: 'kLoop', 'kOutput', 'kCustom', ... of a fusion.
         target: target of a custom call.

@@ -14,7 +14,6 @@ def check_folder(folder: Path, *, create: bool) -> None:
     """Make sure that a folder is a warehouse, or an empty one that can become it.
 
     Args:
-        folder: the folder.
         create: create it if it does not exist, and accept one with other files in it.
     """
     _check_path(folder)

@@ -209,7 +209,6 @@ def start_helpers(count: int, descriptors: Sequence[int] = (), modules: Sequence
     """Start helper processes, or as many of them as the system allows.
 
     Args:
-        count: helpers to start.
         descriptors: open files that the tasks refer to by number.
         modules: modules that helpers import while they wait.
     """

@@ -149,7 +149,6 @@ def place_in_layers(
     counts its layers from 0: they are layers of the stage.
 
     Args:
-        survey: the survey of the run.
         executions: a few of each program.
         time_ps: self time by instruction id, of each part of the run.
     """

@@ -57,7 +57,6 @@ class Counting:
     """Counts the events on the lines of a run that is written in parts.
 
     Attributes:
-        traces: all traces of the run.
         tasks: host index, plane and lines.
         work: the counting tasks.
     """

@@ -74,7 +74,6 @@ def xplane_messages(package: str, *, is_raw: bool = False) -> dict[str, Any]:
     """Make the message classes of an XSpace, by name; text is bytes, because captures hold text that is not UTF-8.
 
     Args:
-        package: name of their package.
         is_raw: leave planes, lines and events as bytes, so that only one at a time becomes an object.
     """
     plane, line, event = ("bytes",) * 3 if is_raw else ("XPlane", "XLine", "XEvent")
