@@ -25,8 +25,6 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 @dataclass
 class _Seen:
-    """The state of a capture when the watcher last saw it."""
-
     stamp: Stamp
     since: float
     """The time at which the capture was first seen in this state, on the monotonic clock."""

@@ -345,7 +345,6 @@ def _layer_stacks(drawn: Drawn, row: str) -> Any:
 
 
 def _in_order(rows: list[dict[str, Any]]) -> str:
-    """The bars of a mean layer in words, those of the phase with the longest layers."""
     bars = [r for r in rows if r["what"] == "mean layer"]
     phase = max(bars, key=lambda r: r["until_us"])["phase"]
     named = ", ".join(f"{short_name(r['name'])} {quantity(r['self_us'], 'us')}" for r in bars if r["phase"] == phase)
@@ -365,7 +364,6 @@ def _layers_in_words(rows: list[dict[str, Any]]) -> str:
 
 
 def _layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
-    """Time of each layer and part of the model per step; a panel per phase."""
     drawn = ask(
         warehouse,
         "layers",

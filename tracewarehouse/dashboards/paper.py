@@ -125,7 +125,6 @@ def _padded(svg: str, wanted: float) -> str:
 
 
 def _sized(svg: str, width: float, unit: str = "") -> str:
-    """The drawing scaled to a width; its viewBox stays."""
     before, height = _size(svg)
     size = f' width="{width:.7g}{unit}" height="{height / before * width:.7g}{unit}"'
     return re.sub(r' width="[0-9.]+" height="[0-9.]+"', size, svg, count=1)

@@ -257,7 +257,6 @@ def study_report(
 
 
 def _queried(warehouse: Warehouse, query: str) -> list[str]:
-    """The runs whose ids a query gives."""
     asked = warehouse.query(query)
     if "run_id" not in asked.columns:
         raise WarehouseError(f"a study needs a query with a column run_id; this one has {', '.join(asked.columns)}")
@@ -332,7 +331,6 @@ def _add(section: Section, name: str, *subject: Any) -> None:
 
 
 def _peaks(warehouse: Warehouse, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The peak rates of the run's devices, and where they come from."""
     rows = warehouse.query(
         f"""SELECT max(peak_flops_per_s), max(peak_hbm_gbps), max(peak_ici_gbps), any_value(peak_source)
             FROM main.devices WHERE run_id = {literal(facts["run_id"])}"""

@@ -108,7 +108,6 @@ def pareto_chart(drawn: Drawn, models: Sequence[str], meshes: Sequence[str]) -> 
 
 
 def _apart(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of the runs whose labels lie on no other's; those on the front have theirs first."""
     x, y = "tokens_per_s_per_user", "tokens_per_s_per_chip"
     width = max(r["user_high"] or r[x] for r in rows) - min(r["user_low"] or r[x] for r in rows) or 1.0
     height = max(r["chip_high"] or r[y] for r in rows)

@@ -131,7 +131,6 @@ def prose(text: str) -> Markup:
 
 
 def _digest(report: Report) -> str:
-    """Words, numbers and tables in Markdown, without charts."""
     lines = [f"# {_text(report.title)}"]
     for section in report.sections:
         lines += [""] if len(report.sections) == 1 else ["", f"## {_text(section.title)}", ""]

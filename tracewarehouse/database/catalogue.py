@@ -133,7 +133,6 @@ class Catalogue:
 
     @cached_property
     def _wanted(self) -> tuple[int, int, str, str, str]:
-        """The row of `store.made` that it would have now."""
         package = f"{VERSION} {_digest(Path(__file__).resolve().parents[1] / 'sql')}"
         return _FORMAT, SCHEMA_VERSION, self._root, package, _digest(self._sql) if self._sql else ""
 
@@ -264,7 +263,6 @@ class Catalogue:
             )
 
     def _begun(self, part: Path) -> duckdb.DuckDBPyConnection:
-        """A new file with all views, and no runs."""
         mark = Path(self._root) / MARK
         if not mark.exists():
             with placed_whole(mark) as whole, duckdb.connect(":memory:") as writer:
@@ -281,7 +279,6 @@ class Catalogue:
         return connection
 
     def _extend(self, connection: duckdb.DuckDBPyConnection, state: State) -> None:
-        """Bring an open file up to date with the runs of these manifests."""
         held = known_stamps(connection)
         gone = [r for r, stamp in held.items() if state.get(r) != stamp]
         missing = sorted(state.keys() - (held.keys() - gone))
@@ -336,7 +333,6 @@ class Catalogue:
         connection.execute(f"INSERT INTO store.files VALUES {', '.join(files)}")  # noqa: S608
 
     def _is_whole(self, run: RunVersion) -> bool:
-        """Whether no file of a run is missing, and those that are copied are as they were published."""
         if self._lake.lacking([run]):
             return False
         with suppress(OSError):

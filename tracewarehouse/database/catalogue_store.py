@@ -128,8 +128,6 @@ class _Lists:
 
 
 class _Listed(Mapping[str, _V]):
-    """One of the lists of a run, decoded when it is first read."""
-
     __slots__ = ("_lists", "_number")
 
     def __init__(self, lists: _Lists, number: int) -> None:

@@ -258,7 +258,6 @@ def comment_on_tables(
 
 
 def _name_refused(connection: duckdb.DuckDBPyConnection, views: Iterable[View], macros: Sequence[View]) -> None:
-    """Raise for the first view or macro that DuckDB refuses; return if it refuses none of them."""
     if not connection.execute("SELECT 1 FROM duckdb_schemas() WHERE schema_name = 'metrics'").fetchall():
         return
     for view in views:

@@ -67,7 +67,6 @@ class ScanPlanner:
 
 
 def _scans(plan: list[dict[str, Any]]) -> Iterator[list[str]]:
-    """The conditions of each scan of a table."""
     left = list(plan)
     while left:
         operator = left.pop()

@@ -194,14 +194,12 @@ class Session:
                         raise
 
     def _check(self, names: Collection[str]) -> None:
-        """Check the files that the views of these names read."""
         for view in self._behind(names) & _TABLES:
             table = view.removeprefix("main.")
             self._files.check(self._unkept if table in KEPT else self.runs, [table])
 
     @cached_property
     def _unkept(self) -> list[RunVersion]:
-        """The runs that the catalogue does not have as they are now."""
         state, runs = self._state_and_runs
         return [r for r in runs if r.run_id not in self._kept or self._kept[r.run_id][0] != state.get(r.run_id)]
 

@@ -39,7 +39,6 @@ class _Described(_FrontMatter):
 
     @property
     def about(self) -> str:
-        """Description and notes on one line."""
         return " ".join(f"{self.description} {self.notes or ''}".split())
 
 

@@ -109,7 +109,6 @@ def in_these(run_ids: Sequence[str]) -> str:
 
 
 def _compared(definitions: Definitions) -> list[Metric]:
-    """The metrics of the view that are evaluated when it is read, because they compare runs."""
     return [m for m in definitions.metrics if m.view.compares_runs and m.header.is_stored]
 
 

@@ -123,7 +123,6 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock) -> list[str
 
 
 def _file(view: View) -> PurePosixPath:
-    """The path of a definition, for a sentence: that of the package begins with sql."""
     is_package = view.path.is_relative_to(SQL)
     return PurePosixPath("sql", view.path.relative_to(SQL)) if is_package else PurePosixPath(view.path)
 

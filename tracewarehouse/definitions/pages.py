@@ -147,7 +147,6 @@ def _example(query: Query, metric: Metric) -> str:
 
 
 def _lineage(definitions: Definitions, metric: Metric) -> str:
-    """A Mermaid flow chart of everything that the metric reads, down to the tables."""
     lines = []
     for view in (*definitions.upstream(metric.view), metric.view):
         for read in sorted(view.depends_on):

@@ -208,7 +208,6 @@ class Definitions:
 
 
 def _sorted(graph: dict[str, list[str]]) -> list[str]:
-    """The definitions, each after those that it reads."""
     try:
         ordered = list(TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order())
     except CycleError as error:
@@ -229,7 +228,6 @@ def load_definitions(*folders: Path) -> Definitions:
 
 @cache
 def _package(folder: Path) -> Definitions:
-    """The package's definitions, which do not change while a process runs."""
     views = read_folder(folder)
     if not views:
         raise MetricError(f"{SQL}: no metric, model or audit found; the installation is incomplete, install it again")
@@ -368,10 +366,6 @@ MOST_CHARACTERS = 1 << 20
 
 
 def _kind(path: Path, front: object) -> tuple[str, type[Header], dict[str, Any]]:
-    """The schema of a file's definition, its front matter, and what its place tells.
-
-    The name of a metric's file ends in its version, an audit lies in a folder `audits`, and a macro has parameters.
-    """
     if version := re.fullmatch(r"(.+)_v([0-9]+)", path.stem):
         return "metrics", MetricHeader, {"metric": version[1], "version": int(version[2])}
     if path.parent.name == "audits":

@@ -37,14 +37,12 @@ class _Remembered:
         atexit.register(self.write)
 
     def get(self, kind: str, text: str, find: Callable[[str], Any]) -> Any:
-        """The result of `find` for a text; it must be a JSON value."""
         key = hashlib.sha256(f"{kind}\n{text}".encode()).hexdigest()
         if key not in self._found:
             self._found[key] = find(text)
         return self._found[key]
 
     def write(self) -> None:
-        """Write the file if something was added; do nothing if it cannot be written."""
         if len(self._found) == self._known:
             return
         with suppress(OSError, RuntimeError):

@@ -95,7 +95,6 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
 
 
 def _unknown_values(lake: Lake, run: RunVersion, definitions: Definitions) -> dict[str, list[Any]]:
-    """The stored values of metrics that are not among the definitions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -120,7 +120,6 @@ class PreparedMetrics:
         self._steps[name], self._needs[name] = step, needs
 
     def _readers(self, name: str, tables: Collection[str]) -> frozenset[str]:
-        """The steps that read a table or view, directly or through views."""
         readers = [n for n, read in self._needs.items() if name in read]
         return frozenset(readers).union(*(self._readers(n, tables) for n in readers if n not in tables))
 
@@ -163,12 +162,6 @@ class PreparedMetrics:
 
 
 class _Run:
-    """Evaluates a run step by step and collects the results.
-
-    Args:
-        sources: the SQL of the run's rows, by table.
-    """
-
     def __init__(self, run_id: str, sources: Mapping[str, str]) -> None:
         self.rows: dict[str, list[_Row]] = {}
         """The rows of each metric, by the name of its view."""
@@ -180,7 +173,6 @@ class _Run:
         self._failed: dict[str, str] = {}
 
     def load(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
-        """Create a table of the schema."""
         source = self._sources.get(table)
         columns = {c.name: f'"{c.name}"' if source else f"CAST(NULL AS {c.type})" for c in TABLES[table].columns}
         # every window and join carries run_id; an ENUM with one value takes a byte instead of a string
@@ -191,7 +183,6 @@ class _Run:
         cursor.execute(f"CREATE {kind} main.{table} AS SELECT {selected} {rows}")
 
     def make(self, cursor: duckdb.DuckDBPyConnection, view: View, statement: duckdb.Statement) -> None:
-        """Create a model."""
         if (reason := self._reason(view)) is not None:
             self._failed[view.qualified] = reason
             return
@@ -203,12 +194,10 @@ class _Run:
             raise MetricError(f"{view.path}: {error}") from None
 
     def drop(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
-        """Drop the table of a model."""
         if table not in self._failed:
             cursor.execute(f"DROP TABLE {table}")
 
     def value(self, cursor: duckdb.DuckDBPyConnection, metric: Metric, statement: duckdb.Statement) -> None:
-        """Evaluate the rows of a metric."""
         name, reason = metric.view.qualified, self._reason(metric.view)
         try:
             self.rows[name] = []
@@ -224,7 +213,6 @@ class _Run:
             self.rows[name] = []
 
     def audit(self, cursor: duckdb.DuckDBPyConnection, audit: View, statement: duckdb.Statement) -> None:
-        """Run an audit."""
         if (reason := self._reason(audit)) is not None:
             self.findings[audit.name] = beyond_range(audit, reason)
         elif finding := run_audit(cursor, audit, statement):
@@ -283,7 +271,6 @@ def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -
 
 
 def _run_sources(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
-    """SQL of a run's rows by table of schema main: the `sources` of `PreparedMetrics.evaluate`."""
     [(name,)] = connection.execute("SELECT current_database()").fetchall()
     where = f"WHERE run_id = {literal(run_id)}"
     return {t: f'(SELECT * FROM "{name}".main.{t} {where})' for t in TABLES}  # noqa: S608

@@ -181,7 +181,6 @@ def run_task(task: IngestTask, evaluator: Evaluator | None, jobs: int | None) ->
 
 
 def _with_findings(result: IngestResult, evaluator: Evaluator | None) -> IngestResult:
-    """The result of an ingest, with a note on what the audits of its evaluator found."""
     if evaluator is None or result.status == "unchanged":
         return result
     notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in evaluator.findings]

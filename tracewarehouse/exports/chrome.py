@@ -137,7 +137,6 @@ def chrome_text(
 def _events(
     warehouse: Warehouse, run_id: str, threads: Sequence[_Thread], is_for_viewers: bool
 ) -> Iterator[bytes | memoryview]:
-    """The text of the events of threads whose events follow each other without a gap."""
     end = threads[-1].end_event_id
     for first in range(threads[0].first_event_id, end, AT_ONCE):
         stop = min(first + AT_ONCE, end)
@@ -156,7 +155,6 @@ def _events(
 
 
 def _prediction(warehouse: Warehouse, run_id: str) -> str | None:
-    """What the capture of a predicted run says of it; None for a recorded run."""
     told = warehouse.query(
         "SELECT string_value FROM main.plane_stats INNER JOIN main.runs USING (run_id) "
         f"WHERE run_id = {literal(run_id)} AND origin = 'predicted' AND plane = {literal(PREDICTION_PLANE)} "

@@ -113,7 +113,6 @@ def _updated(catalogue: SqlCatalog, warehouse: Warehouse, runs: Sequence[RunVers
 
 
 def _registered(catalogue: SqlCatalog, table: Table) -> Registered:
-    """The table in the catalogue, created anew if its columns were those of another schema version."""
     from pyiceberg.exceptions import NoSuchTableError
 
     name = f"{NAMESPACE}.{table.name}"

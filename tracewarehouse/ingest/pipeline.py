@@ -159,7 +159,6 @@ def _survey(
     name: str,
     options: RunOptions,
 ) -> RunSurvey:
-    """Survey the run, including the server's batches, the card's facts about the chips and the costs of kernels."""
     survey = survey_run(hosts, options.mesh, manifest, options.step_program, batches)
     if options.mesh and survey.placement.mismatch:
         raise CaptureError(f"{name}: {survey.placement.mismatch}; give a mesh of its devices, or none")
@@ -188,7 +187,6 @@ class _Source:
     """The files that are already open, by identity of the file."""
 
     def traces(self) -> list[Trace]:
-        """The files, opened."""
         return [self.opened.get(id(f)) or open_trace(f) for f in self.files]
 
 
@@ -244,7 +242,6 @@ def _evaluated(
     staging: Staging,
     evaluate: MetricEvaluator | None,
 ) -> RunVersion:
-    """Return the run to publish, with the values of its metrics."""
     made = dict(files)
     if evaluate:
         values = evaluate({t: [path for path, _ in parts] for t, parts in made.items()}, identity.run_id)

@@ -190,7 +190,6 @@ def bounded(answer: Answer, advice: str) -> Answer:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -353,7 +353,6 @@ def _runs(warehouse: Warehouse, references: Sequence[str]) -> list[RunVersion]:
 
 
 def _with_runs(answer: Answer, warehouse: Warehouse, run_ids: Iterable[str]) -> Answer:
-    """The answer, with the runs that it comes from."""
     wanted = set(run_ids)
     answer.add_runs(r for r in warehouse.lake.runs() if r.run_id in wanted)
     return answer

@@ -77,7 +77,6 @@ def share_among(databases: int) -> None:
 
 
 def _limit(connection: duckdb.DuckDBPyConnection) -> str:
-    """The database's memory limit, such as 7.4 GiB."""
     row = connection.execute("SELECT current_setting('memory_limit')").fetchone()
     return str(row[0] if row else "unknown")
 

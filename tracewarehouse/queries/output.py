@@ -163,7 +163,6 @@ _MOST_ROWS, _MOST_TEXT, _EXACT = 1_048_575, 32_767, 1 << 53
 
 
 def _write_xlsx(result: QueryResult, buffer: io.BytesIO) -> None:
-    """Write one sheet; integers that a cell cannot hold exactly become text, and texts that are too long fail."""
     try:
         import xlsxwriter
     except ImportError:
@@ -231,7 +230,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | N
 
 
 def _csv(result: QueryResult) -> Iterator[str]:
-    """CSV as in RFC 4180, but with plain line ends; NULL is an empty field, an empty text is a quoted empty field."""
     yield ",".join(map(_csv_field, result.columns)) + "\n"
     for row in result.rows():
         yield ",".join(map(_csv_field, row)) + "\n"

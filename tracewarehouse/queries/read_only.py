@@ -333,7 +333,6 @@ def _check_tree(connection: duckdb.DuckDBPyConnection, tree: dict[str, Any]) -> 
 
 
 def _options(function: dict[str, Any]) -> set[str]:
-    """The names of the arguments that a table function has by name, written `name := value` or `name = value`."""
     named = {lower(a, "name") for a in function.get("arguments") or ()}
     for argument in arguments(function):
         named.add(lower(argument, "alias"))
@@ -343,7 +342,6 @@ def _options(function: dict[str, Any]) -> set[str]:
 
 
 def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
-    """All JSON objects of a tree, found without recursion because hostile SQL nests deeply."""
     stack = [tree]
     while stack:
         node = stack.pop()

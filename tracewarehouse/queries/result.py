@@ -114,7 +114,6 @@ class QueryResult:
         return iter(self.rows())
 
     def _repr_html_(self) -> str:
-        """The first rows as an HTML table, for notebooks."""
         from html import escape
 
         from tracewarehouse.queries.text_table import cell

@@ -47,7 +47,6 @@ def runs_meant(
 
 
 def _run_by_id(lake: Lake, reference: str) -> RunVersion | None:
-    """The run with this id, from its manifest alone; None if no such run can be read."""
     try:
         return lake.run(reference)
     except WarehouseError:  # the list of all runs says why
@@ -61,7 +60,6 @@ def _is_pattern(reference: str) -> bool:
 def _named(
     lake: Lake, warehouse: str | Path, reference: str, runs: list[RunVersion], unread: list[UnreadRun]
 ) -> RunVersion:
-    """The run, among all, that a reference means."""
     for other in unread:
         if reference in (other.run_id, other.name):
             raise unread_error(other)

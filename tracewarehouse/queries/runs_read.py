@@ -158,7 +158,6 @@ def _run_ids(expression: dict[str, Any], given: Mapping[str, Any]) -> set[str] |
 
 
 def _conditions(expression: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The conditions that all must hold."""
     left = [expression] if expression else []
     while left:
         condition = left.pop()

@@ -235,7 +235,6 @@ class _Guarded:
         self._app, self._port, self._is_open = app, port, is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or refuse it and say why."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -28,8 +28,6 @@ _MOST_RUNS = 8
 
 @dataclass(frozen=True)
 class _Asked:
-    """A comparison that a request asks for: the baseline, the other runs, and the parameters of the address."""
-
     baseline: RunVersion
     others: list[RunVersion]
     unlike: bool

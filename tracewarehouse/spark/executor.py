@@ -67,7 +67,6 @@ class SparkExecutor:
             remove_abandoned_staging(Lake(warehouse))
 
     def _run(self, task: IngestTask) -> None:
-        """Run one job, and wait for it."""
         if self._is_cancelled.is_set():
             return
         try:

@@ -122,7 +122,6 @@ def _refusals(node: exp.Expr) -> Iterator[str]:
 
 
 def _kinds_refusals(node: exp.Expr) -> Iterator[str]:
-    """The refusals that depend on the kinds of the operands."""
     if isinstance(node, _ARITHMETIC):
         kinds = [kind(node.left), kind(node.right)]
         if UNSIGNED in kinds:

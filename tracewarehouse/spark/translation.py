@@ -87,7 +87,6 @@ def _replacement(node: exp.Expr) -> exp.Expr:
 
 
 def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
-    """A call of a Spark function, which sqlglot writes unchanged."""
     return exp.Anonymous(this=name, expressions=[a.copy() for a in arguments])
 
 

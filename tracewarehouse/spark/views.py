@@ -103,7 +103,6 @@ class SparkViews:
         return {v.qualified for v in models if readers[v.qualified] > 1}
 
     def _keep(self, rows: DataFrame, name: str) -> DataFrame:
-        """The same rows, computed once."""
         if self._folder is None:
             self._in_memory.append(rows.persist())
             return rows
@@ -118,7 +117,6 @@ class SparkViews:
         rows.createOrReplaceTempView(view_name(f"main.{table.name}"))
 
     def _selects(self, wanted: Collection[str]) -> Iterator[tuple[str, str]]:
-        """The name and SELECT of each wanted view, after what it reads."""
         aliases = {m.view.qualified: name for name, m in self._definitions.aliases.items()}
         for view in self._definitions.ordered:
             if view.qualified in wanted:

@@ -159,7 +159,6 @@ def _is_same(spark: pa.DataType, duckdb: pa.DataType) -> bool:
 
 
 def _types(planner: Session) -> Types:
-    """DuckDB's types of the columns of all views that a session has."""
     types: Types = {}
     for schema, table, column, type_ in planner.connection.execute(
         "SELECT schema_name, table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"

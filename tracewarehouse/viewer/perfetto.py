@@ -90,14 +90,11 @@ def handover_script() -> str:
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Answers GET and HEAD for the UI, the page and the trace."""
-
     def __init__(self, *arguments: Any, trace: Path, title: str, ui: Path | None) -> None:
         self._trace, self._title, self._ui = trace, title, ui
         super().__init__(*arguments, directory=str(ui or trace.parent))
 
     def send_head(self) -> Any:
-        """Answer known addresses, unless the request must be refused."""
         assert isinstance(self.server, ThreadingHTTPServer)  # noqa: S101
         if refused := refusal(self.headers, self.server.server_port):
             self.send_error(403, refused)
@@ -127,7 +124,6 @@ class _Handler(SimpleHTTPRequestHandler):
         return content
 
     def end_headers(self) -> None:
-        """End the headers with the policy of the page."""
         self.send_header("Content-Security-Policy", HANDOVER_POLICY if self._ui is None else UI_POLICY)
         super().end_headers()
 

@@ -106,7 +106,6 @@ def cautions(warehouse: Warehouse, run_id: str, values: Mapping[str, float]) -> 
 
 
 def _values_of_ours(warehouse: Warehouse, run_id: str, metrics: Sequence[str]) -> dict[str, str]:
-    """The values of metrics of ours in words, by metric; many are only counted, and one without any is left out."""
     texts: dict[str, list[str]] = {}
     rows = warehouse.values(run_id, metrics=metrics).dicts() if metrics else []
     for row in sorted(rows, key=lambda row: (row["metric"], row["dimensions"])):  # they come in any order

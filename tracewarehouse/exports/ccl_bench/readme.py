@@ -151,7 +151,6 @@ SHA-256:
 
 
 def _mark(said: str | None) -> str:
-    """What stands beside a value of which something is said."""
     return "" if said is None else ", unknown" if said.startswith(UNKNOWN) else ", with care"
 
 
@@ -166,7 +165,6 @@ def _device(backend: str, *, on_gpu: bool) -> str:
 
 
 def _script(run: RunVersion, has_spec: bool, is_read: bool) -> str:
-    """What the script of a row does."""
     if has_spec:
         return "predicts the run again" if "predicted" in run.flags else "records the run again"
     if is_read:
@@ -182,13 +180,11 @@ def _repetition(script: str, is_read: bool) -> str:
 
 
 def _meanings(published: Sequence[PublishedDefinition]) -> Iterator[tuple[str, list[str]]]:
-    """What published values mean, each with their names."""
     for about in dict.fromkeys(p.about for p in published):
         yield about, [f"`{p.name}`" for p in published if p.about == about]
 
 
 def _missing(warehouse: Warehouse, run: RunVersion) -> Iterator[tuple[str, list[str]]]:
-    """Reasons why metrics of ours have no value, each with their names."""
     sql = f"SELECT reason, metric FROM metrics.missing WHERE run_id = {literal(run.run_id)} ORDER BY ALL"
     for reason, rows in groupby(warehouse.query(sql).rows(), lambda row: str(row[0])):
         yield reason, [f"`metrics.{metric}`" for _, metric in rows]

@@ -158,7 +158,6 @@ def _yaml(content: dict[str, Any]) -> str:
 
 
 def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
-    """Write one Parquet file per table, with the rows of the run alone, and the definitions over them."""
     import pyarrow.parquet as pq
 
     CheckedFiles(warehouse.lake).check([run])

@@ -334,7 +334,6 @@ def _same_workload(warehouse: Warehouse, run: RunVersion, rows: Mapping[str, Map
 
 
 def _workload(facts: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What ran, spelled alike; None if a part of it is not known."""
     parts = [re.sub(r"[-_.\s]", "", str(facts.get(name) or "")).lower() for name in _WORKLOAD]
     return tuple(parts) if all(parts) else None
 

@@ -97,7 +97,6 @@ def _selected_metrics(metric_info: dict[str, Any], row: Row) -> dict[str, float 
 
 
 def _add(entries: list[dict[str, Any]], entry: dict[str, Any]) -> None:
-    """Replace the entry of the same trace by an entry, or append it."""
     for i, other in enumerate(entries):
         if other.get("trace") == entry["trace"]:
             entries[i] = entry

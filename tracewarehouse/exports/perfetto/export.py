@@ -124,7 +124,6 @@ def _write_counters(run: SelectedRun, writer: PacketWriter, parent: int) -> None
 
 
 def _write_hosts(run: SelectedRun, writer: PacketWriter, parent: int) -> None:
-    """Write the threads of all hosts below a track."""
     group = 0
     for host in run.hosts:
         events = run.arrow(

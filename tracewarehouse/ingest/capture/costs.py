@@ -36,8 +36,6 @@ class KernelCost(BaseModel):
 
 
 class _Kernels(RootModel[dict[str, KernelCost]]):
-    """Costs by pattern of names."""
-
     root: dict[Annotated[str, Field(min_length=1)], KernelCost] = Field(min_length=1)
 
 

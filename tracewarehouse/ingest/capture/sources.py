@@ -133,7 +133,6 @@ _Folder = tuple[Path, list[Path]]
 
 
 def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
-    """Group the folders: those that hold the hosts of one run come together."""
     beside: dict[Path, list[_Folder]] = {}
     for folder, files in folders:
         beside.setdefault(folder.parent if in_run_folder(folder) else folder, []).append((folder, files))
@@ -242,7 +241,6 @@ def _beside(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def _is_there(entry: Path, root: Path) -> bool:
-    """Return whether a folder has an entry, of whatever kind; one that cannot be read is refused when it is read."""
     try:
         return entry.resolve(strict=True).is_relative_to(root)
     except FileNotFoundError:

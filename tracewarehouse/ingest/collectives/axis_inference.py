@@ -180,7 +180,6 @@ def digits_of(groups: Sequence[tuple[int, ...]], world: int) -> tuple[Digit, ...
 
 
 def _joined(groups: Iterable[tuple[int, ...]]) -> list[set[int]]:
-    """Return the groups; those that share a device are joined."""
     part_of: dict[int, set[int]] = {}
     for group in groups:
         linked = max((part_of[d] for d in group if d in part_of), key=len, default=set[int]())

@@ -174,7 +174,6 @@ def _beside(devices: _Timelines) -> list[Flag]:
 
 
 def _called(surveys: Sequence[HostSurvey]) -> bool:
-    """Give accelerators the steps whose calls launched their executions; return whether any host tells."""
     is_told = False
     for survey in surveys:
         cores = {p.device.local_ordinal: p.timeline for p in survey.planes.values() if not p.is_sparse_core}

@@ -219,7 +219,6 @@ class Schedule:
         return self._buffers(proto)
 
     def _buffers(self, proto: Any) -> tuple[Buffer, ...]:
-        """Return the arrays of an instruction's shape; its users share them."""
         if proto.id not in self._leaves:
             self._leaves[proto.id] = tuple(_leaves(proto.shape))
         return self._leaves[proto.id]

@@ -402,7 +402,6 @@ class Lake:
             yield
 
     def _before(self, run_id: str) -> RunVersion | None:
-        """Return the current version of the run; None if there is none or its manifest is damaged."""
         try:
             return self.run(run_id)
         except WarehouseError:

@@ -75,7 +75,6 @@ class _Body:
 
     @property
     def products(self) -> int:
-        """Number of products in the body."""
         return int((self.sequence.contracts & ~self.sequence.collective).sum())
 
 

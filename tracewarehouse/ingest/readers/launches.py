@@ -329,7 +329,6 @@ def executions(
 
 
 def _begins(key: Int64) -> Int64:
-    """Return the places at which a key differs from the one before, and the first."""
     return np.flatnonzero(np.diff(key, prepend=-(1 << 62)))
 
 
