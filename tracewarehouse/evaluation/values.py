@@ -12,8 +12,10 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
+from graphlib import TopologicalSorter
 from operator import itemgetter
 from typing import Any
 
@@ -23,7 +25,6 @@ from tracewarehouse.definitions import derived
 from tracewarehouse.definitions.definition import Metric, View
 from tracewarehouse.definitions.reading import Definitions, load_definitions
 from tracewarehouse.evaluation.audits import BEYOND_RANGE, Evaluation, Finding, audit_sql, beyond_range, run_audit
-from tracewarehouse.evaluation.cursors import run_tasks
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal
@@ -32,11 +33,13 @@ _Row = tuple[str, float | None, tuple[float | None, ...]]
 """Dimensions as JSON, the value, and the values of the columns that have a range."""
 
 AT_ONCE = 2
-"""Statements that run in parallel; each of them may hold rows of the whole run."""
+"""Statements that run in parallel, as DuckDB plans each on one core, which is most of the work of a small run. Each of
+them may hold rows of the whole run."""
 
 _ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", "copies", "counters"))
 """Tables that are read from their files. The others are so small that copying them once takes less time than opening
 their files for every statement."""
+Task = Callable[[duckdb.DuckDBPyConnection], None]
 
 
 def evaluate(
@@ -293,3 +296,49 @@ def _scratch(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[lis
         for cursor in cursors:
             cursor.close()
         connection.execute(f"DETACH {name}")
+
+
+def run_tasks(
+    tasks: Mapping[str, Task], needs: Mapping[str, Collection[str]], cursors: Sequence[duckdb.DuckDBPyConnection]
+) -> None:
+    """Run every task once, after the tasks that it needs.
+
+    Among the tasks that are ready, those that became ready last run first, so that the result of a task is read soon
+    and not kept for long. Among tasks that became ready together, the one with the longest chain of tasks after it runs
+    first, so that less work is left for a single cursor at the end.
+
+    Args:
+        needs: for each task, the names of the tasks that it needs; a name that is not a task counts as done.
+        cursors: cursors of one database; each runs one task at a time.
+    """
+    before = {name: needs[name] & tasks.keys() for name in tasks}
+    chain = _chains(before)
+    order = TopologicalSorter(before)
+    order.prepare()
+    idle, ready = list(cursors), sorted(order.get_ready(), key=chain.__getitem__)
+    running: dict[Future[None], tuple[str, duckdb.DuckDBPyConnection]] = {}
+    with ThreadPoolExecutor(len(cursors)) as threads:
+        try:
+            while ready or running:
+                while ready and idle:
+                    name, cursor = ready.pop(), idle.pop()
+                    running[threads.submit(tasks[name], cursor)] = name, cursor
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    name, cursor = running.pop(future)
+                    idle.append(cursor)
+                    future.result()
+                    order.done(name)
+                ready += sorted(order.get_ready(), key=chain.__getitem__)
+        except BaseException:  # Ctrl-C too: the threads wait for their statements
+            for cursor in cursors:
+                cursor.interrupt()
+            raise
+
+
+def _chains(before: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """The number of tasks in the longest chain that begins with each task, the task included."""
+    chain = dict.fromkeys(before, 1)
+    for name in reversed(list(TopologicalSorter(before).static_order())):
+        for needed in before[name]:
+            chain[needed] = max(chain[needed], chain[name] + 1)
+    return chain

@@ -29,7 +29,7 @@ import duckdb
 from tracewarehouse.ingest.errors import QueryError, SlowQueryError, StuckQueryError
 from tracewarehouse.queries.memory_limit import beyond_limit
 from tracewarehouse.queries.result import ARROW_TYPES, QueryResult, TypedRows
-from tracewarehouse.queries.runs_behind import in_scope
+from tracewarehouse.queries.runs_read import in_scope
 from tracewarehouse.queries.stuck_query import PATIENCE_SECONDS, leave_unless_done
 from tracewarehouse.queries.tables_read import ParsedSql, TablesRead, arguments, lower, split_explain
 
@@ -204,7 +204,7 @@ def _named_pivot(connection: duckdb.DuckDBPyConnection, query: ParsedSql, limits
     kinds = [kind for kind, _ in query.statements(connection)]
     if kinds not in (["MULTI"], ["CREATE", "SELECT"]):  # DuckDB 1.5 makes one of these two of it
         return query
-    from tracewarehouse.queries.pivot import with_values
+    from tracewarehouse.queries.tables_read import with_values
 
     def look_up(select: str) -> list[str]:
         statement = checked_select(connection, ParsedSql(select))

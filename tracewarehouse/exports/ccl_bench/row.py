@@ -18,8 +18,7 @@ import yaml
 from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.database.lens import lens_text
 from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card, is_of_gpu
-from tracewarehouse.exports.ccl_bench.caveats import cautions, comment
-from tracewarehouse.exports.ccl_bench.readme import DEFINITIONS, is_readable, readme
+from tracewarehouse.exports.ccl_bench.readme import DEFINITIONS, cautions, comment, is_readable, readme
 from tracewarehouse.exports.ccl_bench.values import VALUES, published_definitions, row_numbers, row_values, write_values
 from tracewarehouse.exports.chrome import chrome_text, host_names
 from tracewarehouse.exports.files import copy_plain, naming_the_unwritable, recorded_files
