@@ -638,11 +638,6 @@ class Warehouse:
         return collect_garbage(self.lake, grace_seconds, self._catalogue.replaced_files())
 
     def _folder(self, verb: str) -> Path:
-        """The folder of the warehouse, for writing.
-
-        Raises:
-            WarehouseError: the warehouse is remote.
-        """
         if isinstance(self.path, Path):
             return self.path
         raise WarehouseError(f"{self.path}: a remote warehouse can only be read; copy it to a folder to {verb} there")

@@ -293,7 +293,6 @@ def _note_check(outcome: Check, limits: Limits) -> None:
 
 
 def _print_screen(causes: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
-    """Print why the steps differ, with a bar per cause, and the values that changed most; 80 columns wide."""
     from tracewarehouse.comparison.compare import VERDICTS, largest_changes
     from tracewarehouse.dashboards.words import changes, quantity, signed
 

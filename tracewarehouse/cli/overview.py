@@ -94,7 +94,6 @@ def _print_runs(warehouse: Warehouse) -> None:
 
 
 def _remarks(warehouse: Warehouse) -> Iterator[str]:
-    """Sentences on what is wrong, each with the command that repairs it."""
     if unread := warehouse.unread_runs():
         yield f"{len(unread)} runs cannot be read; `tw runs` names them"
     if stale := warehouse.stale_runs():

@@ -310,7 +310,6 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
 
 
 def _ask_ranks(warehouse: Warehouse, name: str, sql: str, run: str) -> Drawn:
-    """Run the query of a chart that needs collectives, all of whose ranks are in the capture."""
     try:
         return ask(warehouse, name, sql, run=run)
     except NothingToDraw:

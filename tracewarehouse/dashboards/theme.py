@@ -113,7 +113,6 @@ def series_color(field: str, present: Sequence[str], title: str = "", among: Seq
     """Colour by a field whose values have no fixed colours; the ninth value gets the first colour again.
 
     Args:
-        field: the field.
         present: its values in the chart.
         title: title of the legend.
         among: all values of the page, so that each has one colour in all charts; by default, those of the chart.

@@ -55,11 +55,7 @@ class Evaluator:
             prepared_metrics(connection, self.definitions)
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
-        """Evaluate a run from its files by table name, and return the columns of main.metric_values without run_id.
-
-        Raises:
-            MetricError: a metric cannot be evaluated.
-        """
+        """Evaluate a run from its files by table name, and return the columns of main.metric_values without run_id."""
         import duckdb
 
         from tracewarehouse.database.temporary import TemporaryFolder
@@ -85,10 +81,6 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
 
     If the evaluator lacks a user's own metrics, their stored values are kept, with the fingerprint of the definitions
     that they were computed with.
-
-    Raises:
-        MetricError: a metric cannot be evaluated.
-        WarehouseError: a file of the run is damaged, or the values cannot be written.
     """
     from tracewarehouse.database.checked_files import CheckedFiles
     from tracewarehouse.ingest.lake.parquet import TableWriter
@@ -112,7 +104,6 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
 
 
 def _unknown_values(lake: Lake, run: RunVersion, definitions: Definitions) -> dict[str, list[Any]]:
-    """The stored values of metrics that are not among the definitions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

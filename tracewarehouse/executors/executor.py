@@ -72,11 +72,7 @@ class IngestResults(list["IngestResult"]):
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> IngestResults:
-        """The results of outcomes, in the order of their captures.
-
-        Raises:
-            TracewarehouseError: a capture could not be ingested; several are one CaptureError with all reasons.
-        """
+        """The results of outcomes, in the order of their captures."""
         ended = sorted(outcomes, key=lambda o: o.number)
         failures = [o.error for o in ended if o.error]
         if len(failures) == 1:
@@ -117,9 +113,6 @@ class Executor(Protocol):
         """Yield the outcome of every accepted task once, in the order in which they end.
 
         If a process ends, the outcome of its task is an error; nothing is raised here, and all other tasks go on.
-
-        Raises:
-            TracewarehouseError: nothing can run at all, for example because there is no cluster.
         """
         ...
 
@@ -142,7 +135,6 @@ def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -
     """Do a task in this process; an error becomes its outcome.
 
     Args:
-        task: the task.
         jobs: number of processes that may read the capture if it is large, this one included.
         is_repeated: raise errors that do not come from the capture or the warehouse, so that the caller tries again.
     """
@@ -176,7 +168,6 @@ def run_task(task: IngestTask, evaluator: Evaluator | None, jobs: int | None) ->
     """Ingest the capture of a task in this process.
 
     Args:
-        task: the task.
         evaluator: evaluates the metrics of the run, or None.
         jobs: number of processes that may read the capture if it is large, this one included; None for one per core.
 
@@ -190,7 +181,6 @@ def run_task(task: IngestTask, evaluator: Evaluator | None, jobs: int | None) ->
 
 
 def _with_findings(result: IngestResult, evaluator: Evaluator | None) -> IngestResult:
-    """The result of an ingest, with a note on what the audits of its evaluator found."""
     if evaluator is None or result.status == "unchanged":
         return result
     notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in evaluator.findings]

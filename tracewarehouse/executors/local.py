@@ -51,11 +51,7 @@ class LocalProcesses:
         self._warehouses: set[Path] = set()
 
     def submit(self, task: IngestTask) -> None:
-        """Accept a task, and begin it if a process is free.
-
-        Raises:
-            MetricError: a definition of the user's own metrics is not valid.
-        """
+        """Accept a task, and begin it if a process is free."""
         if task.sql is not None:
             from tracewarehouse.definitions.reading import load_with
 
@@ -90,7 +86,6 @@ class LocalProcesses:
         self._tidy(busy)
 
     def _begin(self) -> None:
-        """Give waiting tasks to free processes, in order."""
         while self._waiting:
             task = self._waiting[0]
             jobs = self._jobs if task.is_large else 1
@@ -135,7 +130,6 @@ def _started() -> Helper | None:
 
 
 def _do(_: Any, work: tuple[IngestTask, int]) -> Outcome:
-    """Do a task in a process of `LocalProcesses`."""
     if signal.getsignal(signal.SIGTERM) is not _leave:
         signal.signal(signal.SIGTERM, _leave)
     outcome = ingest_task(*work)
@@ -148,7 +142,6 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _free_memory() -> int:
-    """Bytes of memory that programs may still take; a very large number if the system does not say."""
     free = [sys.maxsize]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -47,10 +47,6 @@ def recorded_files(warehouse: Warehouse, run: str, capture: Path) -> list[tuple[
         warehouse: the warehouse, which holds the digests of these files but not the files.
         run: a run id, the beginning of one, or a name.
         capture: the file, or a folder with the files of all hosts somewhere below it.
-
-    Raises:
-        WarehouseError: there is no such run.
-        TracewarehouseError: a file is not there, or cannot be read.
     """
     entry = warehouse.run(run)
     sql = f"SELECT host, digest, file_name FROM main.hosts WHERE run_id = {literal(entry.run_id)} ORDER BY host_index"

@@ -111,7 +111,6 @@ def ingest_capture(
     repeated, and can run in parallel with others.
 
     Args:
-        capture: the files of one run.
         warehouse: the warehouse's folder; created if it does not exist.
         options: what the user says about the run.
         evaluate: evaluates the run's metrics before it is published.
@@ -168,7 +167,6 @@ def _survey(
     name: str,
     options: RunOptions,
 ) -> RunSurvey:
-    """Survey the run, including the server's batches, the card's facts about the chips and the costs of kernels."""
     survey = survey_run(hosts, options.mesh, manifest, options.step_program, batches)
     if options.mesh and survey.placement.mismatch:
         raise CaptureError(f"{name}: {survey.placement.mismatch}; give a mesh of its devices, or none")
@@ -197,7 +195,6 @@ class _Source:
     """The files that are already open, by identity of the file."""
 
     def traces(self) -> list[Trace]:
-        """The files, opened."""
         return [self.opened.get(id(f)) or open_trace(f) for f in self.files]
 
 
@@ -253,7 +250,6 @@ def _evaluated(
     staging: Staging,
     evaluate: MetricEvaluator | None,
 ) -> RunVersion:
-    """Return the run to publish, with the values of its metrics."""
     made = dict(files)
     if evaluate:
         values = evaluate({t: [path for path, _ in parts] for t, parts in made.items()}, identity.run_id)

@@ -85,7 +85,6 @@ class QueryResult:
     PyCapsule protocol, such as Polars, DuckDB and pandas, take the result itself: `polars.DataFrame(result)`.
 
     Args:
-        held: the rows.
         flagged: the flagged runs behind them.
         is_cut: whether the query gives more rows.
     """
@@ -115,7 +114,6 @@ class QueryResult:
         return iter(self.rows())
 
     def _repr_html_(self) -> str:
-        """The first rows as an HTML table, for notebooks."""
         from html import escape
 
         from tracewarehouse.queries.text_table import cell

@@ -109,7 +109,6 @@ def failure(request: Request, sentence: str, status: int, links: Sequence[tuple[
     """An error, as a page or in the format that the request names.
 
     Args:
-        request: the request.
         sentence: what was looked for, what was found, what to do.
         status: the status of the answer.
         links: where to go from here, as label and address.
@@ -168,7 +167,6 @@ class Table:
     Attributes:
         name: what the rows are.
         columns: names of the columns, and whether each holds numbers.
-        rows: the cells.
         said: a sentence on which rows these are, and of how many.
         files: the whole table in each format, as label and address.
         sql: the query.

@@ -109,12 +109,7 @@ def sql_page(request: Request, warehouse: Warehouse) -> Response:
 
 
 def sql_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
-    """All rows of the query in a format.
-
-    Raises:
-        QueryError: the query was refused or failed, or gives more rows than the server hands out.
-        HTTPException: a link on a page of others leads here.
-    """
+    """All rows of the query in a format."""
     if is_foreign(request.headers):
         raise HTTPException(403, "This server runs only queries of its own pages.")
     result = ask(request, warehouse, request.query_params.get("sql", ""))

@@ -133,7 +133,6 @@ _Folder = tuple[Path, list[Path]]
 
 
 def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
-    """Group the folders: those that hold the hosts of one run come together."""
     beside: dict[Path, list[_Folder]] = {}
     for folder, files in folders:
         beside.setdefault(folder.parent if in_run_folder(folder) else folder, []).append((folder, files))
@@ -242,7 +241,6 @@ def _beside(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def _is_there(entry: Path, root: Path) -> bool:
-    """Return whether a folder has an entry, of whatever kind; one that cannot be read is refused when it is read."""
     try:
         return entry.resolve(strict=True).is_relative_to(root)
     except FileNotFoundError:
@@ -399,12 +397,7 @@ def ccl_bench_capture(folder: Path) -> Capture:
 
 
 def ccl_bench_card(folder: Path) -> Path:
-    """Return the card in a folder of CCL-Bench.
-
-    Raises:
-        NoCaptureError: the folder does not exist, or has no card.
-        CaptureError: it has several.
-    """
+    """Return the card in a folder of CCL-Bench."""
     at = shown(str(folder))
     try:
         cards = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.is_file())

@@ -42,12 +42,8 @@ def leftovers(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collecti
     file says that it belongs to the run.
 
     Args:
-        lake: the lake.
         grace_seconds: seconds for which a version is kept after it was replaced, for readers that hold an older list.
         in_use: files, relative to the warehouse, that something other than a manifest names.
-
-    Raises:
-        WarehouseError: the warehouse cannot be listed.
     """
     try:
         with ExitStack() as stack:

@@ -14,11 +14,7 @@ def check_folder(folder: Path, *, create: bool) -> None:
     """Make sure that a folder is a warehouse, or an empty one that can become it.
 
     Args:
-        folder: the folder.
         create: create it if it does not exist, and accept one with other files in it.
-
-    Raises:
-        WarehouseError: it does not exist, is not a warehouse, or has a path that DuckDB would misread.
     """
     _check_path(folder)
     try:
@@ -57,11 +53,7 @@ def holds_other_files(folder: Path) -> bool:
 
 
 def _check_path(folder: Path) -> None:
-    """Refuse a folder for whose path DuckDB would find no files, or the files of another folder.
-
-    Raises:
-        WarehouseError: its path has a special character, is a pattern that other paths match, or is not UTF-8.
-    """
+    """Refuse a folder for whose path DuckDB would find no files, or the files of another folder."""
     path = str(folder.absolute())
     with suppress(OSError, RuntimeError, ValueError):  # reported when the folder is opened
         path = str(folder.resolve())

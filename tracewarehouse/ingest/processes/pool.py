@@ -152,11 +152,7 @@ class Work(Generic[_Result]):
     def in_order(self) -> Generator[_Result, None, None]:
         """Yield the results in the order of the tasks, each as soon as it can be; this thread does tasks meanwhile.
 
-        A caller that stops early leaves the tasks that have not begun undone.
-
-        Raises:
-            HelperError: a helper was ended from outside.
-            Exception: the error that the function raised in the first task that failed.
+        A caller that stops early leaves tasks undone that have not begun. The first that failed raises its error.
         """
         try:
             for number in range(self._count):
@@ -231,7 +227,6 @@ def start_helpers(count: int, descriptors: Sequence[int] = (), modules: Sequence
     """Start helper processes, or as many of them as the system allows.
 
     Args:
-        count: helpers to start.
         descriptors: open files that the tasks refer to by number.
         modules: modules that helpers import while they wait.
     """

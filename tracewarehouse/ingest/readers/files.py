@@ -83,11 +83,7 @@ class CaptureFile:
         return os.pread(self._plain, HEAD, 0)
 
     def read(self, low: int, high: int) -> bytes:
-        """The uncompressed bytes [low:high].
-
-        Raises:
-            CaptureError: the file changed since it was opened, or the disk fails.
-        """
+        """The uncompressed bytes [low:high]."""
         if "_content" in self.__dict__:
             return self._content[low:high]
         out = bytearray(high - low)
@@ -203,11 +199,7 @@ class FileBytes:
 
 @contextmanager
 def in_temporary_file() -> Iterator[None]:
-    """Let what a reader puts into a temporary file fail with one sentence.
-
-    Raises:
-        CaptureError: there is no room.
-    """
+    """Let what a reader puts into a temporary file fail with one sentence."""
     try:
         yield
     except OSError as error:
@@ -231,11 +223,7 @@ def _close(file: BinaryIO) -> None:
 
 @contextmanager
 def peeked(path: Path) -> Iterator[BinaryIO]:
-    """Open the uncompressed bytes of a file to look into them, without reading it whole.
-
-    Raises:
-        OSError, EOFError, zlib.error: it cannot be read; they come from reading as well.
-    """
+    """Open the uncompressed bytes of a file to look into them, without reading it whole."""
     with path.open("rb") as file:
         is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
         with gzip.open(file) if is_gzip else nullcontext(file) as content:
@@ -246,9 +234,6 @@ def distinct(files: Iterable[CaptureFile]) -> tuple[list[CaptureFile], list[str]
     """Return the files without duplicates, and a sentence for each duplicate.
 
     A duplicate has the same bytes as another file, such as a gzipped copy beside its original.
-
-    Raises:
-        CaptureError: a file is missing, empty or cannot be read.
     """
     kept: dict[str, CaptureFile] = {}
     notes = []
@@ -263,11 +248,7 @@ _RATIO_FREE = 64 << 20  # below this size the ratio does not matter
 
 
 def uncompressed(path: Path, descriptor: int, max_ratio: float) -> int:
-    """Uncompress a gzip file into a temporary file without a name, and return its descriptor; the caller closes it.
-
-    Raises:
-        CaptureError: it is damaged, holds more, or there is no room for its content.
-    """
+    """Uncompress a gzip file into a temporary file without a name, and return its descriptor; the caller closes it."""
     limit = max(os.fstat(descriptor).st_size * max_ratio, _RATIO_FREE)
     size = 0
     try:
