@@ -19,7 +19,7 @@ from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption
 from tracewarehouse.cli.output import chosen_format, say_flags, say_note
 from tracewarehouse.ingest.errors import TracewarehouseError, printable, system_refusals
 from tracewarehouse.queries.output import Format, write
-from tracewarehouse.queries.quality import flagged
+from tracewarehouse.queries.result import flagged
 
 if TYPE_CHECKING:
     from tracewarehouse.comparison.compare import Check, Comparison, Limits

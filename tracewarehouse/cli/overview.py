@@ -63,7 +63,7 @@ def overview(place: WarehouseOptions) -> None:
 
 def _print_runs(warehouse: Warehouse) -> None:
     from tracewarehouse.queries.output import write
-    from tracewarehouse.queries.quality import flagged
+    from tracewarehouse.queries.result import flagged
 
     unread = warehouse.unread_runs()
     runs = sorted(warehouse.lake.runs(), key=lambda r: r.name) if not unread or warehouse.lake.listing()[0] else []

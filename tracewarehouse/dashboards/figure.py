@@ -149,9 +149,8 @@ class Figure:
         output = Path(output)
         refuse_other_endings(output)
         content = self._content_of(output.suffix.lower(), width_mm)
-        with system_refusals(f"{output}: the chart cannot be written", WarehouseError):
-            with placed_whole(output) as part:
-                part.write_bytes(content)
+        with system_refusals(f"{output}: the chart cannot be written", WarehouseError), placed_whole(output) as part:
+            part.write_bytes(content)
         return output
 
     def content(self) -> dict[str, Any]:

@@ -280,10 +280,11 @@ class Lake:
         staging = root / checked(run_id) / checked(version)
         with ExitStack() as held:
             try:  # begins before the folder is created, because a signal may come at any time
-                with system_refusals(f"{self.warehouse}: cannot write to this warehouse", WarehouseError):
-                    with self.exclusive():  # otherwise garbage collection could remove the folder before it is locked
-                        staging.mkdir(parents=True)
-                        held.enter_context(locked(root))
+                # without the lock, garbage collection could remove the folder before it is locked itself
+                refusals = system_refusals(f"{self.warehouse}: cannot write to this warehouse", WarehouseError)
+                with refusals, self.exclusive():
+                    staging.mkdir(parents=True)
+                    held.enter_context(locked(root))
                 yield staging
             finally:
                 shutil.rmtree(root, ignore_errors=True)
