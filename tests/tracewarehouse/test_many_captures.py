@@ -14,6 +14,7 @@ import pytest
 from running_processes import wait_until
 from tiny_capture import tiny_capture
 
+from tracewarehouse.executors import executor
 from tracewarehouse.executors.executor import IngestTask, LocalProcesses, Outcome, ingest_task
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
@@ -248,6 +249,6 @@ def test_processes_fit_the_cores_and_the_free_memory(
 ) -> None:
     monkeypatch.setattr(executor, "usable_cores", lambda: cores)
     monkeypatch.setattr(executor, "_free_memory", lambda: free)
-    assert local.default_jobs() == jobs
+    assert executor.default_jobs() == jobs
     monkeypatch.undo()
-    assert local._free_memory() > 0
+    assert executor._free_memory() > 0

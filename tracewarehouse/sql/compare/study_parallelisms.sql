@@ -9,12 +9,7 @@ notes: >
   bytes that all devices send in a decode step, divided by the sequences of the batch, under the algorithm of
   main.traffic.
 ---*/
-WITH configurations AS (
-  SELECT *
-  FROM macros.study_points(runs)
-),
-
-points AS (
+WITH points AS (
   SELECT
     p.*,
     CASE
@@ -33,7 +28,7 @@ points AS (
             ), 'one device'
           )
     END AS parallelism
-  FROM configurations AS p
+  FROM macros.study_points(runs) AS p
   INNER JOIN main.runs AS r USING (run_id)
 ),
 
