@@ -46,7 +46,7 @@ pipeline._identify, pipeline.write_tables = remembering, faulty
 """
 WITH_FAULTS = """
 from tracewarehouse.executors import executor
-local._MODULES += ("faults_of_ingest",)
+executor._MODULES += ("faults_of_ingest",)
 from tracewarehouse.cli import main
 main()
 """
