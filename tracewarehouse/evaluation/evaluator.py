@@ -45,6 +45,15 @@ class Evaluator:
         """The fingerprint of all definitions together."""
         return self.definitions.all_fingerprint
 
+    def prepare(self) -> None:
+        """Load DuckDB and all definitions, which the next call would do first, and fail at in the same way."""
+        import duckdb
+
+        from tracewarehouse.evaluation.values import prepared_metrics
+
+        with duckdb.connect(":memory:", config={"threads": 1}) as connection:
+            prepared_metrics(connection, self.definitions)
+
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
         """Evaluate a run from its files by table name, and return the columns of main.metric_values without run_id."""
         import duckdb

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -50,6 +51,10 @@ class MetricEvaluator(Protocol):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of all metric definitions."""
+        ...
+
+    def prepare(self) -> None:
+        """Do what a call does before it needs a run; what fails here fails there again."""
         ...
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
@@ -122,7 +127,9 @@ def ingest_capture(
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     manifest, card = _descriptions(capture)
     batches = read_batches(capture.batch_files)
-    with helpers(files, usable_cores() if jobs is None else jobs) as processes:
+    with helpers(files, usable_cores() if jobs is None else jobs) as processes, ThreadPoolExecutor(1) as meanwhile:
+        if evaluate and processes.count:
+            meanwhile.submit(evaluate.prepare)  # while helpers read most of the capture
         source = _open(files, processes)
         identity = _identify(source, capture, manifest, options)
         lake = Lake(warehouse)
@@ -141,6 +148,7 @@ def ingest_capture(
                     written = write_tables(staging, survey, counting)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
                 made = written.files | facts.write(staging)
+                meanwhile.shutdown()
                 run = _evaluated(identity, source, made, facts, written, staging, evaluate)
                 placed = lake.publish(folder, run, settling)
         except TooManyError as error:

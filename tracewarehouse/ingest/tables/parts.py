@@ -49,7 +49,8 @@ def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
     size = sum(f.size for f in files)
     formats = {file_format(f) for f in files} if size >= DIVIDED else set()
     count = min(jobs, size // _SMALLEST) - 1 if formats and all(f.is_divisible or f.is_shared for f in formats) else 0
-    return start_helpers(count, [f.descriptor for f in files], [__name__, *(f.module for f in formats)])
+    modules = [f.module for f in formats] + [__name__] * all(f.is_divisible for f in formats)
+    return start_helpers(count, [f.descriptor for f in files], modules)
 
 
 @dataclass(frozen=True)
