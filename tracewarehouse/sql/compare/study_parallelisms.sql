@@ -9,7 +9,12 @@ notes: >
   bytes that all devices send in a decode step, divided by the sequences of the batch, under the algorithm of
   main.traffic.
 ---*/
-WITH points AS (
+WITH configurations AS (
+  SELECT *
+  FROM macros.study_points(runs)
+),
+
+points AS (
   SELECT
     p.*,
     CASE
@@ -28,7 +33,7 @@ WITH points AS (
             ), 'one device'
           )
     END AS parallelism
-  FROM macros.study_points(runs) AS p
+  FROM configurations AS p
   INNER JOIN main.runs AS r USING (run_id)
 ),
 

@@ -7,7 +7,17 @@ description: >
 notes: >
   Weights are those of dense models: the layers and the output head, divided over the axes tp and pp.
 ---*/
-WITH weights AS (
+WITH points AS (
+  SELECT *
+  FROM macros.study_points(runs)
+),
+
+shares AS (
+  SELECT *
+  FROM macros.step_shares(runs)
+),
+
+weights AS (
   SELECT
     r.run_id,
     (m.body_params + m.head_params) * CASE m.product_type WHEN 'bf16' THEN 2 ELSE 1 END
@@ -35,7 +45,7 @@ SELECT
   g.low_ms + g.host_ms AS low_ms, -- Low end of the range of the whole step, of a predicted one.
   g.high_ms + g.host_ms AS high_ms, -- High end.
   w.weights_ms -- Time that a device needs to read its weights at the peak of its memory; NULL if unknown.
-FROM macros.study_points(runs) AS p
-INNER JOIN macros.step_shares(runs) AS s USING (run_id)
+FROM points AS p
+INNER JOIN shares AS s USING (run_id)
 LEFT JOIN weights AS w USING (run_id)
 LEFT JOIN metrics.prediction_range_v1 AS g ON s.run_id = g.run_id AND s.phase = g.phase

@@ -9,7 +9,12 @@ notes: >
   whole requests, prompts included. Its range takes both phases at their low ends, or both at their high ends. Where two
   runs have the same configuration, their names tell them apart. A range leaves out what metrics.prediction_range says.
 ---*/
-WITH predicted AS (
+WITH ran AS (
+  SELECT *
+  FROM macros.run_points(runs)
+),
+
+predicted AS (
   SELECT
     run_id,
     MAX(argument_bytes + output_bytes + temporary_bytes + program_bytes) AS memory_bytes,
@@ -36,7 +41,7 @@ points AS (
         p.series, p.layers, r.num_params, p.input_length, p.output_length, p.backend, p.origin, m.ici_factor,
         m.hbm_factor, m.host_ps, m.kernels, m.chip_price_usd_per_h
     ) AS work
-  FROM macros.run_points(runs) AS p
+  FROM ran AS p
   INNER JOIN main.runs AS r USING (run_id)
   LEFT JOIN predicted AS m USING (run_id)
 ),
