@@ -433,8 +433,7 @@ class Warehouse:
             MetricError: a definition of the user's own metrics is not valid.
             WarehouseError: the warehouse is remote.
         """
-        from tracewarehouse.executors.executor import IngestTask, run_tasks
-        from tracewarehouse.executors.local import LocalProcesses
+        from tracewarehouse.executors.executor import IngestTask, LocalProcesses, run_tasks
 
         folder = self._folder("ingest").resolve()
         tasks = [IngestTask(number, capture, folder, self.sql, options) for number, capture in enumerate(captures)]

@@ -16,7 +16,7 @@ import typer
 
 from tracewarehouse.ingest.errors import printable
 from tracewarehouse.queries.output import SUFFIXES, Format, suffix_format, write
-from tracewarehouse.queries.quality import FlaggedRun, note
+from tracewarehouse.queries.result import FlaggedRun, note
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.remote import Advance

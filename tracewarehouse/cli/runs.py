@@ -14,7 +14,7 @@ from tracewarehouse.cli.options import FormatOption, OutputOption
 from tracewarehouse.cli.output import chosen_format
 from tracewarehouse.ingest.errors import WarehouseError, printable
 from tracewarehouse.queries.output import write, write_table
-from tracewarehouse.queries.quality import CLOCKS
+from tracewarehouse.queries.result import CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection

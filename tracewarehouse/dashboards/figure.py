@@ -17,7 +17,7 @@ import altair as alt
 from tracewarehouse.comparison.compare import referenced_run_ids
 from tracewarehouse.dashboards.registry import CHARTS, Chart
 from tracewarehouse.dashboards.theme import WIDTH, config
-from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.errors import WarehouseError, system_refusals
 from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
 
@@ -149,11 +149,8 @@ class Figure:
         output = Path(output)
         refuse_other_endings(output)
         content = self._content_of(output.suffix.lower(), width_mm)
-        try:
-            with placed_whole(output) as part:
-                part.write_bytes(content)
-        except OSError as error:
-            raise WarehouseError(f"{output}: the chart cannot be written: {error.strerror or error}") from None
+        with system_refusals(f"{output}: the chart cannot be written", WarehouseError), placed_whole(output) as part:
+            part.write_bytes(content)
         return output
 
     def content(self) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def device_timeline(
     bars = (
         base.transform_filter("datum.lane !== 'layer' && datum.class !== 'window'")
         .mark_bar(height={"band": 0.82}, clip=True)
-        .encode(color=class_color("class", classes), opacity=alt.condition(pick, alt.value(1), alt.value(0.08)))
+        .encode(color=class_color(classes), opacity=alt.condition(pick, alt.value(1), alt.value(0.08)))
         .add_params(pick, zoom)
     )
     layers, narrow = [bars], 0.08 * (until - start) / 1e9
@@ -240,7 +240,7 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
             x=alt.X("share:Q", title="share of the phase's op time", axis=axis("ratio")),
             y=alt.Y("op:N", sort=alt.EncodingSortField("self_ms", order="descending"), title=None,
                     axis=alt.Axis(labelExpr=short_label(drawn.values("op"), "datum.value"))),
-            color=class_color("class", drawn.values("class")),
+            color=class_color(drawn.values("class")),
             tooltip=tooltips(
                 "op:N", "category:N", "layers:N", "parts:N", "source:N", percent("share"),
                 number("self_ms", "ms, all devices"), "instructions:Q", "executions:Q",
@@ -332,7 +332,7 @@ def _layer_stacks(drawn: Drawn, row: str) -> Any:
         x=x,
         x2="until_us:Q",
         y=y,
-        color=class_color("class", list(dict.fromkeys(r["class"] for r in bars))),
+        color=class_color(list(dict.fromkeys(r["class"] for r in bars))),
         tooltip=tooltips("name:N", "op:N", "ops:Q", number("self_us", "µs"), "class:N", "part:N"),
     )
     wide = base.properties(name=ON_BARS).transform_filter(f"datum.self_us > {0.07 * max(r['until_us'] for r in bars)}")

@@ -15,8 +15,8 @@ from tracewarehouse.dashboards.registry import CHARTS, FIRST, RUN_CHARTS, STUDY_
 from tracewarehouse.dashboards.theme import PART_COLORS
 from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
+from tracewarehouse.queries.result import CLOCKS
 from tracewarehouse.queries.run_summary import StepShare, labelled, step_shares, title
 
 if TYPE_CHECKING:

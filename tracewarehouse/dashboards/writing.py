@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tracewarehouse.dashboards.report import Report, Section
 from tracewarehouse.dashboards.theme import WIDTH, config
 from tracewarehouse.dashboards.vega import script_json, vega_script
-from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.errors import WarehouseError, system_refusals
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -75,10 +75,8 @@ def write_text(report: Report, output: Path, form: Literal["html", "md", "json"]
 
 def write_pictures(report: Report, folder: Path, form: Literal["png", "svg"]) -> list[Path]:
     """Write a picture of each chart into a folder and return their paths."""
-    try:
+    with system_refusals(f"{folder}: the charts cannot be written", WarehouseError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WarehouseError(f"{folder}: the charts cannot be written: {error.strerror or error}") from None
     return [figure.save(folder / f"{name}.{form}") for name, figure in report.figures()]
 
 

@@ -27,9 +27,8 @@ from tracewarehouse.mcp_server.answer import (
     table,
 )
 from tracewarehouse.mcp_server.description import Describe, metric_named
-from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import LIFT, literal
-from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.result import CLOCKS, QueryResult
 from tracewarehouse.queries.runs_read import runs_behind
 from tracewarehouse.queries.tables_read import tables_read
 from tracewarehouse.warehouse import Warehouse

@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
-from tracewarehouse.ingest.errors import TracewarehouseError, printable
+from tracewarehouse.ingest.errors import TracewarehouseError, printable, system_refusals
 from tracewarehouse.queries.result import QueryResult
 
 if TYPE_CHECKING:
@@ -87,15 +87,13 @@ def _put(pieces: Iterable[bytes], path: Path | None) -> None:
             close_quietly()
         return
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
+    with system_refusals(f"{path}: cannot be written", TracewarehouseError):
         try:
             with part.open("wb") as stream:
                 _write_bytes(pieces, stream)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-    except OSError as error:
-        raise TracewarehouseError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _write_bytes(pieces: Iterable[bytes], stream: IO[bytes]) -> None:

@@ -33,7 +33,7 @@ def runs_meant(
     meant: dict[str, RunVersion] = {}
     listed: tuple[list[RunVersion], list[UnreadRun]] | None = None
     for reference in [references] if isinstance(references, str) else references:
-        if run := _run_by_id(lake, reference):
+        if run := lake.readable_run(reference):
             meant[run.run_id] = run
             continue
         runs, unread = listed = listed or lake.listing()
@@ -44,13 +44,6 @@ def runs_meant(
         for run in fitting or [_named(lake, warehouse, reference, runs, unread)]:
             meant[run.run_id] = run
     return list(meant.values())
-
-
-def _run_by_id(lake: Lake, reference: str) -> RunVersion | None:
-    try:
-        return lake.run(reference)
-    except WarehouseError:  # the list of all runs says why
-        return None
 
 
 def _is_pattern(reference: str) -> bool:

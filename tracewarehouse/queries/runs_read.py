@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.queries.quality import FlaggedRun, flagged
+from tracewarehouse.queries.result import FlaggedRun, flagged
 from tracewarehouse.queries.tables_read import arguments, is_null, literal_text, lower, scoped
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from tracewarehouse.definitions.definition import UNSTORED, Metric
 from tracewarehouse.ingest.errors import MetricError, QueryError, SlowQueryError, StuckQueryError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.output import Format
-from tracewarehouse.queries.quality import note
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.result import QueryResult, note
 from tracewarehouse.serve.quick_chart import MARKS, quick_chart
 from tracewarehouse.serve.rendering import Table, chart, file, page, question, result_table
 from tracewarehouse.serve.warehouses import first_row, served_warehouses

@@ -19,7 +19,7 @@ from tracewarehouse.ingest.capture.batches import (
     natural,
     profile_folder,
 )
-from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown
+from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown, system_refusals
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import (
     FORMATS,
@@ -399,10 +399,8 @@ def ccl_bench_capture(folder: Path) -> Capture:
 def ccl_bench_card(folder: Path) -> Path:
     """Return the card in a folder of CCL-Bench."""
     at = shown(str(folder))
-    try:
+    with system_refusals(f"{at}: not a folder of CCL-Bench", NoCaptureError):
         cards = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.is_file())
-    except OSError as error:
-        raise NoCaptureError(f"{at}: not a folder of CCL-Bench: {error.strerror or error}") from None
     if not cards:
         raise NoCaptureError(f"{at}: no workload card in this folder; looked for a .yaml")
     if len(cards) > 1:

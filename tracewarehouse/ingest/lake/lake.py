@@ -28,7 +28,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, printable, shown
+from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, printable, shown, system_refusals
 from tracewarehouse.ingest.lake.durable_files import (
     Settling,
     file_digest,
@@ -280,14 +280,11 @@ class Lake:
         staging = root / checked(run_id) / checked(version)
         with ExitStack() as held:
             try:  # begins before the folder is created, because a signal may come at any time
-                try:
-                    with self.exclusive():  # otherwise garbage collection could remove the folder before it is locked
-                        staging.mkdir(parents=True)
-                        held.enter_context(locked(root))
-                except OSError as error:
-                    raise WarehouseError(
-                        f"{self.warehouse}: cannot write to this warehouse: {error.strerror or error}"
-                    ) from None
+                # without the lock, garbage collection could remove the folder before it is locked itself
+                refusals = system_refusals(f"{self.warehouse}: cannot write to this warehouse", WarehouseError)
+                with refusals, self.exclusive():
+                    staging.mkdir(parents=True)
+                    held.enter_context(locked(root))
                 yield staging
             finally:
                 shutil.rmtree(root, ignore_errors=True)
@@ -304,13 +301,13 @@ class Lake:
             settling: syncs some of the files to disk already.
         """
         of_run = self.runs_folder / checked(run.run_id)
-        try:
+        with system_refusals(f"run {run.run_id}: cannot be published in {self.warehouse}", WarehouseError):
             names = sorted(run.paths)
             with settling or Settling() as started:
                 digests = started.digests([staging / n for n in names])
             sync_to_disk(staging)
             with self.exclusive():
-                before = self._before(run.run_id)
+                before = self.readable_run(run.run_id)
                 if before and before.version == run.version and self.is_whole(before):
                     self.settle()
                     return before
@@ -331,16 +328,12 @@ class Lake:
                         digests={str(folder / n): d for n, d in zip(names, digests, strict=True)},
                     )
                     self._replace(before, placed)
-        except OSError as error:
-            raise WarehouseError(
-                f"run {run.run_id}: cannot be published in {self.warehouse}: {error.strerror or error}"
-            ) from None
         return placed
 
     def replace_metric_values(self, run: RunVersion, staged: Path, rows: int, fingerprint: str) -> RunVersion | None:
         """Replace a run's metric values by newly evaluated ones; return None if the run has changed meanwhile."""
         name = f"metric_values-{fingerprint[:16]}-{uuid.uuid4().hex[:8]}.parquet"
-        try:
+        with system_refusals(f"run {run.run_id}: metric values cannot be written", WarehouseError):
             digest = settled(staged) if rows else ""
             with self.exclusive():
                 now = self.run(run.run_id)
@@ -364,10 +357,6 @@ class Lake:
                         digests=digests,
                     )
                     self._replace(now, placed)
-        except OSError as error:
-            raise WarehouseError(
-                f"run {run.run_id}: metric values cannot be written: {error.strerror or error}"
-            ) from None
         return placed
 
     def settle(self) -> None:
@@ -380,7 +369,7 @@ class Lake:
         manifest = self._manifest(checked(run_id))
         try:
             with self.exclusive():
-                self._start_grace(self._before(run_id), frozenset())
+                self._start_grace(self.readable_run(run_id), frozenset())
                 manifest.unlink()
                 sync_to_disk(self.manifests_folder)
         except FileNotFoundError:
@@ -401,7 +390,8 @@ class Lake:
         with locked(self.manifests_folder):
             yield
 
-    def _before(self, run_id: str) -> RunVersion | None:
+    def readable_run(self, run_id: str) -> RunVersion | None:
+        """Return the current version of a run; None if there is none that can be read."""
         try:
             return self.run(run_id)
         except WarehouseError:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from tracewarehouse.ingest.errors import WarehouseError, printable, shown
+from tracewarehouse.ingest.errors import WarehouseError, printable, shown, system_refusals
 
 
 def check_folder(folder: Path, *, create: bool) -> None:
@@ -17,10 +17,8 @@ def check_folder(folder: Path, *, create: bool) -> None:
         create: create it if it does not exist, and accept one with other files in it.
     """
     _check_path(folder)
-    try:
+    with system_refusals(f"{shown(str(folder))}: cannot be opened", WarehouseError):
         exists = folder.exists()
-    except OSError as error:
-        raise WarehouseError(f"{shown(str(folder))}: cannot be opened: {error.strerror or error}") from None
     named = shlex.quote(str(folder))  # a folder ~ is no home
     if exists and not folder.is_dir():
         raise WarehouseError(
@@ -32,11 +30,9 @@ def check_folder(folder: Path, *, create: bool) -> None:
             f"no warehouse at {folder}; make one with `tw -w {named} ingest CAPTURE`, or name another with -w or "
             "TRACEWAREHOUSE (Python: tw.open(path, create=True))"
         )
-    try:
+    with system_refusals(f"{folder}: cannot be opened as a warehouse", WarehouseError):
         folder.mkdir(parents=True, exist_ok=True)
         is_other = holds_other_files(folder)
-    except OSError as error:
-        raise WarehouseError(f"{folder}: cannot be opened as a warehouse: {error.strerror or error}") from None
     if is_other and not create:
         raise WarehouseError(
             f"{folder} holds files but no warehouse (no folders lake and manifests); name another with -w"

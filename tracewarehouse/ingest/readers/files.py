@@ -22,7 +22,7 @@ from typing import BinaryIO, cast, overload
 import numpy as np
 
 from tracewarehouse.ingest.columns.records import UInt8
-from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.errors import CaptureError, system_refusals
 
 CHUNK = 1 << 20
 MAX_GZIP_RATIO = 200
@@ -53,10 +53,8 @@ class CaptureFile:
     @cached_property
     def is_gzip(self) -> bool:
         """Whether the file starts with gzip's magic number."""
-        try:
+        with system_refusals(f"{self.path}: cannot be read", CaptureError):
             return os.pread(self._opened, 2, 0) == b"\x1f\x8b"
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be read: {error.strerror or error}") from None
 
     @cached_property
     def size(self) -> int:
@@ -103,12 +101,10 @@ class CaptureFile:
     def read_into(self, view: memoryview, low: int) -> None:
         """Fill a buffer with the uncompressed bytes from `low` on."""
         done = 0
-        try:
+        with system_refusals(f"{self.path}: cannot be read", CaptureError):
             while done < len(view) and (count := os.preadv(self._plain, [view[done:]], low + done)):
                 done += count
             is_same = self._stamp_now() == self._stamp
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be read: {error.strerror or error}") from None
         if done < len(view) or not is_same:
             raise CaptureError(f"{self.path}: changed while it was read; try again once the profiler has written it")
 
