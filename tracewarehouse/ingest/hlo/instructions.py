@@ -176,7 +176,6 @@ class Instructions:
         return self._keep(metadata, key, row)
 
     def _named_row(self, metadata: EventMetadata, modules: HloModules) -> InstructionRow | None:
-        """Return the row of metadata that names an instruction of an embedded program; None if it names none."""
         stats = {s.name: s for s in metadata.stats}
         name, program_id = _string(stats.get("hlo_op")), _integer(stats.get("program_id"), signed=False)
         if name is None or program_id is None:
@@ -280,7 +279,6 @@ def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
 
 
 def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
-    """Return the row of a TPU plane's event metadata, whose name is HLO text and whose stats are facts."""
     stats = {s.name: s for s in metadata.stats}
     hlo = text.parse_instruction(metadata.name, has_groups=has_groups)
     name = hlo.name if hlo else metadata.display_name or metadata.name
