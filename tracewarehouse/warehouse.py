@@ -433,8 +433,7 @@ class Warehouse:
             MetricError: a definition of the user's own metrics is not valid.
             WarehouseError: the warehouse is remote.
         """
-        from tracewarehouse.executors.executor import IngestTask, run_tasks
-        from tracewarehouse.executors.local import LocalProcesses
+        from tracewarehouse.executors.executor import IngestTask, LocalProcesses, run_tasks
 
         folder = self._folder("ingest").resolve()
         tasks = [IngestTask(number, capture, folder, self.sql, options) for number, capture in enumerate(captures)]
@@ -643,11 +642,6 @@ class Warehouse:
         return collect_garbage(self.lake, grace_seconds, self._catalogue.replaced_files())
 
     def _folder(self, verb: str) -> Path:
-        """The folder of the warehouse, for writing.
-
-        Raises:
-            WarehouseError: the warehouse is remote.
-        """
         if isinstance(self.path, Path):
             return self.path
         raise WarehouseError(f"{self.path}: a remote warehouse can only be read; copy it to a folder to {verb} there")

@@ -32,7 +32,7 @@ from tests.ingest.readers.kineto.test_job import group, write_rank
 from tracewarehouse.cli import run
 from tracewarehouse.exports.ccl_bench import plug_in
 from tracewarehouse.exports.ccl_bench.card import sureness
-from tracewarehouse.exports.ccl_bench.caveats import read_with_care
+from tracewarehouse.exports.ccl_bench.readme import read_with_care
 from tracewarehouse.exports.ccl_bench.row import RUN_TABLES, Row, row_name, write_row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
 from tracewarehouse.exports.ccl_bench.website import TRACE_ROOT, merge, write_website

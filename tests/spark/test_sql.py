@@ -15,8 +15,7 @@ from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.spark import refusals
 from tracewarehouse.spark.translation import to_spark, view_name
-from tracewarehouse.spark.views import SparkViews
-from tracewarehouse.spark.warehouse import SparkWarehouse, _types, conform
+from tracewarehouse.spark.warehouse import SparkViews, SparkWarehouse, _types, conform
 from tracewarehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark

@@ -15,8 +15,7 @@ from tracewarehouse.database.lens import comment_on_tables, create_lens, run_sou
 from tracewarehouse.definitions.derived import MISSING
 from tracewarehouse.definitions.reading import SQL, load_definitions
 from tracewarehouse.evaluation import values as metric_values
-from tracewarehouse.evaluation.cursors import Task, run_tasks
-from tracewarehouse.evaluation.values import evaluate
+from tracewarehouse.evaluation.values import Task, evaluate, run_tasks
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text

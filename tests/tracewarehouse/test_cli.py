@@ -35,7 +35,7 @@ from tracewarehouse.cli.verbs import EXAMPLES
 from tracewarehouse.executors.executor import IngestTask, ingest_task
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.queries.output import FLAGGED_RUNS
-from tracewarehouse.queries.quality import FlaggedRun, note
+from tracewarehouse.queries.result import FlaggedRun, note
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [

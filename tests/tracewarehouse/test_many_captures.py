@@ -15,9 +15,8 @@ import pytest
 from running_processes import wait_until
 from tiny_capture import tiny_capture
 
-from tracewarehouse.executors import local
-from tracewarehouse.executors.executor import IngestTask, Outcome, ingest_task
-from tracewarehouse.executors.local import LocalProcesses
+from tracewarehouse.executors import executor
+from tracewarehouse.executors.executor import IngestTask, LocalProcesses, Outcome, ingest_task
 from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
 from tracewarehouse.ingest.errors import CaptureError
@@ -47,8 +46,8 @@ def faulty(*arguments):
 pipeline._identify, pipeline.write_tables = remembering, faulty
 """
 WITH_FAULTS = """
-from tracewarehouse.executors import local
-local._MODULES += ("faults_of_ingest",)
+from tracewarehouse.executors import executor
+executor._MODULES += ("faults_of_ingest",)
 from tracewarehouse.cli import main
 main()
 """
@@ -193,7 +192,7 @@ def test_a_large_capture_has_all_processes_for_itself(monkeypatch: pytest.Monkey
         helpers.append(_Recorded())
         return helpers[-1]
 
-    monkeypatch.setattr(local, "_started", start)
+    monkeypatch.setattr(executor, "_started", start)
     processes = LocalProcesses(3)
     for number, file in enumerate([small, small, small, small, large, small, large]):
         processes.submit(IngestTask(number, Capture(file.name, (file,)), tmp_path / "w"))
@@ -211,7 +210,7 @@ def test_a_large_capture_has_all_processes_for_itself(monkeypatch: pytest.Monkey
 def test_without_another_process_this_one_ingests(
     captures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_started", lambda: None)
+    monkeypatch.setattr(executor, "_started", lambda: None)
     with open_warehouse(tmp_path / "w", create=True) as warehouse:
         assert [r.name for r in warehouse.ingest(captures)] == ["c0", "c1", "c2", "c3", "c4"]
 
@@ -251,8 +250,8 @@ def test_another_executor_gets_the_tasks_and_is_cancelled(captures: Path, tmp_pa
 def test_processes_fit_the_cores_and_the_free_memory(
     monkeypatch: pytest.MonkeyPatch, cores: int, free: int, jobs: int
 ) -> None:
-    monkeypatch.setattr(local, "usable_cores", lambda: cores)
-    monkeypatch.setattr(local, "_free_memory", lambda: free)
-    assert local.default_jobs() == jobs
+    monkeypatch.setattr(executor, "usable_cores", lambda: cores)
+    monkeypatch.setattr(executor, "_free_memory", lambda: free)
+    assert executor.default_jobs() == jobs
     monkeypatch.undo()
-    assert local._free_memory() > 0
+    assert executor._free_memory() > 0

@@ -242,7 +242,6 @@ def _print_plan(planned: list[PlannedRun]) -> None:
 
 
 def _print_summary(results: list[CaptureResult], faults: dict[str, list[str]]) -> None:
-    """Print on standard error which runs failed and, if there were several, how many ended in which way."""
     if len(results) < 2:
         return
     count = Counter("failed" if r.spec.name in faults else r.status for r in results)

@@ -17,9 +17,9 @@ import typer
 
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, complete_runs
 from tracewarehouse.cli.output import chosen_format, say_flags, say_note
-from tracewarehouse.ingest.errors import TracewarehouseError, printable
+from tracewarehouse.ingest.errors import TracewarehouseError, printable, system_refusals
 from tracewarehouse.queries.output import Format, write
-from tracewarehouse.queries.quality import flagged
+from tracewarehouse.queries.result import flagged
 
 if TYPE_CHECKING:
     from tracewarehouse.comparison.compare import Check, Comparison, Limits
@@ -220,11 +220,8 @@ def baseline(
         raise typer.BadParameter(f"-o {output}: a baseline is NDJSON; end its name in .ndjson")
     with context.obj.open() as warehouse:
         lines = list(baseline_lines(warehouse, referenced_run_ids(warehouse, run)))
-    try:
-        with placed_whole(output) as part:
-            part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    except OSError as error:
-        raise TracewarehouseError(f"{output}: cannot be written: {error.strerror or error}") from None
+    with system_refusals(f"{output}: cannot be written", TracewarehouseError), placed_whole(output) as part:
+        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _note_sides(comparison: Comparison) -> None:
@@ -293,7 +290,6 @@ def _note_check(outcome: Check, limits: Limits) -> None:
 
 
 def _print_screen(causes: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
-    """Print why the steps differ, with a bar per cause, and the values that changed most; 80 columns wide."""
     from tracewarehouse.comparison.compare import VERDICTS, largest_changes
     from tracewarehouse.dashboards.words import changes, quantity, signed
 

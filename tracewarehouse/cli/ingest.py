@@ -203,7 +203,6 @@ def _ingest_all(
 
 
 def _found(paths: list[str], max_gzip_ratio: float | None) -> tuple[list[Capture], list[TracewarehouseError]]:
-    """The captures under all paths, and the errors of the paths that have none."""
     from tracewarehouse.ingest.capture.remote import local_copy
     from tracewarehouse.ingest.capture.sources import find_captures
     from tracewarehouse.ingest.devices.joined_hosts import join_hosts

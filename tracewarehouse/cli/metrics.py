@@ -16,7 +16,7 @@ from tracewarehouse.cli.options import (
     complete_metrics,
 )
 from tracewarehouse.cli.output import chosen_format, say_flags, say_note
-from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.errors import WarehouseError, system_refusals
 from tracewarehouse.queries.output import write, write_table
 
 if TYPE_CHECKING:
@@ -235,12 +235,10 @@ def docs(
         for path in stale:
             typer.echo(f"{path} is not current; run `tw metrics docs -o {output}`", err=True)
         raise typer.Exit(1 if stale else 0)
-    try:
+    with system_refusals(f"{output}: the pages cannot be written", WarehouseError):
         (output / "metrics").mkdir(parents=True, exist_ok=True)
         for path in stale:
             path.write_text(texts[path], encoding="utf-8")
-    except OSError as error:
-        raise WarehouseError(f"{output}: the pages cannot be written: {error.strerror or error}") from None
     typer.echo(f"{output}: {len(texts)} pages, {len(stale)} of them new or changed")
 
 

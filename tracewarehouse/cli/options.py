@@ -86,11 +86,7 @@ _FILES = {".arrow", ".csv", ".db", ".duckdb", ".gz", ".html", ".json", ".jsonl",
 
 
 def a_folder(path: Path | None) -> Path | None:
-    """The folder that an option names.
-
-    Raises:
-        typer.BadParameter: its ending is that of a file, and there is no such folder.
-    """
+    """The folder that an option names."""
     if path is not None and path.suffix.lower() in _FILES and not path.is_dir():
         raise typer.BadParameter(f"{path} would become a folder, and its ending is that of a file; name a folder")
     return path

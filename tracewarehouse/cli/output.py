@@ -16,7 +16,7 @@ import typer
 
 from tracewarehouse.ingest.errors import printable
 from tracewarehouse.queries.output import SUFFIXES, Format, suffix_format, write
-from tracewarehouse.queries.quality import FlaggedRun, note
+from tracewarehouse.queries.result import FlaggedRun, note
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.remote import Advance
@@ -27,22 +27,13 @@ _KEY = "tracewarehouse.format"  # of context.meta
 
 
 def note_format(context: typer.Context, format_: Format) -> None:
-    """Remember that `--json` or `--csv` was given.
-
-    Raises:
-        typer.BadParameter: the other one was given too.
-    """
+    """Remember that `--json` or `--csv` was given."""
     if context.meta.setdefault(_KEY, format_) != format_:
         raise typer.BadParameter("--json and --csv exclude each other")
 
 
 def chosen_format(context: typer.Context, output_format: Format | None, output: Path | None) -> Format:
-    """The format that --format, --json or --csv names, else that of the file's ending, else a table.
-
-    Raises:
-        typer.BadParameter: --format, its short form and the file's ending name different formats.
-        TracewarehouseError: nothing names a format, and the ending is of none.
-    """
+    """The format that --format, --json or --csv names, else that of the file's ending, else a table."""
     short: Format | None = context.meta.get(_KEY)
     if short and output_format and short != output_format:
         raise typer.BadParameter(f"--{short} and --format {output_format} exclude each other")
@@ -51,11 +42,7 @@ def chosen_format(context: typer.Context, output_format: Format | None, output: 
 
 
 def agreed_format(named: _Form | None, output: Path | None, endings: Mapping[str, _Form]) -> _Form | None:
-    """The format that an option names, else that of the file's ending; None if neither tells one.
-
-    Raises:
-        typer.BadParameter: the ending is that of another format.
-    """
+    """The format that an option names, else that of the file's ending; None if neither tells one."""
     told = endings.get(output.suffix.lower()) if output else None
     if named and told and named != told:
         raise typer.BadParameter(f"-o {output} and the format {named} exclude each other; give the file another ending")

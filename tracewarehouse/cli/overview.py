@@ -12,7 +12,7 @@ import typer
 
 from tracewarehouse.cli.options import a_folder
 from tracewarehouse.cli.output import say_flags, say_note
-from tracewarehouse.ingest.errors import WarehouseError, printable
+from tracewarehouse.ingest.errors import WarehouseError, printable, system_refusals
 
 if TYPE_CHECKING:
     from tracewarehouse.cli.options import WarehouseOptions
@@ -63,7 +63,7 @@ def overview(place: WarehouseOptions) -> None:
 
 def _print_runs(warehouse: Warehouse) -> None:
     from tracewarehouse.queries.output import write
-    from tracewarehouse.queries.quality import flagged
+    from tracewarehouse.queries.result import flagged
 
     unread = warehouse.unread_runs()
     runs = sorted(warehouse.lake.runs(), key=lambda r: r.name) if not unread or warehouse.lake.listing()[0] else []
@@ -94,7 +94,6 @@ def _print_runs(warehouse: Warehouse) -> None:
 
 
 def _remarks(warehouse: Warehouse) -> Iterator[str]:
-    """Sentences on what is wrong, each with the command that repairs it."""
     if unread := warehouse.unread_runs():
         yield f"{len(unread)} runs cannot be read; `tw runs` names them"
     if stale := warehouse.stale_runs():
@@ -120,9 +119,7 @@ def sample(
     from tracewarehouse.ingest.capture.locations import NAME, sample
 
     target = output / NAME
-    try:
+    with system_refusals(f"{target}: cannot be written", WarehouseError):
         shutil.copytree(sample(), target, dirs_exist_ok=True)
-    except OSError as error:
-        raise WarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
     typer.echo(target)
     typer.echo(f"next: tw ingest {target}", err=True)

@@ -261,7 +261,6 @@ def _kernel(text: str) -> tuple[str, float]:
 
 
 def _lines(answer: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Lines of a table of the configurations of each slice."""
     width = max(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
     for number, (topology, group) in enumerate(itertools.groupby(answer, key=lambda row: row["topology"])):
         members = list(group)

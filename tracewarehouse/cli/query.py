@@ -86,7 +86,6 @@ def _asked(warehouse: Warehouse, output_format: Format) -> Callable[..., QueryRe
 
 
 def _ingest(warehouse: Warehouse, capture: str, max_gzip_ratio: float | None, *, with_values: bool) -> None:
-    """Ingest every capture under a path or URI into a temporary warehouse."""
     from tracewarehouse.ingest.capture.remote import local_copy
     from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 
@@ -146,11 +145,6 @@ def shell(context: typer.Context) -> None:
 
 
 def _duckdb() -> str:
-    """The duckdb program beside this Python, or on the PATH.
-
-    Raises:
-        WarehouseError: there is none.
-    """
     beside = Path(sys.executable).parent / "duckdb"
     command = str(beside) if os.access(beside, os.X_OK) else shutil.which("duckdb")
     if command is None:

@@ -14,7 +14,7 @@ from tracewarehouse.cli.options import FormatOption, OutputOption
 from tracewarehouse.cli.output import chosen_format
 from tracewarehouse.ingest.errors import WarehouseError, printable
 from tracewarehouse.queries.output import write, write_table
-from tracewarehouse.queries.quality import CLOCKS
+from tracewarehouse.queries.result import CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -131,7 +131,6 @@ def _marked(result: QueryResult, lost: Collection[str]) -> QueryResult:
 
 
 def _listed(unread: list[UnreadRun], readable: QueryResult | None = None) -> QueryResult:
-    """The runs that could be read, followed by those that could not."""
     if not unread and readable is not None:
         return readable
     import pyarrow as pa
@@ -223,7 +222,6 @@ def _lines(summary: RunSummary, width: int, *, with_missing: bool) -> Iterator[s
 
 
 def _number_lines(name: str, numbers: list[Number], width: int) -> Iterator[str]:
-    """Lines with the values of one number side by side; none without a value."""
     from tracewarehouse.dashboards.words import quantity
 
     cells = [f"{n.part_in_words} {quantity(n.value, n.unit)}".strip() for n in numbers if n.value is not None]
@@ -232,7 +230,6 @@ def _number_lines(name: str, numbers: list[Number], width: int) -> Iterator[str]
 
 
 def _step_bar(phase: str, shares: Sequence[StepShare], width: int) -> Iterator[str]:
-    """A step of a phase as a bar of characters, and what they stand for; small parts have no place in it."""
     from tracewarehouse.dashboards.words import median_apart, quantity
 
     ordered = sorted(shares, key=lambda s: s.position)

@@ -94,7 +94,6 @@ def _chip_hours(text: str) -> float:
 
 
 def _predicted_steps(folder: Path, generation: str) -> dict[StepKey, StepTimes]:
-    """The longest predicted steps of each configuration on slices of a generation."""
     from tracewarehouse.collect.tpu.plan import StepTimes
     from tracewarehouse.queries.read_only import literal
     from tracewarehouse.warehouse import open_warehouse

@@ -205,7 +205,6 @@ def with_options(verb: Any) -> Any:
 
 
 def _commands(verb: Any) -> dict[str, Any]:
-    """By its name as in the examples, the command, or each command of a group."""
     if hasattr(verb, "commands"):
         return {f"{verb.name} {name}": command for name, command in verb.commands.items()}
     return {verb.name: verb}

@@ -25,8 +25,6 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 @dataclass
 class _Seen:
-    """The state of a capture when the watcher last saw it."""
-
     stamp: Stamp
     since: float
     """The time at which the capture was first seen in this state, on the monotonic clock."""
@@ -69,7 +67,6 @@ class Watcher:
     Args:
         warehouse: the warehouse to ingest into.
         location: the folder, which need not exist yet, or its URI.
-        options: the options of all runs.
         settle: seconds without a change after which a capture counts as complete.
         patience: seconds to wait for missing hosts.
     """

@@ -46,10 +46,6 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
 
     It is compared with the predicted runs that have ops in common with it, and that were predicted with the rates that
     ship or with those that the warehouse has now. A run of the experiment calibrate also shows some rates alone.
-
-    Raises:
-        WarehouseError: there is no such run, or the warehouse is remote.
-        QueryError: there is no prediction to compare it with, or too few equal ops.
     """
     run = warehouse.run(reference)
     if not isinstance(warehouse.path, Path):

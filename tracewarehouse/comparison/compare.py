@@ -86,9 +86,6 @@ class Comparison:
         Args:
             metrics: compare only these metrics; if empty, all stored metrics.
             by: compare only metrics that have this dimension, such as phase, axis or layer, and sort by it.
-
-        Raises:
-            MetricError: a metric does not exist or has no value in any run, or no metric has the dimension.
         """
         catalog = self.require(metrics)
         if across := sorted(set(metrics) & {r["metric"] for r in catalog if r["scope"] == "warehouse"}):
@@ -143,7 +140,6 @@ def comparing(
     """Open a comparison of runs with other runs.
 
     Args:
-        warehouse: the warehouse of the runs.
         runs: one run, in any form that `Warehouse.run` accepts, or several, as a list or as one comma-separated text.
         against: the same, or a baseline file (see `tracewarehouse.comparison.baseline`).
         is_unlike_allowed: compare the runs even if their workloads differ.
@@ -221,7 +217,6 @@ class Check:
         worse: the checked values that are worse by more than the limits allow.
         absent: values with a polarity that only one side has.
         excused: checked values that are worse than the limits allow, but only by noise.
-        limits: the limits of the check.
     """
 
     checked: list[dict[str, Any]] = field(default_factory=list)
@@ -269,11 +264,7 @@ def _change(row: Mapping[str, Any]) -> float:
 
 
 def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | None = None) -> Check:
-    """Check whether runs are worse than their baseline, by some metrics or all.
-
-    Raises:
-        MetricError: a metric does not exist, or has no polarity, so that it cannot get worse.
-    """
+    """Check whether runs are worse than their baseline, by some metrics or all."""
     outcome = Check(limits=limits or Limits())
     rows = comparison.values(metrics).dicts()
     comparison.require(outcome.limits.differences)

@@ -56,9 +56,6 @@ def places(meshes: Sequence[str], slices: Sequence[str], batches: Sequence[int |
     """Return every combination of batches with the pairs of a mesh and a slice that have as many devices.
 
     Without meshes, each slice gets those that divide a model by dp and tp, or one with experts by ep and tp.
-
-    Raises:
-        ExperimentError: a name is none of a slice or mesh, or has no partner with as many devices.
     """
     counts = {name: devices(name) for name in slices}
     sizes = {mesh: _size(mesh) for mesh in meshes}
@@ -122,15 +119,11 @@ def predicted(
 
     Args:
         warehouse: gets the runs; its calibrations.csv has rates that win over those that ship.
-        study: the configurations.
         what_if: what is changed about the real slices.
         python: an interpreter with the compiler.
         is_whole: compile all layers of every model.
         phases: what is predicted of a run; a decode step compiles in a fifth of the time of a prefill.
         say: takes what is being done.
-
-    Raises:
-        MissingDependencyError: the compiler is not installed.
     """
     asked: list[tuple[Place, Configuration]] = []
     for place in study:

@@ -55,7 +55,7 @@ def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
         .encode(
             x=alt.X("exposed_ms:Q", title="time per step", axis=axis("ms")),
             y=alt.Y("device:N", sort=devices, title=None),
-            color=kind_color("kind", drawn.values("kind")),
+            color=kind_color(drawn.values("kind")),
             detail="axis:N",
             tooltip=tooltips("phase:N", "device:N", "kind:N", "axis:N", number("exposed_ms", "ms per step")),
         )
@@ -182,7 +182,7 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
         .encode(
             x=alt.X("message_bytes_per_step:Q", title="message bytes per device and step", axis=axis("bytes")),
             y=alt.Y("axis:N", title="mesh axis", sort=sorted(drawn.values("axis"))),
-            color=kind_color("kind", drawn.values("kind")),
+            color=kind_color(drawn.values("kind")),
             tooltip=tooltips("phase:N", "kind:N", "axis:N", bytes_, "devices:Q"),
         )
     )
@@ -310,7 +310,6 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
 
 
 def _ask_ranks(warehouse: Warehouse, name: str, sql: str, run: str) -> Drawn:
-    """Run the query of a chart that needs collectives, all of whose ranks are in the capture."""
     try:
         return ask(warehouse, name, sql, run=run)
     except NothingToDraw:

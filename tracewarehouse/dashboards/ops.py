@@ -70,7 +70,6 @@ def device_timeline(
     takes most of each stretch.
 
     Args:
-        warehouse: the warehouse.
         run: the run, by id or name.
         window_ms: the window to draw, in ms since the first op; None for the one of macros.timeline_window: two layers,
             or two steps without layers.
@@ -116,7 +115,7 @@ def device_timeline(
     bars = (
         base.transform_filter("datum.lane !== 'layer' && datum.class !== 'window'")
         .mark_bar(height={"band": 0.82}, clip=True)
-        .encode(color=class_color("class", classes), opacity=alt.condition(pick, alt.value(1), alt.value(0.08)))
+        .encode(color=class_color(classes), opacity=alt.condition(pick, alt.value(1), alt.value(0.08)))
         .add_params(pick, zoom)
     )
     layers, narrow = [bars], 0.08 * (until - start) / 1e9
@@ -192,8 +191,6 @@ def op_time_share(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
     """The categories of ops with the largest shares of self time, the phases side by side.
 
     Args:
-        warehouse: the warehouse.
-        run: the run, by id or name.
         most: number of categories to draw.
     """
     drawn = ask(
@@ -225,8 +222,6 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
     """The ops that take most time; a panel per phase. Names that differ only in their number count as one.
 
     Args:
-        warehouse: the warehouse.
-        run: the run, by id or name.
         most: number of ops to draw per phase.
     """
     drawn = ask(
@@ -245,7 +240,7 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
             x=alt.X("share:Q", title="share of the phase's op time", axis=axis("ratio")),
             y=alt.Y("op:N", sort=alt.EncodingSortField("self_ms", order="descending"), title=None,
                     axis=alt.Axis(labelExpr=short_label(drawn.values("op"), "datum.value"))),
-            color=class_color("class", drawn.values("class")),
+            color=class_color(drawn.values("class")),
             tooltip=tooltips(
                 "op:N", "category:N", "layers:N", "parts:N", "source:N", percent("share"),
                 number("self_ms", "ms, all devices"), "instructions:Q", "executions:Q",
@@ -298,8 +293,6 @@ def mean_layers(warehouse: Warehouse, runs: str | Sequence[str], most: int = 8) 
     """One mean layer of several runs, one below the other; a panel per phase.
 
     Args:
-        warehouse: the warehouse.
-        runs: the runs, by id or name.
         most: number of runs to draw, since their ops are read.
     """
     ids = referenced_run_ids(warehouse, runs)
@@ -339,7 +332,7 @@ def _layer_stacks(drawn: Drawn, row: str) -> Any:
         x=x,
         x2="until_us:Q",
         y=y,
-        color=class_color("class", list(dict.fromkeys(r["class"] for r in bars))),
+        color=class_color(list(dict.fromkeys(r["class"] for r in bars))),
         tooltip=tooltips("name:N", "op:N", "ops:Q", number("self_us", "µs"), "class:N", "part:N"),
     )
     wide = base.properties(name=ON_BARS).transform_filter(f"datum.self_us > {0.07 * max(r['until_us'] for r in bars)}")
@@ -352,7 +345,6 @@ def _layer_stacks(drawn: Drawn, row: str) -> Any:
 
 
 def _in_order(rows: list[dict[str, Any]]) -> str:
-    """The bars of a mean layer in words, those of the phase with the longest layers."""
     bars = [r for r in rows if r["what"] == "mean layer"]
     phase = max(bars, key=lambda r: r["until_us"])["phase"]
     named = ", ".join(f"{short_name(r['name'])} {quantity(r['self_us'], 'us')}" for r in bars if r["phase"] == phase)
@@ -372,7 +364,6 @@ def _layers_in_words(rows: list[dict[str, Any]]) -> str:
 
 
 def _layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
-    """Time of each layer and part of the model per step; a panel per phase."""
     drawn = ask(
         warehouse,
         "layers",
@@ -410,8 +401,6 @@ def roofline(warehouse: Warehouse, run: str, most: int = 300) -> Figure:
     """Instructions below the roofline of their device: rate against operations per byte; time is the size of a point.
 
     Args:
-        warehouse: the warehouse.
-        run: the run, by id or name.
         most: number of instructions to draw; those with most time come first.
     """
     drawn = ask(

@@ -49,11 +49,7 @@ class Chart:
         return function
 
     def __call__(self, *subject: Any) -> Any:
-        """Draw the chart of a subject; returns a `Figure`.
-
-        Raises:
-            NothingToDraw: the warehouse lacks what it draws.
-        """
+        """Draw the chart of a subject; returns a `Figure`."""
         return self.draw(*subject)
 
 

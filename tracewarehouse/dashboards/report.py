@@ -15,8 +15,8 @@ from tracewarehouse.dashboards.registry import CHARTS, FIRST, RUN_CHARTS, STUDY_
 from tracewarehouse.dashboards.theme import PART_COLORS
 from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
+from tracewarehouse.queries.result import CLOCKS
 from tracewarehouse.queries.run_summary import StepShare, labelled, step_shares, title
 
 if TYPE_CHECKING:
@@ -152,13 +152,8 @@ def run_report(warehouse: Warehouse, references: Sequence[str], charts: Sequence
     """Make the report about runs, with a section for each.
 
     Args:
-        warehouse: the warehouse.
         references: the runs, by id or name.
         charts: draw only the charts of these names; if empty, all of a run.
-
-    Raises:
-        WarehouseError: a run does not exist, or a run has no such chart.
-        QueryError: a view cannot be read.
     """
     names = _chosen(charts, RUN_CHARTS)
     sections = []
@@ -175,14 +170,9 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     """Make the report about what changed from one run to another.
 
     Args:
-        warehouse: the warehouse.
         run: the run, or several separated by commas.
         against: the run or runs that it is compared with.
         is_unlike_allowed: compare them even if their workloads differ.
-
-    Raises:
-        WarehouseError: a run does not exist.
-        MetricError: the workloads differ, and that is not allowed.
     """
     ours, theirs = referenced_run_ids(warehouse, run), referenced_run_ids(warehouse, against)
     with comparing(warehouse, run, against, is_unlike_allowed=is_unlike_allowed) as comparison:
@@ -223,15 +213,10 @@ def study_report(
     """Make the report about many runs together: which configuration is best for whom, and why.
 
     Args:
-        warehouse: the warehouse.
         query: a SELECT with a column run_id, such as `SELECT run_id FROM main.runs WHERE model = 'llama'`, or the runs
             by id or name.
         charts: draw only the charts of these names; if empty, all over runs.
         refused: configurations of the study that have no run, each with the reason why.
-
-    Raises:
-        WarehouseError: the query gives no run, a run does not exist, or there is no such chart over runs.
-        QueryError: the query was refused or failed.
     """
     names = _chosen(charts, STUDY_CHARTS)
     if isinstance(query, str):
@@ -272,7 +257,6 @@ def study_report(
 
 
 def _queried(warehouse: Warehouse, query: str) -> list[str]:
-    """The runs whose ids a query gives."""
     asked = warehouse.query(query)
     if "run_id" not in asked.columns:
         raise WarehouseError(f"a study needs a query with a column run_id; this one has {', '.join(asked.columns)}")
@@ -287,11 +271,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
     """The section of a report about a run, without charts and values.
 
     Args:
-        warehouse: the warehouse.
         run_id: the run, by its id.
-
-    Raises:
-        WarehouseError: the run does not exist.
     """
     summary = warehouse.summary(run_id)
     section = Section(run_id, title(summary.facts), labelled(summary.facts) + _peaks(warehouse, summary.facts))
@@ -314,12 +294,7 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
 
 
 def step_in_short(warehouse: Warehouse, run_id: str) -> Section:
-    """Where a step of a run goes, in its bars and one sentence: a run among others.
-
-    Args:
-        warehouse: the warehouse.
-        run_id: the run, by its id.
-    """
+    """Where a step of a run goes, in its bars and one sentence: a run among others."""
     steps = step_shares(warehouse.query, run_id)
     return Section(run_id, run_id, bars=_step_bars(steps), words=[words.takes(steps) if steps else _NO_STEP])
 
@@ -356,7 +331,6 @@ def _add(section: Section, name: str, *subject: Any) -> None:
 
 
 def _peaks(warehouse: Warehouse, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The peak rates of the run's devices, and where they come from."""
     rows = warehouse.query(
         f"""SELECT max(peak_flops_per_s), max(peak_hbm_gbps), max(peak_ici_gbps), any_value(peak_source)
             FROM main.devices WHERE run_id = {literal(facts["run_id"])}"""

@@ -72,7 +72,6 @@ def pareto_chart(drawn: Drawn, models: Sequence[str], meshes: Sequence[str]) -> 
     """The chart of rows of macros.study_points: points with labels, hollow and with range bars where predicted.
 
     Args:
-        drawn: the rows.
         models: all models of the page.
         meshes: all meshes of the page.
     """
@@ -109,7 +108,6 @@ def pareto_chart(drawn: Drawn, models: Sequence[str], meshes: Sequence[str]) -> 
 
 
 def _apart(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of the runs whose labels lie on no other's; those on the front have theirs first."""
     x, y = "tokens_per_s_per_user", "tokens_per_s_per_chip"
     width = max(r["user_high"] or r[x] for r in rows) - min(r["user_low"] or r[x] for r in rows) or 1.0
     height = max(r["chip_high"] or r[y] for r in rows)
@@ -134,8 +132,6 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
     """Where a step's time goes in each configuration, side by side; a panel per phase.
 
     Args:
-        warehouse: the warehouse.
-        runs: the runs.
         most: number of configurations of a workload to draw, those with most throughput per chip first.
     """
     drawn = ask(
@@ -233,8 +229,6 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
     """A value of each configuration by batch and prompt length; a panel per model and mesh. Repeats are averaged.
 
     Args:
-        warehouse: the warehouse.
-        runs: the runs.
         value: tpot_ms, ttft_ms, tokens_per_s, tokens_per_s_per_user or tokens_per_s_per_chip.
     """
     if value not in _POINTS:
@@ -314,13 +308,8 @@ def metric_against_metric(
     """Two metrics of each run and phase against each other, each averaged over its other dimensions.
 
     Args:
-        warehouse: the warehouse.
-        runs: the runs.
         x: a metric, such as overlap_ratio.
         y: another one, such as step_time.
-
-    Raises:
-        MetricError: a metric does not exist.
     """
     units = [warehouse.definitions.metric(m).header.unit for m in (x, y)]
     drawn = ask(
@@ -368,11 +357,7 @@ def metric_against_metric(
 
 
 def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str = "tpot") -> Figure:
-    """A metric over the time of the captures; marks show where the framework's version changes.
-
-    Raises:
-        MetricError: the metric does not exist.
-    """
+    """A metric over the time of the captures; marks show where the framework's version changes."""
     unit = warehouse.definitions.metric(metric).header.unit
     drawn = ask(
         warehouse,
@@ -471,8 +456,6 @@ def step_differences(
     """What made a step longer or shorter than the baseline's, by part, layer, category, collective or operation.
 
     Args:
-        warehouse: the warehouse.
-        runs: the runs.
         against: the runs that they are compared with.
         split: part, layer, category, collective or operation.
         most: number of differences to draw per phase, the largest first; the others are added up.

@@ -37,8 +37,6 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
     """Each step's time, as the mean over devices: products, attention, other computing, copies, communication, idle.
 
     Args:
-        warehouse: the warehouse.
-        run: the run, by id or name.
         most: number of steps to draw, beginning with the first.
     """
     drawn = ask(

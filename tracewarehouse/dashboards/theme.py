@@ -93,14 +93,14 @@ def powers(values: Sequence[float]) -> list[float]:
     return [10.0**exponent for exponent in range(low, high + 1)]
 
 
-def class_color(field: str, present: Sequence[str]) -> alt.Color:
+def class_color(present: Sequence[str]) -> alt.Color:
     """Colour by class of op; the legend has the classes that are present."""
-    return named_color(field, {c: CLASS_COLORS[c] for c in CLASS_COLORS if c in present})
+    return named_color("class", {c: CLASS_COLORS[c] for c in CLASS_COLORS if c in present})
 
 
-def kind_color(field: str, present: Sequence[str]) -> alt.Color:
+def kind_color(present: Sequence[str]) -> alt.Color:
     """Colour by kind of collective; the legend has the kinds that are present."""
-    return named_color(field, {kind: KIND_COLORS.get(kind, "#a96f54") for kind in sorted(present)})
+    return named_color("kind", {kind: KIND_COLORS.get(kind, "#a96f54") for kind in sorted(present)})
 
 
 def named_color(field: str, colors: dict[str, str], title: str = "") -> alt.Color:
@@ -113,7 +113,6 @@ def series_color(field: str, present: Sequence[str], title: str = "", among: Seq
     """Colour by a field whose values have no fixed colours; the ninth value gets the first colour again.
 
     Args:
-        field: the field.
         present: its values in the chart.
         title: title of the legend.
         among: all values of the page, so that each has one colour in all charts; by default, those of the chart.

@@ -279,7 +279,6 @@ def _missing(summary: RunSummary) -> str:
 
 
 def _why(summary: RunSummary, *metrics: str) -> str:
-    """The reason for which the run lacks one of these metrics, the first that it lacks; empty if it lacks none."""
     return next((m.reason.rstrip(".") for name in metrics for m in summary.missing if m.metric == name), "")
 
 
@@ -356,7 +355,6 @@ def _or_next(best: Mapping[str, Any]) -> str:
 
 
 def _reached(best: Mapping[str, Any]) -> str:
-    """What the best configuration reaches, with the range of a predicted one."""
     return _ranged(best, "value", "low", "high", best["unit"])
 
 
@@ -442,7 +440,6 @@ def changes(causes: Sequence[Mapping[str, Any]], most: int = 4) -> list[str]:
 
 
 def _cause(row: Mapping[str, Any]) -> str:
-    """The cause, and how many more times a step runs a collective."""
     more = row.get("value_executions", 0) - row.get("baseline_executions", 0)
     name = short_name(str(row["name"]))
     if not more:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tracewarehouse.dashboards.report import Report, Section
 from tracewarehouse.dashboards.theme import WIDTH, config
 from tracewarehouse.dashboards.vega import script_json, vega_script
-from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.errors import WarehouseError, system_refusals
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -59,11 +59,7 @@ def report_text(report: Report, form: Literal["html", "md", "json"]) -> str:
 
 
 def write_text(report: Report, output: Path, form: Literal["html", "md", "json"] = "html") -> Path:
-    """Write the report to one file and return the path; the file appears whole or not at all.
-
-    Raises:
-        WarehouseError: the file cannot be written.
-    """
+    """Write the report to one file and return the path; the file appears whole or not at all."""
     text = report_text(report, form)
     part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -78,15 +74,9 @@ def write_text(report: Report, output: Path, form: Literal["html", "md", "json"]
 
 
 def write_pictures(report: Report, folder: Path, form: Literal["png", "svg"]) -> list[Path]:
-    """Write a picture of each chart into a folder and return their paths.
-
-    Raises:
-        WarehouseError: a file cannot be written.
-    """
-    try:
+    """Write a picture of each chart into a folder and return their paths."""
+    with system_refusals(f"{folder}: the charts cannot be written", WarehouseError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WarehouseError(f"{folder}: the charts cannot be written: {error.strerror or error}") from None
     return [figure.save(folder / f"{name}.{form}") for name, figure in report.figures()]
 
 
@@ -139,7 +129,6 @@ def prose(text: str) -> Markup:
 
 
 def _digest(report: Report) -> str:
-    """Words, numbers and tables in Markdown, without charts."""
     lines = [f"# {_text(report.title)}"]
     for section in report.sections:
         lines += [""] if len(report.sections) == 1 else ["", f"## {_text(section.title)}", ""]

@@ -133,7 +133,6 @@ class Catalogue:
 
     @cached_property
     def _wanted(self) -> tuple[int, int, str, str, str]:
-        """The row of `store.made` that it would have now."""
         package = f"{VERSION} {_digest(Path(__file__).resolve().parents[1] / 'sql')}"
         return _FORMAT, SCHEMA_VERSION, self._root, package, _digest(self._sql) if self._sql else ""
 
@@ -147,12 +146,7 @@ class Catalogue:
         return connection.execute(f"SELECT {MADE.names_sql} FROM {database}store.made").fetchone()  # noqa: S608
 
     def build(self) -> Path:
-        """Write the file anew, and return its path; see `Warehouse.build`.
-
-        Raises:
-            WarehouseError: the file cannot be written, or a file of a run is missing.
-            MetricError: DuckDB refuses a definition.
-        """
+        """Write the file anew, and return its path; see `Warehouse.build`."""
         runs = self._lake.runs()
         if lost := self._lake.lacking(runs):  # DuckDB would miss a file only at the first query
             raise WarehouseError(f"the database cannot be built: {self._lake.root}: {unread_sentence(lost)}")
@@ -177,11 +171,7 @@ class Catalogue:
         )
 
     def update(self) -> bool:
-        """Extend the file, if there is one and it is not current; returns whether it was.
-
-        Raises:
-            WarehouseError: it cannot be written, or it holds metrics that are not defined here.
-        """
+        """Extend the file, if there is one and it is not current; returns whether it was."""
         if self.is_current:
             return False
         self.write()
@@ -230,12 +220,7 @@ class Catalogue:
             raise WarehouseError(f"{self.path}: cannot be read ({why}); run `tw build`") from None
 
     def write(self, *, is_new: bool = False) -> None:
-        """Extend a copy of the file, or begin a new one if there is none or `is_new`, and put it in the file's place.
-
-        Raises:
-            WarehouseError: it cannot be written, or the file holds metrics that are not defined here.
-            MetricError: DuckDB refuses a definition.
-        """
+        """Put an extended copy in the place of the file; a new one if there is none or `is_new`."""
         lake = self._lake
         try:
             with lake.exclusive(), placed_whole(self.path) as part:  # so that the later of two has the newer runs
@@ -278,7 +263,6 @@ class Catalogue:
             )
 
     def _begun(self, part: Path) -> duckdb.DuckDBPyConnection:
-        """A new file with all views, and no runs."""
         mark = Path(self._root) / MARK
         if not mark.exists():
             with placed_whole(mark) as whole, duckdb.connect(":memory:") as writer:
@@ -295,7 +279,6 @@ class Catalogue:
         return connection
 
     def _extend(self, connection: duckdb.DuckDBPyConnection, state: State) -> None:
-        """Bring an open file up to date with the runs of these manifests."""
         held = known_stamps(connection)
         gone = [r for r, stamp in held.items() if state.get(r) != stamp]
         missing = sorted(state.keys() - (held.keys() - gone))
@@ -350,7 +333,6 @@ class Catalogue:
         connection.execute(f"INSERT INTO store.files VALUES {', '.join(files)}")  # noqa: S608
 
     def _is_whole(self, run: RunVersion) -> bool:
-        """Whether no file of a run is missing, and those that are copied are as they were published."""
         if self._lake.lacking([run]):
             return False
         with suppress(OSError):

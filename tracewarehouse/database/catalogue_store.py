@@ -113,11 +113,7 @@ class _Lists:
         self._decoded: tuple[dict[str, list[str]], dict[str, int], dict[str, str]] | None = None
 
     def decoded(self) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
-        """Files by table, rows by table, and digests by file.
-
-        Raises:
-            WarehouseError: a name is not one of a file in the run's folder.
-        """
+        """Files by table, rows by table, and digests by file."""
         if self._decoded is None:
             names, rows, digests = _decoder.decode(self._encoded)
             if not all(_NAME.fullmatch(name) for named in names.values() for name in named):
@@ -132,8 +128,6 @@ class _Lists:
 
 
 class _Listed(Mapping[str, _V]):
-    """One of the lists of a run, decoded when it is first read."""
-
     __slots__ = ("_lists", "_number")
 
     def __init__(self, lists: _Lists, number: int) -> None:

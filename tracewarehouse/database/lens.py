@@ -56,7 +56,6 @@ def table_source(root: str, runs: Iterable[RunVersion], table: str) -> str | Non
     Args:
         root: folder or URI that the runs' file names are relative to, as `Lake.root`.
         runs: the current versions of the runs.
-        table: name of the table.
     """
     quoted = ", ".join(literal(f"{root}/{n}") for r in runs for n in r.files.get(table, ()))
     if not quoted:
@@ -82,9 +81,6 @@ def create_lens(
             table. A table without an entry, or with None, has no rows. A source that is the table itself
             (`main.ops`) is used as it is.
         definitions: the models and metrics.
-
-    Raises:
-        MetricError: DuckDB refuses a definition; the message names its file.
     """
     _plan_fast(connection)
     for statement in _tables(tables):  # apart from the views, so that no view is blamed for a bad file
@@ -135,10 +131,6 @@ def add_views(
         definitions: the models and metrics.
         views: the models and metrics to add; each must come after what it reads.
         own: names of `OWN_VIEWS` to add.
-        macros: the macros to add.
-
-    Raises:
-        MetricError: DuckDB refuses a definition; the message names its file.
     """
     views = list(views)
     statements = [*_views(definitions, views), *_own_views(definitions, own), *_macros(macros)]
@@ -153,9 +145,6 @@ def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definition
     """Create all views and macros, with their comments, in place of those that the lens has; it may lack tables.
 
     Other cursors see either the old views or the new ones.
-
-    Raises:
-        MetricError: DuckDB refuses a definition; the message names its file.
     """
     statements = list(_all_views(definitions))
     drops = [f"DROP SCHEMA IF EXISTS {s} CASCADE" for s in _SCHEMAS]
@@ -190,12 +179,7 @@ def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definition
 
 
 def new_lens_file(path: Path, definitions: Definitions) -> duckdb.DuckDBPyConnection:
-    """Create a database file with all views and macros, and without the tables, and return it open.
-
-    Raises:
-        MetricError: DuckDB refuses a definition; the message names its file.
-        OSError: the file cannot be written.
-    """
+    """Create a database file with all views and macros, and without the tables, and return it open."""
     if file := _bound(list(_all_views(definitions))):
         shutil.copyfile(file, path)
         return duckdb.connect(str(path))
@@ -265,8 +249,6 @@ def comment_on_tables(
     Args:
         connection: a database that has the tables.
         sources: their sources, as for `create_lens`, if some are tables rather than views.
-        tables: the tables.
-        schema: their schema.
     """
     for table in tables:
         name = f"{schema}.{table.name}"
@@ -276,7 +258,6 @@ def comment_on_tables(
 
 
 def _name_refused(connection: duckdb.DuckDBPyConnection, views: Iterable[View], macros: Sequence[View]) -> None:
-    """Raise for the first view or macro that DuckDB refuses; return if it refuses none of them."""
     if not connection.execute("SELECT 1 FROM duckdb_schemas() WHERE schema_name = 'metrics'").fetchall():
         return
     for view in views:

@@ -16,11 +16,7 @@ from tracewarehouse.ingest.lake.manifest import RunVersion, UnreadRun
 
 
 class RemoteLake(Lake):
-    """The runs of a warehouse at a URI.
-
-    Raises:
-        WarehouseError: fsspec does not know the protocol, or its driver is not installed.
-    """
+    """The runs of a warehouse at a URI."""
 
     def __init__(self, uri: str) -> None:
         try:
@@ -41,11 +37,7 @@ class RemoteLake(Lake):
         return own
 
     def sync(self) -> None:
-        """Bring the local copies of the manifests up to date.
-
-        Raises:
-            WarehouseError: there is no warehouse, or it cannot be read.
-        """
+        """Bring the local copies of the manifests up to date."""
         try:
             manifests = [f for f in self._store.files("manifests") if f.place.suffix == ".json"]
             if not manifests:

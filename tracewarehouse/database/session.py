@@ -56,7 +56,6 @@ class Session:
     comments. If it holds some runs alone, a model that is read again becomes a table, unless it has a row per op.
 
     Args:
-        lake: the runs.
         definitions: gives the models and metrics. It is called when a query needs any, as reading them all takes
             longer than many queries of tables.
         is_restricted: restrict the database to queries that only read.
@@ -65,10 +64,6 @@ class Session:
     Attributes:
         only: the ids of the runs that it holds; None for all. It may be set until the runs are first needed:
             `runs_read` finds the runs that suffice for a query; with only these, no other run is read.
-
-    Raises:
-        WarehouseError: the database cannot be opened.
-        QueryError: the memory limit is not a size.
     """
 
     def __init__(
@@ -160,10 +155,6 @@ class Session:
 
         Returns:
             What is to be done before the query and may take as long as one; None for nothing.
-
-        Raises:
-            WarehouseError: a run cannot be read, or a file is damaged.
-            MetricError: DuckDB refuses a definition.
         """
         names, is_all = self._named(read)
         if is_all:
@@ -203,14 +194,12 @@ class Session:
                         raise
 
     def _check(self, names: Collection[str]) -> None:
-        """Check the files that the views of these names read."""
         for view in self._behind(names) & _TABLES:
             table = view.removeprefix("main.")
             self._files.check(self._unkept if table in KEPT else self.runs, [table])
 
     @cached_property
     def _unkept(self) -> list[RunVersion]:
-        """The runs that the catalogue does not have as they are now."""
         state, runs = self._state_and_runs
         return [r for r in runs if r.run_id not in self._kept or self._kept[r.run_id][0] != state.get(r.run_id)]
 
@@ -362,11 +351,7 @@ def reads_values(definitions: Definitions, sql: str) -> bool:
 
 @contextmanager
 def naming_lost_files(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
-    """Tell an unreadable file of a run from a fault of the statement, if a statement over runs fails.
-
-    Raises:
-        WarehouseError: the error inside names a file of the runs.
-    """
+    """Tell an unreadable file of a run from a fault of the statement, if a statement over runs fails."""
     try:
         yield
     except (QueryError, MetricError) as error:

@@ -39,7 +39,6 @@ class _Described(_FrontMatter):
 
     @property
     def about(self) -> str:
-        """Description and notes on one line."""
         return " ".join(f"{self.description} {self.notes or ''}".split())
 
 
@@ -225,11 +224,7 @@ class View:
 
     @cached_property
     def depends_on(self) -> frozenset[str]:
-        """Tables and views that it reads, by qualified name.
-
-        Raises:
-            MetricError: the SQL cannot be parsed, is not one SELECT, or names a table without its schema.
-        """
+        """Tables and views that it reads, by qualified name."""
         try:
             return tables_in(self.sql)
         except ValueError as error:

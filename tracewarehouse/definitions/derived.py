@@ -74,11 +74,7 @@ def all_values_sql(definitions: Definitions) -> str:
 def values_query(
     definitions: Definitions, run_ids: Sequence[str] | None, metrics: Sequence[str] | None, version: int | None
 ) -> str:
-    """The SQL of `Warehouse.values`; runs, names of metrics and a version limit it, unless they are None.
-
-    Raises:
-        MetricError: a metric or version does not exist.
-    """
+    """The SQL of `Warehouse.values`; runs, names of metrics and a version limit it, unless they are None."""
     compared = _compared(definitions)
     now = compared if run_ids is None else []
     conditions = ["true"]
@@ -113,7 +109,6 @@ def in_these(run_ids: Sequence[str]) -> str:
 
 
 def _compared(definitions: Definitions) -> list[Metric]:
-    """The metrics of the view that are evaluated when it is read, because they compare runs."""
     return [m for m in definitions.metrics if m.view.compares_runs and m.header.is_stored]
 
 

@@ -40,11 +40,7 @@ class Lock:
 
 
 def read_lock(path: Path = LOCK) -> Lock:
-    """Read the lock file; returns an empty lock if there is no file.
-
-    Raises:
-        MetricError: the file is damaged.
-    """
+    """Read the lock file; returns an empty lock if there is no file."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         return Lock(dict(content["metrics"]), dict(content["models"]))
@@ -76,9 +72,6 @@ def write_lock(definitions: Definitions, path: Path = LOCK, *, accept_models: bo
     """Add newly released versions to the lock file.
 
     Accept changed models only if every case still gives the same rows.
-
-    Raises:
-        MetricError: a released version or a model beneath one has changed.
     """
     now, lock = current_lock(definitions), read_lock(path)
     refused = _broken(definitions, lock, now)
@@ -130,7 +123,6 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock) -> list[str
 
 
 def _file(view: View) -> PurePosixPath:
-    """The path of a definition, for a sentence: that of the package begins with sql."""
     is_package = view.path.is_relative_to(SQL)
     return PurePosixPath("sql", view.path.relative_to(SQL)) if is_package else PurePosixPath(view.path)
 
@@ -145,11 +137,7 @@ def _is_released(metric: Metric) -> bool:
 
 
 def definitions_folder(user_folder: Path | None) -> Path:
-    """The folder whose definitions may be changed: the user's, or the package's own in a checkout.
-
-    Raises:
-        MetricError: the package is installed, so its SQL must not be changed.
-    """
+    """The folder whose definitions may be changed: the user's, or the package's own in a checkout."""
     if user_folder is not None:
         return user_folder
     if not (SQL.parents[1] / "pyproject.toml").is_file():
@@ -160,11 +148,7 @@ def definitions_folder(user_folder: Path | None) -> Path:
 
 
 def new_version(definitions: Definitions, name: str, folder: Path) -> Path:
-    """Copy the newest version of a metric in a folder to the next one, experimental, and return its file.
-
-    Raises:
-        MetricError: there is no such metric in the folder, or its newest version is experimental.
-    """
+    """Copy the newest version of a metric in a folder to the next one, experimental, and return its file."""
     definitions.metric(name)
     newest = [m for m in definitions.metrics if m.name == name][-1]
     if not newest.view.path.is_relative_to(folder):

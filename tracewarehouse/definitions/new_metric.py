@@ -64,13 +64,9 @@ def new_metric(name: str, folder: Path | None, topic: str | None = None, needs: 
     """Write the draft of a metric and return its files: the definition, its cases, and preconditions that are new.
 
     Args:
-        name: the metric.
         folder: the user's folder, which is made if it is missing; None for the package's own, in a checkout.
         topic: a folder in it for the definition; the package needs one.
         needs: names of preconditions; for one that does not exist, an entry is written.
-
-    Raises:
-        MetricError: the name is taken or no name, the topic is unknown, or a file cannot be written; nothing is left.
     """
     root = definitions_folder(folder)
     definitions = load_definitions() if folder is None or not any(folder.rglob("*.sql")) else load_with(folder)

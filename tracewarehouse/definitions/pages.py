@@ -22,7 +22,6 @@ def index_page(definitions: Definitions, written_by: str) -> str:
     """The index page: every metric with its sentence and a link to its page, and what each audit looks for.
 
     Args:
-        definitions: the metrics.
         written_by: the program that writes the page, named in its first line.
     """
     listed: dict[str, list[tuple[str, ...]]] = {"living": [], "compatibility": [], "deprecated": []}
@@ -68,9 +67,7 @@ def metric_page(definitions: Definitions, query: Query, name: str, written_by: s
     """The page of one metric.
 
     Args:
-        definitions: the metrics.
         query: runs SQL on a warehouse; the examples come from its runs.
-        name: the metric.
         written_by: the program that writes the page, named in its first line.
     """
     return _head(written_by) + "".join(_page(definitions, query, name))
@@ -150,7 +147,6 @@ def _example(query: Query, metric: Metric) -> str:
 
 
 def _lineage(definitions: Definitions, metric: Metric) -> str:
-    """A Mermaid flow chart of everything that the metric reads, down to the tables."""
     lines = []
     for view in (*definitions.upstream(metric.view), metric.view):
         for read in sorted(view.depends_on):

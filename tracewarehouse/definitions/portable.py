@@ -200,7 +200,6 @@ def _is_run_id(node: exp.Expr | None) -> bool:
 
 
 def _is_double(node: exp.Expr) -> bool:
-    """Whether the node itself produces a double: a quotient, a number with an exponent, or a cast."""
     if isinstance(node, exp.Literal):
         return not node.is_string and "e" in node.this.lower()
     return isinstance(node, exp.Div) or (isinstance(node, exp.Cast) and node.to.this.name == "DOUBLE")

@@ -44,9 +44,6 @@ class Definitions:
         audits: the audits by name; what they read is checked when they run.
         macros: the macros, each after those that it reads; what else they read is checked when they are created.
         added: qualified names of a user's own definitions.
-
-    Raises:
-        MetricError: two files define the same name, or what a file reads does not exist or reads it in turn.
     """
 
     def __init__(self, views: Iterable[View], added: Iterable[str] = ()) -> None:
@@ -211,11 +208,6 @@ class Definitions:
 
 
 def _sorted(graph: dict[str, list[str]]) -> list[str]:
-    """The definitions, each after those that it reads.
-
-    Raises:
-        MetricError: they read each other in a circle, or too many in a row.
-    """
     try:
         ordered = list(TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order())
     except CycleError as error:
@@ -236,7 +228,6 @@ def load_definitions(*folders: Path) -> Definitions:
 
 @cache
 def _package(folder: Path) -> Definitions:
-    """The package's definitions, which do not change while a process runs."""
     views = read_folder(folder)
     if not views:
         raise MetricError(f"{SQL}: no metric, model or audit found; the installation is incomplete, install it again")
@@ -286,11 +277,7 @@ def _check_selects(views: Iterable[View]) -> None:
 
 
 def read_folder(folder: Path) -> list[View]:
-    """Read the definitions in a folder and all folders in it.
-
-    Raises:
-        MetricError: a file is not valid; the message names the file and the field.
-    """
+    """Read the definitions in a folder and all folders in it."""
     return list(_views_in(folder))
 
 
@@ -379,10 +366,6 @@ MOST_CHARACTERS = 1 << 20
 
 
 def _kind(path: Path, front: object) -> tuple[str, type[Header], dict[str, Any]]:
-    """The schema of a file's definition, its front matter, and what its place tells.
-
-    The name of a metric's file ends in its version, an audit lies in a folder `audits`, and a macro has parameters.
-    """
     if version := re.fullmatch(r"(.+)_v([0-9]+)", path.stem):
         return "metrics", MetricHeader, {"metric": version[1], "version": int(version[2])}
     if path.parent.name == "audits":

@@ -37,14 +37,12 @@ class _Remembered:
         atexit.register(self.write)
 
     def get(self, kind: str, text: str, find: Callable[[str], Any]) -> Any:
-        """The result of `find` for a text; it must be a JSON value."""
         key = hashlib.sha256(f"{kind}\n{text}".encode()).hexdigest()
         if key not in self._found:
             self._found[key] = find(text)
         return self._found[key]
 
     def write(self) -> None:
-        """Write the file if something was added; do nothing if it cannot be written."""
         if len(self._found) == self._known:
             return
         with suppress(OSError, RuntimeError):
@@ -91,9 +89,6 @@ def column_sentences(sql: str) -> dict[str, str]:
     """The columns of the last SELECT with their comments, or ""; of a UNION ALL, those of its first SELECT.
 
     A comment belongs to a column if it follows the column on the same line, or stands alone on the lines before it.
-
-    Raises:
-        ValueError: a quote or a comment in the SQL does not end.
     """
     sentences: dict[str, str] = _remembered().get("sentences", sql, _column_sentences)
     return sentences

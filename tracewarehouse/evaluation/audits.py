@@ -144,12 +144,8 @@ def run_audit(
 
     Args:
         connection: a database with the tables and models that the audit reads.
-        audit: the audit.
         sql: the SQL from `audit_sql`, as text or parsed.
         parameters: the parameters of the SQL.
-
-    Raises:
-        MetricError: the audit fails.
     """
     try:
         rows = connection.execute(sql, parameters).fetchall()

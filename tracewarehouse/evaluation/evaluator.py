@@ -45,12 +45,17 @@ class Evaluator:
         """The fingerprint of all definitions together."""
         return self.definitions.all_fingerprint
 
-    def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
-        """Evaluate a run from its files by table name, and return the columns of main.metric_values without run_id.
+    def prepare(self) -> None:
+        """Load DuckDB and all definitions, which the next call would do first, and fail at in the same way."""
+        import duckdb
 
-        Raises:
-            MetricError: a metric cannot be evaluated.
-        """
+        from tracewarehouse.evaluation.values import prepared_metrics
+
+        with duckdb.connect(":memory:", config={"threads": 1}) as connection:
+            prepared_metrics(connection, self.definitions)
+
+    def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
+        """Evaluate a run from its files by table name, and return the columns of main.metric_values without run_id."""
         import duckdb
 
         from tracewarehouse.database.temporary import TemporaryFolder
@@ -76,10 +81,6 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
 
     If the evaluator lacks a user's own metrics, their stored values are kept, with the fingerprint of the definitions
     that they were computed with.
-
-    Raises:
-        MetricError: a metric cannot be evaluated.
-        WarehouseError: a file of the run is damaged, or the values cannot be written.
     """
     from tracewarehouse.database.checked_files import CheckedFiles
     from tracewarehouse.ingest.lake.parquet import TableWriter
@@ -103,7 +104,6 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
 
 
 def _unknown_values(lake: Lake, run: RunVersion, definitions: Definitions) -> dict[str, list[Any]]:
-    """The stored values of metrics that are not among the definitions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

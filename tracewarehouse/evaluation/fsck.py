@@ -28,9 +28,6 @@ def fsck(lake: Lake, catalogue: Catalogue, definitions: Definitions) -> list[Pro
         lake: the runs of the warehouse.
         catalogue: its warehouse.duckdb, which may not be there.
         definitions: the models, metrics and audits.
-
-    Raises:
-        WarehouseError: the warehouse does not exist or cannot be listed.
     """
     problems = fsck_of_lake(lake.warehouse)
     damaged_runs = {p.run_id for p in problems}

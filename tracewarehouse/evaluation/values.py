@@ -12,8 +12,10 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
+from graphlib import TopologicalSorter
 from operator import itemgetter
 from typing import Any
 
@@ -23,7 +25,6 @@ from tracewarehouse.definitions import derived
 from tracewarehouse.definitions.definition import Metric, View
 from tracewarehouse.definitions.reading import Definitions, load_definitions
 from tracewarehouse.evaluation.audits import BEYOND_RANGE, Evaluation, Finding, audit_sql, beyond_range, run_audit
-from tracewarehouse.evaluation.cursors import run_tasks
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal
@@ -32,11 +33,13 @@ _Row = tuple[str, float | None, tuple[float | None, ...]]
 """Dimensions as JSON, the value, and the values of the columns that have a range."""
 
 AT_ONCE = 2
-"""Statements that run in parallel; each of them may hold rows of the whole run."""
+"""Statements that run in parallel, as DuckDB plans each on one core, which is most of the work of a small run. Each of
+them may hold rows of the whole run."""
 
 _ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", "copies", "counters"))
 """Tables that are read from their files. The others are so small that copying them once takes less time than opening
 their files for every statement."""
+Task = Callable[[duckdb.DuckDBPyConnection], None]
 
 
 def evaluate(
@@ -50,12 +53,8 @@ def evaluate(
 
     Args:
         connection: the database; it is not changed.
-        run_id: the run.
         definitions: the models, metrics and audits; by default those of the package.
         unstored: evaluate deprecated and compatibility versions as well.
-
-    Raises:
-        MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
     """
     prepared = prepared_metrics(connection, definitions or load_definitions(), unstored=unstored)
     return prepared.evaluate(connection, run_id, _run_sources(connection, run_id))
@@ -104,9 +103,6 @@ class PreparedMetrics:
         connection: any database; only its parser is used.
         definitions: the models, metrics and audits.
         unstored: include metrics of single ops, deprecated and compatibility versions.
-
-    Raises:
-        MetricError: a definition cannot be parsed.
     """
 
     def __init__(
@@ -146,7 +142,6 @@ class PreparedMetrics:
         self._steps[name], self._needs[name] = step, needs
 
     def _readers(self, name: str, tables: Collection[str]) -> frozenset[str]:
-        """The steps that read a table or view, directly or through views."""
         readers = [n for n, read in self._needs.items() if name in read]
         return frozenset(readers).union(*(self._readers(n, tables) for n in readers if n not in tables))
 
@@ -155,12 +150,8 @@ class PreparedMetrics:
 
         Args:
             connection: a database; it is not changed.
-            run_id: the run.
             sources: maps each table of the schema to the SQL of the run's rows, in a form that can follow FROM; a table
                 without rows has no entry.
-
-        Raises:
-            MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
         """
         run = _Run(run_id, sources)
         tasks = {name: partial(step, run) for name, step in self._steps.items()}
@@ -193,13 +184,6 @@ class PreparedMetrics:
 
 
 class _Run:
-    """Evaluates a run step by step and collects the results.
-
-    Args:
-        run_id: the run.
-        sources: the SQL of the run's rows, by table.
-    """
-
     def __init__(self, run_id: str, sources: Mapping[str, str]) -> None:
         self.rows: dict[str, list[_Row]] = {}
         """The rows of each metric, by the name of its view."""
@@ -211,7 +195,6 @@ class _Run:
         self._failed: dict[str, str] = {}
 
     def load(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
-        """Create a table of the schema."""
         source = self._sources.get(table)
         columns = {c.name: f'"{c.name}"' if source else f"CAST(NULL AS {c.type})" for c in TABLES[table].columns}
         # every window and join carries run_id; an ENUM with one value takes a byte instead of a string
@@ -222,7 +205,6 @@ class _Run:
         cursor.execute(f"CREATE {kind} main.{table} AS SELECT {selected} {rows}")
 
     def make(self, cursor: duckdb.DuckDBPyConnection, view: View, statement: duckdb.Statement) -> None:
-        """Create a model."""
         if (reason := self._reason(view)) is not None:
             self._failed[view.qualified] = reason
             return
@@ -234,12 +216,10 @@ class _Run:
             raise MetricError(f"{view.path}: {error}") from None
 
     def drop(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
-        """Drop the table of a model."""
         if table not in self._failed:
             cursor.execute(f"DROP TABLE {table}")
 
     def value(self, cursor: duckdb.DuckDBPyConnection, metric: Metric, statement: duckdb.Statement) -> None:
-        """Evaluate the rows of a metric."""
         name, reason = metric.view.qualified, self._reason(metric.view)
         try:
             self.rows[name] = []
@@ -255,7 +235,6 @@ class _Run:
             self.rows[name] = []
 
     def audit(self, cursor: duckdb.DuckDBPyConnection, audit: View, statement: duckdb.Statement) -> None:
-        """Run an audit."""
         if (reason := self._reason(audit)) is not None:
             self.findings[audit.name] = beyond_range(audit, reason)
         elif finding := run_audit(cursor, audit, statement):
@@ -314,7 +293,6 @@ def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -
 
 
 def _run_sources(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
-    """SQL of a run's rows by table of schema main: the `sources` of `PreparedMetrics.evaluate`."""
     [(name,)] = connection.execute("SELECT current_database()").fetchall()
     where = f"WHERE run_id = {literal(run_id)}"
     return {t: f'(SELECT * FROM "{name}".main.{t} {where})' for t in TABLES}  # noqa: S608
@@ -337,3 +315,49 @@ def _scratch(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[lis
         for cursor in cursors:
             cursor.close()
         connection.execute(f"DETACH {name}")
+
+
+def run_tasks(
+    tasks: Mapping[str, Task], needs: Mapping[str, Collection[str]], cursors: Sequence[duckdb.DuckDBPyConnection]
+) -> None:
+    """Run every task once, after the tasks that it needs.
+
+    Among the tasks that are ready, those that became ready last run first, so that the result of a task is read soon
+    and not kept for long. Among tasks that became ready together, the one with the longest chain of tasks after it runs
+    first, so that less work is left for a single cursor at the end.
+
+    Args:
+        needs: for each task, the names of the tasks that it needs; a name that is not a task counts as done.
+        cursors: cursors of one database; each runs one task at a time.
+    """
+    before = {name: needs[name] & tasks.keys() for name in tasks}
+    chain = _chains(before)
+    order = TopologicalSorter(before)
+    order.prepare()
+    idle, ready = list(cursors), sorted(order.get_ready(), key=chain.__getitem__)
+    running: dict[Future[None], tuple[str, duckdb.DuckDBPyConnection]] = {}
+    with ThreadPoolExecutor(len(cursors)) as threads:
+        try:
+            while ready or running:
+                while ready and idle:
+                    name, cursor = ready.pop(), idle.pop()
+                    running[threads.submit(tasks[name], cursor)] = name, cursor
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    name, cursor = running.pop(future)
+                    idle.append(cursor)
+                    future.result()
+                    order.done(name)
+                ready += sorted(order.get_ready(), key=chain.__getitem__)
+        except BaseException:  # Ctrl-C too: the threads wait for their statements
+            for cursor in cursors:
+                cursor.interrupt()
+            raise
+
+
+def _chains(before: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """The number of tasks in the longest chain that begins with each task, the task included."""
+    chain = dict.fromkeys(before, 1)
+    for name in reversed(list(TopologicalSorter(before).static_order())):
+        for needed in before[name]:
+            chain[needed] = max(chain[needed], chain[name] + 1)
+    return chain

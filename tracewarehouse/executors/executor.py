@@ -1,20 +1,26 @@
-"""Defines executors, which run the ingest of many captures: in processes of this machine, or on a cluster.
-
-An executor takes tasks, calls `ingest_task` for each in some process, and passes its outcome on. A task publishes its
-run itself, and publishing the same capture twice publishes it once, so an executor may repeat a task that was lost.
-"""
+"""Runs the ingest of many captures: tasks, their outcomes, and the processes of this machine that do them."""
 
 from __future__ import annotations
 
+import gc
+import select
+import signal
+import sys
+import time
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from tracewarehouse.database.temporary import remove_abandoned
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.errors import DUCKDB_INTERRUPTED, CaptureError, TracewarehouseError, shown
+from tracewarehouse.ingest.lake.garbage import remove_staging
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.processes.pool import Helper, HelperError, start_helper, usable_cores
 
 if TYPE_CHECKING:
     from tracewarehouse.evaluation.evaluator import Evaluator
@@ -23,6 +29,10 @@ if TYPE_CHECKING:
 
 _PACKED = 10
 """About how many times its own size a gzipped capture holds."""
+_BYTES_PER_PROCESS = 512 << 20
+"""Memory for the ingest of a small capture: twice what 10 MB were measured to take, 1.5 times what 100 MB take."""
+_SECONDS_TO_TIDY = 10.0
+_MODULES = ("tracewarehouse.ingest.pipeline", "tracewarehouse.evaluation.evaluator")
 
 
 @dataclass(frozen=True)
@@ -72,11 +82,7 @@ class IngestResults(list["IngestResult"]):
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> IngestResults:
-        """The results of outcomes, in the order of their captures.
-
-        Raises:
-            TracewarehouseError: a capture could not be ingested; several are one CaptureError with all reasons.
-        """
+        """The results of outcomes, in the order of their captures."""
         ended = sorted(outcomes, key=lambda o: o.number)
         failures = [o.error for o in ended if o.error]
         if len(failures) == 1:
@@ -117,9 +123,6 @@ class Executor(Protocol):
         """Yield the outcome of every accepted task once, in the order in which they end.
 
         If a process ends, the outcome of its task is an error; nothing is raised here, and all other tasks go on.
-
-        Raises:
-            TracewarehouseError: nothing can run at all, for example because there is no cluster.
         """
         ...
 
@@ -142,7 +145,6 @@ def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -
     """Do a task in this process; an error becomes its outcome.
 
     Args:
-        task: the task.
         jobs: number of processes that may read the capture if it is large, this one included.
         is_repeated: raise errors that do not come from the capture or the warehouse, so that the caller tries again.
     """
@@ -176,7 +178,6 @@ def run_task(task: IngestTask, evaluator: Evaluator | None, jobs: int | None) ->
     """Ingest the capture of a task in this process.
 
     Args:
-        task: the task.
         evaluator: evaluates the metrics of the run, or None.
         jobs: number of processes that may read the capture if it is large, this one included; None for one per core.
 
@@ -190,7 +191,6 @@ def run_task(task: IngestTask, evaluator: Evaluator | None, jobs: int | None) ->
 
 
 def _with_findings(result: IngestResult, evaluator: Evaluator | None) -> IngestResult:
-    """The result of an ingest, with a note on what the audits of its evaluator found."""
     if evaluator is None or result.status == "unchanged":
         return result
     notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in evaluator.findings]
@@ -198,3 +198,127 @@ def _with_findings(result: IngestResult, evaluator: Evaluator | None) -> IngestR
         names = ", ".join(n.removeprefix("metrics.") for n in evaluator.beyond_range)
         notes.append(f"numbers too large for 64 bits leave these metrics without a value: {names}")
     return replace(result, notes=[*result.notes, *notes])
+
+
+def default_jobs() -> int:
+    """Number of processes that ingest side by side: one per core, as far as free memory allows."""
+    return max(1, min(usable_cores(), _free_memory() // _BYTES_PER_PROCESS))
+
+
+class LocalProcesses:
+    """An `Executor` of this machine's processes.
+
+    If a process is killed, only the capture that it worked on fails; another takes its place. Use it in one thread.
+
+    Args:
+        jobs: number of processes; None for `default_jobs`.
+    """
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self._jobs = default_jobs() if jobs is None else jobs
+        self._waiting: deque[IngestTask] = deque()
+        self._busy: dict[Helper, IngestTask] = {}
+        self._idle: list[Helper] = []
+        self._warehouses: set[Path] = set()
+
+    def submit(self, task: IngestTask) -> None:
+        """Accept a task, and begin it if a process is free."""
+        if task.sql is not None:
+            from tracewarehouse.definitions.reading import load_with
+
+            load_with(task.sql)
+        self._warehouses.add(task.warehouse)
+        self._waiting.append(task)
+        self._begin()
+
+    def results(self) -> Iterator[Outcome]:
+        """Yield the outcome of every accepted task once, in the order in which they end."""
+        while self._waiting or self._busy:
+            self._begin()
+            if not self._busy:  # no process can be started, so this one does the work
+                yield ingest_task(self._waiting.popleft(), self._jobs)
+                continue
+            ready, _, _ = select.select(list(self._busy), [], [])
+            for helper in ready:
+                yield self._outcome(helper)
+
+    def cancel(self) -> None:
+        """End all processes; those that work on a capture first remove what they wrote of it."""
+        self._waiting.clear()
+        busy, idle = list(self._busy), self._idle
+        self._busy, self._idle = {}, []
+        for helper in busy:
+            helper.terminate()
+        deadline = time.monotonic() + _SECONDS_TO_TIDY
+        for helper in busy:  # wait for its answer or its end
+            select.select([helper], [], [], max(0.0, deadline - time.monotonic()))
+        for helper in [*busy, *idle]:
+            helper.end()
+        self._tidy(busy)
+
+    def _begin(self) -> None:
+        while self._waiting:
+            task = self._waiting[0]
+            jobs = self._jobs if task.is_large else 1
+            is_alone = any(t.is_large for t in self._busy.values())
+            if len(self._busy) >= self._jobs or is_alone or (self._busy and jobs > 1):
+                return
+            helper = self._idle.pop() if self._idle else _started()
+            if helper is None:
+                return
+            self._waiting.popleft()
+            self._busy[helper] = task
+            try:
+                helper.send(_do, (task, jobs))
+            except HelperError:  # it ended while it was idle; its outcome will say so
+                continue
+
+    def _outcome(self, helper: Helper) -> Outcome:
+        task = self._busy.pop(helper)
+        try:
+            outcome: Outcome = helper.answer()
+        except HelperError as error:
+            helper.end()
+            self._tidy([helper])
+            where = task.capture.files[0] if task.capture.files else task.capture.name
+            return Outcome(task.number, error=CaptureError(f"{where}: {error}"))
+        self._idle.append(helper)
+        return outcome
+
+    def _tidy(self, ended: list[Helper]) -> None:
+        """Remove what processes left behind that ended while they worked on a capture."""
+        if ended:
+            for warehouse in self._warehouses:
+                remove_staging(Lake(warehouse), [h.pid for h in ended])
+            remove_abandoned()
+
+
+def _started() -> Helper | None:
+    try:
+        return start_helper(_MODULES)
+    except OSError:
+        return None
+
+
+def _do(_: Any, work: tuple[IngestTask, int]) -> Outcome:
+    if signal.getsignal(signal.SIGTERM) is not _leave:
+        signal.signal(signal.SIGTERM, _leave)
+    outcome = ingest_task(*work)
+    gc.collect()  # otherwise never done in such a process, which may ingest thousands of captures
+    return outcome
+
+
+def _leave(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _free_memory() -> int:
+    free = [sys.maxsize]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+        group = Path("/sys/fs/cgroup")  # the limit of a container
+        free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):  # no Linux, or no limit
+        pass
+    return min(free)

@@ -128,8 +128,6 @@ class _Node:
 
 @dataclass
 class _Compute:
-    """Ops that become one node."""
-
     names: list[tuple[int, str]] = field(default_factory=list)
     start_ps: int = 0
     busy_ps: int = 0
@@ -144,14 +142,8 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
     device, to the microsecond; an asynchronous collective has the time of its start and its done together.
 
     Args:
-        warehouse: the warehouse.
         run: a run id, the beginning of one, or a name.
         folder: the folder to write to; it is created if it does not exist.
-
-    Raises:
-        WarehouseError: there is no such run, or it cannot be read.
-        TracewarehouseError: the run has no ops, two ranks ran collectives of a group in different orders one after the
-            other, or the folder cannot be written.
     """
     entry = warehouse.run(run)
     in_run = f"run_id = {literal(entry.run_id)}"
@@ -272,10 +264,6 @@ def _transfers(
 def _nodes(
     warehouse: Warehouse, in_run: str, device: int, communication: _Communication, moved: Mapping[int, int]
 ) -> list[_Node]:
-    """The graph of a device: a node's id is its place, counted from 1, and nodes depend only on earlier ones.
-
-    `moved` has the events that change places with others; see `_in_one_order`.
-    """
     ops = warehouse.query(
         "SELECT event_id, name, start_ps, busy_ps, coalesce(flops, model_flops, 0), coalesce(bytes_accessed, 0) "
         "FROM models.leaf_ops "
@@ -372,7 +360,6 @@ def _in_one_order(run: str, communication: _Communication) -> dict[int, int]:
 
 
 def _messages(nodes: Sequence[_Node]) -> Iterator[bytes]:
-    """The messages of a trace, each after its length."""
     yield _delimited(_CLASSES["GlobalMetadata"](version=_VERSION))
     total = written = 0
     for number, node in enumerate(nodes, 1):

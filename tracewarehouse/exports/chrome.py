@@ -65,14 +65,9 @@ def export_chrome(warehouse: Warehouse, run: str, target: Path) -> list[Path]:
     """Write a run as Chrome trace JSON; returns the files.
 
     Args:
-        warehouse: the warehouse.
         run: a run id, the beginning of one, or a name.
         target: a file that ends in .json or .json.gz, for all hosts; or a folder, which becomes a log folder of
             TensorBoard with one file per host, `plugins/profile/<run>/<host>.trace.json.gz`.
-
-    Raises:
-        WarehouseError: there is no such run.
-        TracewarehouseError: the target has another ending, or cannot be written.
     """
     entry = warehouse.run(run)
     run_id = entry.run_id
@@ -110,13 +105,7 @@ def chrome_text(
     """Yield the Chrome trace of some hosts of a run, piece by piece.
 
     Args:
-        warehouse: the warehouse.
-        run_id: the run.
-        hosts: the hosts.
         is_for_viewers: whether to round `dur` where a viewer would otherwise drop events, and to add arguments.
-
-    Raises:
-        WarehouseError: the run is no longer in the warehouse, or cannot be read.
     """
     started = warehouse.query(f"SELECT profile_start_ns FROM main.runs WHERE run_id = {literal(run_id)}").rows()
     if not started:
@@ -148,7 +137,6 @@ def chrome_text(
 def _events(
     warehouse: Warehouse, run_id: str, threads: Sequence[_Thread], is_for_viewers: bool
 ) -> Iterator[bytes | memoryview]:
-    """The text of the events of threads whose events follow each other without a gap."""
     end = threads[-1].end_event_id
     for first in range(threads[0].first_event_id, end, AT_ONCE):
         stop = min(first + AT_ONCE, end)
@@ -167,7 +155,6 @@ def _events(
 
 
 def _prediction(warehouse: Warehouse, run_id: str) -> str | None:
-    """What the capture of a predicted run says of it; None for a recorded run."""
     told = warehouse.query(
         "SELECT string_value FROM main.plane_stats INNER JOIN main.runs USING (run_id) "
         f"WHERE run_id = {literal(run_id)} AND origin = 'predicted' AND plane = {literal(PREDICTION_PLANE)} "

@@ -7,11 +7,11 @@ import hashlib
 import shutil
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.errors import TracewarehouseError, system_refusals
 from tracewarehouse.ingest.lake.durable_files import file_digest, placed_whole
 from tracewarehouse.queries.read_only import literal
 
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 
-@contextmanager
-def naming_the_unwritable(target: Path) -> Iterator[None]:
+def naming_the_unwritable(target: Path) -> AbstractContextManager[None]:
     """Raise a TracewarehouseError that names the target, where the system refuses to write."""
-    try:
-        yield
-    except OSError as error:
-        raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
+    return system_refusals(f"{target}: cannot be written", TracewarehouseError)
 
 
 @contextmanager
@@ -47,21 +43,15 @@ def recorded_files(warehouse: Warehouse, run: str, capture: Path) -> list[tuple[
         warehouse: the warehouse, which holds the digests of these files but not the files.
         run: a run id, the beginning of one, or a name.
         capture: the file, or a folder with the files of all hosts somewhere below it.
-
-    Raises:
-        WarehouseError: there is no such run.
-        TracewarehouseError: a file is not there, or cannot be read.
     """
     entry = warehouse.run(run)
     sql = f"SELECT host, digest, file_name FROM main.hosts WHERE run_id = {literal(entry.run_id)} ORDER BY host_index"
     hosts = warehouse.query(sql).rows()
     endings = {Path(file_name.removesuffix(".gz")).suffix for _, _, file_name in hosts}
     named = (f"*{ending}{packed}" for ending in sorted(endings) for packed in ("", ".gz"))
-    try:
+    with system_refusals(f"{capture}: cannot be read", TracewarehouseError):
         files = [capture] if capture.is_file() else sorted(p for n in named for p in capture.rglob(n) if p.is_file())
         by_digest = {_plain_digest(path): path for path in files}
-    except OSError as error:
-        raise TracewarehouseError(f"{capture}: cannot be read: {error.strerror or error}") from None
     for host, digest, file_name in hosts:
         if digest not in by_digest:
             raise TracewarehouseError(

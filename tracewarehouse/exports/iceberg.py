@@ -65,11 +65,6 @@ def export_iceberg(warehouse: Warehouse, folder: Path) -> list[IcebergTable]:
     Args:
         warehouse: the warehouse, on this machine.
         folder: holds `catalog.db`, a SQLite catalogue, and the tables' metadata; it is created if it does not exist.
-
-    Raises:
-        WarehouseError: a run's file cannot be read, or the warehouse is not on this machine.
-        TracewarehouseError: pyiceberg is not installed, the folder cannot be written, or another export changed it at
-            the same time.
     """
     try:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -118,7 +113,6 @@ def _updated(catalogue: SqlCatalog, warehouse: Warehouse, runs: Sequence[RunVers
 
 
 def _registered(catalogue: SqlCatalog, table: Table) -> Registered:
-    """The table in the catalogue, created anew if its columns were those of another schema version."""
     from pyiceberg.exceptions import NoSuchTableError
 
     name = f"{NAMESPACE}.{table.name}"

@@ -34,15 +34,9 @@ def source_rows(warehouse: Warehouse, source: str) -> QueryResult:
     """The rows of a source.
 
     Args:
-        warehouse: the warehouse.
         source: the name of a table, such as `ops`; of a view with its schema, such as `models.steps`; of a metric, such
             as `tpot`, which stands for its newest stable version; or a query. Rows of a metric say by `origin` whether
             their run was recorded, compiled or predicted.
-
-    Raises:
-        MetricError: a single name belongs to no table and no metric.
-        QueryError: the query was refused or failed.
-        WarehouseError: the runs cannot be read.
     """
     name = source.strip()
     if not _NAME.fullmatch(name):
@@ -63,14 +57,8 @@ def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path
     """Write tables with the runs' rows, all models, metrics and macros over them, comments and the catalogue.
 
     Args:
-        warehouse: the warehouse.
         runs: the runs that the file holds.
         target: the file, which is replaced at once or not at all.
-
-    Raises:
-        TracewarehouseError: the ending is not one of a DuckDB file, or the file cannot be written.
-        WarehouseError: a file of a run cannot be read.
-        MetricError: DuckDB refuses a definition.
     """
     if target.suffix not in ENDINGS:
         raise TracewarehouseError(f"{target}: a DuckDB file ends in {' or '.join(ENDINGS)}; name such a file")

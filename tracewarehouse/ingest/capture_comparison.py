@@ -105,10 +105,6 @@ def compare_with_capture(capture: Capture, warehouse: Path) -> CaptureComparison
     The same tally is taken of the Parquet rows. A stat that became a column counts as the stat that it was. HLO names
     of ops count if the instruction has them. Fields of planes, lines and event metadata are compared too, except stats
     of instructions, which planes share. It takes some seconds per million events.
-
-    Raises:
-        CaptureError: the capture cannot be read.
-        WarehouseError: the capture's run is not in the warehouse, or its tables cannot be read.
     """
     files, _ = distinct_files(CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files)
     lake = Lake(warehouse)
@@ -128,8 +124,6 @@ def compare_with_capture(capture: Capture, warehouse: Path) -> CaptureComparison
 
 
 class _RunTables:
-    """The tallies of a run's lines, from its rows."""
-
     def __init__(self, lake: Lake, run: RunVersion) -> None:
         columns = ["line_index", "host", "plane", "line", "line_id", "first_event_id", "event_count", *_SAYS]
         self.lines = sorted(table_rows(lake, run, "lines", columns), key=lambda r: r["line_index"])
@@ -178,7 +172,6 @@ class _RunTables:
 
     @property
     def unread(self) -> int:
-        """Number of lines that were not read."""
         return sum(map(len, self._next.values()))
 
     def _line(self, ids: Int64) -> Int64:
@@ -389,7 +382,6 @@ def _predicted(column: pa.Array) -> tuple[str, UInt64, npt.NDArray[np.bool_]]:
 
 
 def _numbers(column: pa.Array, dtype: npt.DTypeLike) -> UInt64:
-    """Return the bits of a nullable column, 0 for NULL."""
     values = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * 8).view(np.uint64)
     return np.where(column.is_valid().to_numpy(zero_copy_only=False), values, np.uint64(0))
 

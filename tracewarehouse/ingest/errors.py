@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 DUCKDB_INTERRUPTED = "Query interrupted"
@@ -31,6 +33,15 @@ def found_instead(path: Path) -> str:
     if path.is_symlink() and not path.exists():
         return "found a link that leads nowhere or to itself"
     return "found a folder" if path.is_dir() else "found a pipe or device"
+
+
+@contextmanager
+def system_refusals(what: str, kind: type[TracewarehouseError]) -> Iterator[None]:
+    """Raise an error that says what cannot be done, such as "FILE: cannot be read", and why the system refuses it."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}") from None
 
 
 class TracewarehouseError(Exception):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -33,7 +34,7 @@ from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.pool import Processes, usable_cores
 from tracewarehouse.ingest.readers.files import CaptureFile, capture_digest, distinct
 from tracewarehouse.ingest.readers.formats import open_trace
-from tracewarehouse.ingest.tables.parts import helpers, start_counting
+from tracewarehouse.ingest.tables.parts import DIVIDED, helpers, start_counting
 from tracewarehouse.ingest.tables.run_row import RunFacts, run_facts
 from tracewarehouse.ingest.tables.run_tables import Written, write_tables
 from tracewarehouse.ingest.tables.staging import RunFolder, Staging, TableFiles
@@ -50,6 +51,10 @@ class MetricEvaluator(Protocol):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of all metric definitions."""
+        ...
+
+    def prepare(self) -> None:
+        """Do what a call does before it needs a run; what fails here fails there again."""
         ...
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
@@ -106,7 +111,6 @@ def ingest_capture(
     repeated, and can run in parallel with others.
 
     Args:
-        capture: the files of one run.
         warehouse: the warehouse's folder; created if it does not exist.
         options: what the user says about the run.
         evaluate: evaluates the run's metrics before it is published.
@@ -123,7 +127,10 @@ def ingest_capture(
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     manifest, card = _descriptions(capture)
     batches = read_batches(capture.batch_files)
-    with helpers(files, usable_cores() if jobs is None else jobs) as processes:
+    cores = usable_cores() if jobs is None else jobs
+    with helpers(files, cores) as processes, ThreadPoolExecutor(1) as meanwhile:
+        if evaluate and cores > 1 and sum(f.size for f in files) >= DIVIDED:
+            meanwhile.submit(evaluate.prepare)  # while the capture is read, by helpers or without Python's lock
         source = _open(files, processes)
         identity = _identify(source, capture, manifest, options)
         lake = Lake(warehouse)
@@ -142,6 +149,7 @@ def ingest_capture(
                     written = write_tables(staging, survey, counting)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
                 made = written.files | facts.write(staging)
+                meanwhile.shutdown()
                 run = _evaluated(identity, source, made, facts, written, staging, evaluate)
                 placed = lake.publish(folder, run, settling)
         except TooManyError as error:
@@ -160,7 +168,6 @@ def _survey(
     name: str,
     options: RunOptions,
 ) -> RunSurvey:
-    """Survey the run, including the server's batches, the card's facts about the chips and the costs of kernels."""
     survey = survey_run(hosts, options.mesh, manifest, options.step_program, batches)
     if options.mesh and survey.placement.mismatch:
         raise CaptureError(f"{name}: {survey.placement.mismatch}; give a mesh of its devices, or none")
@@ -189,7 +196,6 @@ class _Source:
     """The files that are already open, by identity of the file."""
 
     def traces(self) -> list[Trace]:
-        """The files, opened."""
         return [self.opened.get(id(f)) or open_trace(f) for f in self.files]
 
 
@@ -245,7 +251,6 @@ def _evaluated(
     staging: Staging,
     evaluate: MetricEvaluator | None,
 ) -> RunVersion:
-    """Return the run to publish, with the values of its metrics."""
     made = dict(files)
     if evaluate:
         values = evaluate({t: [path for path, _ in parts] for t, parts in made.items()}, identity.run_id)

@@ -119,7 +119,6 @@ class Tool(BaseModel):
         """The answer, short enough to be read as a whole.
 
         Args:
-            warehouse: the warehouse.
             seconds: the time that each of its queries may take.
 
         Raises:
@@ -151,7 +150,6 @@ def table(name: str, result: QueryResult, columns: Sequence[str] | None = None) 
 
     Args:
         name: what the rows are.
-        result: the rows.
         columns: the columns to keep; None for all.
     """
     kept = list(columns or result.columns)
@@ -163,7 +161,6 @@ def bounded(answer: Answer, advice: str) -> Answer:
     """The answer, with so few rows that it is short enough; the first tables keep their rows.
 
     Args:
-        answer: the answer.
         advice: how to get the rows that were left out.
     """
     tables, left_out = [], list(answer.left_out)
@@ -193,7 +190,6 @@ def bounded(answer: Answer, advice: str) -> Answer:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -59,11 +59,7 @@ def _first(text: str) -> str:
 
 
 def catalogue(definitions: Definitions, word: str) -> Answer:
-    """All that SQL can read, with a sentence each, or only those with a word in their name or sentence.
-
-    Raises:
-        WarehouseError: none has the word.
-    """
+    """All that SQL can read, with a sentence each, or only those with a word in their name or sentence."""
     metrics = {
         m.name: ["metric", f"metrics.{m.name}", m.header.unit, _first(m.header.description)]
         for m in definitions.aliases.values()
@@ -92,11 +88,7 @@ def _called(view: View) -> str:
 
 
 def described(warehouse: Warehouse, definitions: Definitions, name: str) -> Answer:
-    """The columns of a table, model, metric or macro, and what it means.
-
-    Raises:
-        WarehouseError: nothing has that name; the message gives similar names.
-    """
+    """The columns of a table, model, metric or macro, and what it means."""
     bare = name.strip().removesuffix("()").lower()
     schema, _, last = bare.rpartition(".")
     if schema in ("", "main") and last in TABLES:

@@ -124,7 +124,6 @@ def serve(warehouse: Warehouse, seconds: float) -> bool:
     """Answer on standard input and output until the input ends; a termination signal ends the process.
 
     Args:
-        warehouse: the warehouse.
         seconds: the time that a query may take.
 
     Returns:
@@ -175,7 +174,6 @@ def _refused(message: str) -> CallToolResult:
 
 
 def _wrong_arguments(tool: type[Tool], error: ValidationError) -> str:
-    """A message on what is wrong with the arguments of a tool, with a clause for each fault."""
     told = []
     for fault in error.errors(include_url=False, include_context=False):
         where = ".".join(map(str, fault["loc"]))

@@ -27,10 +27,9 @@ from tracewarehouse.mcp_server.answer import (
     table,
 )
 from tracewarehouse.mcp_server.description import Describe, metric_named
-from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import LIFT, literal
-from tracewarehouse.queries.result import QueryResult
-from tracewarehouse.queries.runs_behind import runs_behind
+from tracewarehouse.queries.result import CLOCKS, QueryResult
+from tracewarehouse.queries.runs_read import runs_behind
 from tracewarehouse.queries.tables_read import tables_read
 from tracewarehouse.warehouse import Warehouse
 
@@ -353,7 +352,6 @@ def _runs(warehouse: Warehouse, references: Sequence[str]) -> list[RunVersion]:
 
 
 def _with_runs(answer: Answer, warehouse: Warehouse, run_ids: Iterable[str]) -> Answer:
-    """The answer, with the runs that it comes from."""
     wanted = set(run_ids)
     answer.add_runs(r for r in warehouse.lake.runs() if r.run_id in wanted)
     return answer

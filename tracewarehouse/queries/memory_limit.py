@@ -70,18 +70,13 @@ def beyond_limit(connection: duckdb.DuckDBPyConnection) -> str:
 
 
 def share_among(databases: int) -> None:
-    """Give each of the databases of this process an equal share of the memory that one would have.
-
-    Raises:
-        QueryError: the variable's value is not a size.
-    """
+    """Give each of the databases of this process an equal share of the memory that one would have."""
     with duckdb.connect(":memory:") as connection:
         set_memory_limit(connection)
         os.environ[VARIABLE] = _limit_share(connection, 1 / databases)
 
 
 def _limit(connection: duckdb.DuckDBPyConnection) -> str:
-    """The database's memory limit, such as 7.4 GiB."""
     row = connection.execute("SELECT current_setting('memory_limit')").fetchone()
     return str(row[0] if row else "unknown")
 

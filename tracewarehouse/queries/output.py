@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
-from tracewarehouse.ingest.errors import TracewarehouseError, printable
+from tracewarehouse.ingest.errors import TracewarehouseError, printable, system_refusals
 from tracewarehouse.queries.result import QueryResult
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ SUFFIXES: dict[str, Format] = {
 
 
 def suffix_format(path: Path) -> Format:
-    """The format that a file's suffix stands for; a table if it has none.
-
-    Raises:
-        TracewarehouseError: the suffix stands for no format.
-    """
+    """The format that a file's suffix stands for; a table if it has none."""
     suffix = path.suffix.lower()
     if suffix and suffix not in SUFFIXES:
         page = "; `tw report` writes pages" if suffix in (".html", ".md") else ""
@@ -59,9 +55,6 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
     """Write a result to a file or to standard output; a pager shows text that is longer than the terminal.
 
     A file is written completely or not at all.
-
-    Raises:
-        TracewarehouseError: the file cannot be written, or the format is binary and goes to a terminal.
     """
     if format_ not in BINARY:
         told = _told(result, format_)
@@ -94,15 +87,13 @@ def _put(pieces: Iterable[bytes], path: Path | None) -> None:
             close_quietly()
         return
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
+    with system_refusals(f"{path}: cannot be written", TracewarehouseError):
         try:
             with part.open("wb") as stream:
                 _write_bytes(pieces, stream)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-    except OSError as error:
-        raise TracewarehouseError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _write_bytes(pieces: Iterable[bytes], stream: IO[bytes]) -> None:
@@ -124,11 +115,7 @@ def _show(lines: str) -> None:
 
 
 def encoded(result: QueryResult, format_: Format) -> bytes:
-    """A result as the bytes of a file.
-
-    Raises:
-        TracewarehouseError: a workbook cannot hold it.
-    """
+    """A result as the bytes of a file."""
     result = _told(result, format_)
     if format_ not in BINARY:
         return "".join(text(result, format_)).encode("utf-8", "replace")
@@ -174,7 +161,6 @@ _MOST_ROWS, _MOST_TEXT, _EXACT = 1_048_575, 32_767, 1 << 53
 
 
 def _write_xlsx(result: QueryResult, buffer: io.BytesIO) -> None:
-    """Write one sheet; integers that a cell cannot hold exactly become text, and texts that are too long fail."""
     try:
         import xlsxwriter
     except ImportError:
@@ -242,7 +228,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | N
 
 
 def _csv(result: QueryResult) -> Iterator[str]:
-    """CSV as in RFC 4180, but with plain line ends; NULL is an empty field, an empty text is a quoted empty field."""
     yield ",".join(map(_csv_field, result.columns)) + "\n"
     for row in result.rows():
         yield ",".join(map(_csv_field, row)) + "\n"

@@ -29,7 +29,7 @@ import duckdb
 from tracewarehouse.ingest.errors import QueryError, SlowQueryError, StuckQueryError
 from tracewarehouse.queries.memory_limit import beyond_limit
 from tracewarehouse.queries.result import ARROW_TYPES, QueryResult, TypedRows
-from tracewarehouse.queries.runs_behind import in_scope
+from tracewarehouse.queries.runs_read import in_scope
 from tracewarehouse.queries.stuck_query import PATIENCE_SECONDS, leave_unless_done
 from tracewarehouse.queries.tables_read import ParsedSql, TablesRead, arguments, lower, split_explain
 
@@ -204,7 +204,7 @@ def _named_pivot(connection: duckdb.DuckDBPyConnection, query: ParsedSql, limits
     kinds = [kind for kind, _ in query.statements(connection)]
     if kinds not in (["MULTI"], ["CREATE", "SELECT"]):  # DuckDB 1.5 makes one of these two of it
         return query
-    from tracewarehouse.queries.pivot import with_values
+    from tracewarehouse.queries.tables_read import with_values
 
     def look_up(select: str) -> list[str]:
         statement = checked_select(connection, ParsedSql(select))
@@ -333,7 +333,6 @@ def _check_tree(connection: duckdb.DuckDBPyConnection, tree: dict[str, Any]) -> 
 
 
 def _options(function: dict[str, Any]) -> set[str]:
-    """The names of the arguments that a table function has by name, written `name := value` or `name = value`."""
     named = {lower(a, "name") for a in function.get("arguments") or ()}
     for argument in arguments(function):
         named.add(lower(argument, "alias"))
@@ -343,7 +342,6 @@ def _options(function: dict[str, Any]) -> set[str]:
 
 
 def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
-    """All JSON objects of a tree, found without recursion because hostile SQL nests deeply."""
     stack = [tree]
     while stack:
         node = stack.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -16,8 +16,20 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
-    from tracewarehouse.queries.quality import FlaggedRun
+    from tracewarehouse.ingest.lake.manifest import RunVersion
 
+CLOCKS = """
+SELECT r.run_id, r.name, concat(
+    'clock of ', h.host, ': ', printf('%+.3f us', h.clock_offset_ps / 1e6), ' (', h.clock_source,
+    printf(', of which %+.3f us', h.clock_correction_ps / 1e6),
+    printf(', %d shared collectives', h.clock_instances),
+    printf(', residual %.3f us', h.clock_residual_ps / 1e6), ')'
+) AS note
+FROM main.hosts AS h JOIN main.runs AS r ON r.run_id = h.run_id
+WHERE r.host_count > 1
+ORDER BY r.name, r.run_id, h.host_index
+"""
+"""Selects how the clocks of hosts were aligned, in a sentence per host; runs of one host have no row."""
 _SHOWN = 20
 _TOLD = "is_predicted"
 
@@ -38,6 +50,34 @@ ARROW_TYPES = {
     "VARCHAR[]": "list<l: string>",
 }
 """The types of DuckDB whose values Python holds without loss, each with its type in Arrow."""
+
+
+@dataclass(frozen=True)
+class FlaggedRun:
+    """A run whose numbers must be read with care; `SELECT * FROM main.quality_flags` gives the details."""
+
+    run_id: str
+    name: str
+    flags: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(self.flags)})"
+
+
+def flagged(runs: Iterable[RunVersion]) -> list[FlaggedRun]:
+    """The runs that have flags, sorted by name."""
+    with_flags = [FlaggedRun(r.run_id, r.name, tuple(r.flags)) for r in runs if r.flags]
+    return sorted(with_flags, key=lambda r: (r.name, r.run_id))
+
+
+def note(runs: Sequence[FlaggedRun], most: int = 5) -> str | None:
+    """One sentence for people that names the flagged runs and counts predicted ones; None if there are none."""
+    if not runs:
+        return None
+    listed = ", ".join(map(str, runs[:most])) + (f" and {len(runs) - most} more" if len(runs) > most else "")
+    predicted = sum("predicted" in r.flags for r in runs)
+    origin = f"{predicted} run{'s are' if predicted > 1 else ' is'} predicted, not measured; " if predicted else ""
+    return f"{origin}read with care, flagged: {listed}; `tw runs --notes` says why"
 
 
 @dataclass(frozen=True)
@@ -85,7 +125,6 @@ class QueryResult:
     PyCapsule protocol, such as Polars, DuckDB and pandas, take the result itself: `polars.DataFrame(result)`.
 
     Args:
-        held: the rows.
         flagged: the flagged runs behind them.
         is_cut: whether the query gives more rows.
     """
@@ -115,7 +154,6 @@ class QueryResult:
         return iter(self.rows())
 
     def _repr_html_(self) -> str:
-        """The first rows as an HTML table, for notebooks."""
         from html import escape
 
         from tracewarehouse.queries.text_table import cell
@@ -128,7 +166,7 @@ class QueryResult:
 
     def _remarks(self) -> list[str]:
         """Remarks below the shown rows: how many there are in all, and which runs are flagged."""
-        from tracewarehouse.queries.quality import note
+        from tracewarehouse.queries.result import note
 
         more = [f"{_SHOWN} of {len(self)} rows"] if len(self) > _SHOWN else []
         return more + [s for s in [note(self._flagged)] if s]

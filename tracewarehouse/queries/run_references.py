@@ -25,19 +25,15 @@ def runs_meant(
     All runs are listed at most once, and only if a reference is not the whole id of a run.
 
     Args:
-        lake: the runs.
         warehouse: the name of the warehouse in error messages.
         references: one reference, or several.
         patterns: whether a reference may be a pattern of names, such as 'llama-*'.
-
-    Raises:
-        WarehouseError: no run fits a reference, or several fit one that is not a pattern; the message lists candidates.
     """
     lake.sync()
     meant: dict[str, RunVersion] = {}
     listed: tuple[list[RunVersion], list[UnreadRun]] | None = None
     for reference in [references] if isinstance(references, str) else references:
-        if run := _run_by_id(lake, reference):
+        if run := lake.readable_run(reference):
             meant[run.run_id] = run
             continue
         runs, unread = listed = listed or lake.listing()
@@ -50,14 +46,6 @@ def runs_meant(
     return list(meant.values())
 
 
-def _run_by_id(lake: Lake, reference: str) -> RunVersion | None:
-    """The run with this id, from its manifest alone; None if no such run can be read."""
-    try:
-        return lake.run(reference)
-    except WarehouseError:  # the list of all runs says why
-        return None
-
-
 def _is_pattern(reference: str) -> bool:
     return any(c in reference for c in "*?[")
 
@@ -65,7 +53,6 @@ def _is_pattern(reference: str) -> bool:
 def _named(
     lake: Lake, warehouse: str | Path, reference: str, runs: list[RunVersion], unread: list[UnreadRun]
 ) -> RunVersion:
-    """The run, among all, that a reference means."""
     for other in unread:
         if reference in (other.run_id, other.name):
             raise unread_error(other)

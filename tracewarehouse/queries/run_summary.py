@@ -35,7 +35,6 @@ class Number:
 
     Attributes:
         metric: the metric that it comes from.
-        name: its name.
         part: the clock or the phase that it belongs to; empty if there is only one.
         value: the number; None without data.
         unit: its unit; empty for a count.

@@ -1,11 +1,17 @@
-"""Finds the runs to which a query limits all tables that it reads, in DuckDB's syntax tree of it."""
+"""Finds the runs that suffice to answer a query, and the flagged ones among those that its rows come from."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.queries.result import FlaggedRun, flagged
 from tracewarehouse.queries.tables_read import arguments, is_null, literal_text, lower, scoped
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.lake.manifest import RunVersion
+    from tracewarehouse.queries.result import QueryResult
+    from tracewarehouse.queries.tables_read import TablesRead
 
 _RUN_ID = "run_id"
 _CATALOG = ("metrics", "catalog")
@@ -158,7 +164,6 @@ def _run_ids(expression: dict[str, Any], given: Mapping[str, Any]) -> set[str] |
 
 
 def _conditions(expression: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The conditions that all must hold."""
     left = [expression] if expression else []
     while left:
         condition = left.pop()
@@ -174,3 +179,40 @@ def _run_id_table(expression: dict[str, Any]) -> str | None:
     if expression.get("type") != "COLUMN_REF" or names[-1:] != [_RUN_ID]:
         return None
     return names[-2] if len(names) > 1 else ""
+
+
+def in_scope(
+    read: TablesRead, parameters: Mapping[str, Any] | None, result: QueryResult, runs: Sequence[RunVersion]
+) -> list[FlaggedRun]:
+    """Return the flagged ones of the runs that a query's rows may come from; see `runs_behind`."""
+    return flagged(runs_behind(read, parameters, result, [r for r in runs if r.flags], runs))
+
+
+def runs_behind(
+    read: TablesRead,
+    parameters: Mapping[str, Any] | None,
+    result: QueryResult,
+    suspects: Sequence[RunVersion],
+    runs: Sequence[RunVersion],
+) -> list[RunVersion]:
+    """Return the runs that a query's rows may come from, without reading a file.
+
+    If the result has a column run_id, these are the runs in that column. Otherwise they are the runs whose id or name
+    is a string in the query or a parameter. If there is none either, they are all runs, provided that the query reads a
+    table or metric.
+
+    Args:
+        read: what the query reads.
+        suspects: the runs to choose from.
+        runs: all runs of the warehouse.
+    """
+    if not suspects or not result.columns:
+        return []
+    if "run_id" in result.columns:
+        here = result.distinct("run_id")
+        return [r for r in suspects if r.run_id in here]
+    if not read.reads_runs:
+        return []
+    texts = [*read.texts, *(str(v) for v in (parameters or {}).values())]
+    named = {r.run_id for r in runs if any(r.run_id in t or r.name == t for t in texts)}
+    return [r for r in suspects if r.run_id in named] if named else list(suspects)

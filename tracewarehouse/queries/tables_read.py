@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,3 +236,39 @@ def is_null(node: dict[str, Any]) -> bool:
 def lower(node: dict[str, Any], key: str) -> str:
     """A name in a syntax tree in lower case; empty if there is none."""
     return str(node.get(key) or "").lower()
+
+
+def with_values(sql: str, look_up: Callable[[str], list[str]]) -> str | None:
+    """The query with `IN (...)` after each expression of a PIVOT that lacks it; None if it cannot be parsed for this.
+
+    DuckDB makes two statements of `PIVOT t ON a`: one creates a type of the values of `a`, which read-only queries may
+    not.
+
+    Args:
+        look_up: runs a SELECT of one column of texts, which must be checked like any other query.
+    """
+    import sqlglot
+    from sqlglot import expressions as exp
+
+    try:
+        tree = sqlglot.parse_one(sql, read="duckdb")
+        for pivot in list(tree.find_all(exp.Pivot)):
+            source = pivot.args.get("this")
+            if source is None or pivot.args.get("unpivot"):
+                continue
+            before = "".join(
+                f"WITH {', '.join(c.sql('duckdb') for c in w.expressions)} " for w in tree.find_all(exp.With)
+            )
+            for column in [e for e in pivot.expressions if not isinstance(e, exp.In)]:
+                text = column.sql("duckdb")
+                values = look_up(
+                    f"{before}SELECT DISTINCT CAST({text} AS VARCHAR) AS v FROM {source.sql('duckdb')} "  # noqa: S608
+                    f"WHERE {text} IS NOT NULL ORDER BY v"
+                )
+                named = exp.In(
+                    this=exp.cast(column.copy(), "varchar"), expressions=[exp.Literal.string(v) for v in values]
+                )
+                column.replace(named)
+        return tree.sql("duckdb")
+    except sqlglot.errors.SqlglotError:
+        return None

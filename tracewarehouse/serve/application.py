@@ -56,7 +56,6 @@ def application(warehouses: Warehouses, name: str, port: int, *, is_open: bool =
     Args:
         warehouses: the warehouses that answer.
         name: the name of the warehouse on the pages.
-        port: the port of the server.
         is_open: whether other machines may ask too.
     """
 
@@ -228,7 +227,6 @@ class _Guarded:
     """The application behind the guard; a response that has one of the headers keeps its own.
 
     Args:
-        app: the application.
         port: the port of the server.
         is_open: whether other machines may ask too.
     """
@@ -237,7 +235,6 @@ class _Guarded:
         self._app, self._port, self._is_open = app, port, is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or refuse it and say why."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -28,8 +28,6 @@ _MOST_RUNS = 8
 
 @dataclass(frozen=True)
 class _Asked:
-    """A comparison that a request asks for: the baseline, the other runs, and the parameters of the address."""
-
     baseline: RunVersion
     others: list[RunVersion]
     unlike: bool
@@ -103,11 +101,7 @@ def compare_chart(request: Request, warehouse: Warehouse) -> Response:
 
 
 def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:
-    """The comparison that the address asks for; None if it names fewer than two runs.
-
-    Raises:
-        HTTPException: there is no such run, there are too many runs, or there is no such split.
-    """
+    """The comparison that the address asks for; None if it names fewer than two runs."""
     parameters = request.query_params
     chosen = {r.run_id: r for r in (requested_run(warehouse, reference) for reference in parameters.getlist("run"))}
     if reference := parameters.get("baseline", ""):

@@ -34,7 +34,6 @@ class QuickChart:
         y: the column of the vertical axis.
         color: the column of the colours; empty for none.
         mark: one of `MARKS`.
-        columns: all columns.
         specification: the chart in Vega-Lite; None if there is nothing to draw.
         said: why there is nothing to draw, or what is left out.
     """
@@ -52,7 +51,6 @@ def quick_chart(result: QueryResult, chosen: Mapping[str, str]) -> QuickChart:
     """Draw rows by the chosen columns x, y and color and the chosen mark; the types of columns decide what is missing.
 
     Args:
-        result: the rows.
         chosen: any of x, y, color (a column, or - for none) and mark.
     """
     kinds = {n: _kind(str(t)) for n, t in zip(result.columns, result.arrow().schema.types, strict=True)}

@@ -105,21 +105,19 @@ def chart(draw: Callable[[], Figure]) -> Response:
     return Response(dump(said), media_type="application/json")
 
 
-def failure(request: Request, sentence: str, status: int, links: Sequence[tuple[str, str]] = ()) -> Response:
+def failure(request: Request, sentence: str, status: int) -> Response:
     """An error, as a page or in the format that the request names.
 
     Args:
-        request: the request.
         sentence: what was looked for, what was found, what to do.
         status: the status of the answer.
-        links: where to go from here, as label and address.
     """
     path = request.url.path
     if path.endswith(".json") or "/charts/" in path:
         return JSONResponse({"error": sentence}, status)
     if path.endswith((".csv", ".parquet", ".arrow", ".gz")):
         return PlainTextResponse(sentence, status)
-    return page(request, "failure", status=status, sentence=sentence, links=links)
+    return page(request, "failure", status=status, sentence=sentence)
 
 
 def static(request: Request) -> Response:
@@ -168,7 +166,6 @@ class Table:
     Attributes:
         name: what the rows are.
         columns: names of the columns, and whether each holds numbers.
-        rows: the cells.
         said: a sentence on which rows these are, and of how many.
         files: the whole table in each format, as label and address.
         sql: the query.

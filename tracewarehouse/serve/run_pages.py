@@ -266,11 +266,7 @@ class PerfettoUI(StaticFiles):
 
 
 def _selection(window: str) -> Selection:
-    """The selection for the window `all`, or for a window from one time to another in ps, such as 0-1000000.
-
-    Raises:
-        HTTPException: it is neither.
-    """
+    """The selection for the window `all`, or for a window from one time to another in ps, such as 0-1000000."""
     if window == "all":
         return Selection()
     match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", window, re.ASCII)

@@ -34,7 +34,6 @@ def run(
     """Serve a warehouse until Ctrl-C.
 
     Args:
-        open_one: opens the warehouse.
         name: its name on the pages.
         limits: the limits of each query.
         bind: the address to listen on.
@@ -84,11 +83,7 @@ def _is_own(bind: str) -> bool:
 
 
 def listen(bind: str, port: int) -> socket.socket:
-    """A socket that listens already, so that a browser can open its address.
-
-    Raises:
-        TracewarehouseError: the address or the port cannot be used.
-    """
+    """A socket that listens already, so that a browser can open its address."""
     try:
         family = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:

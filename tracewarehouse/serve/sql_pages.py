@@ -15,9 +15,8 @@ from tracewarehouse.definitions.definition import UNSTORED, Metric
 from tracewarehouse.ingest.errors import MetricError, QueryError, SlowQueryError, StuckQueryError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.output import Format
-from tracewarehouse.queries.quality import note
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.result import QueryResult, note
 from tracewarehouse.serve.quick_chart import MARKS, quick_chart
 from tracewarehouse.serve.rendering import Table, chart, file, page, question, result_table
 from tracewarehouse.serve.warehouses import first_row, served_warehouses
@@ -109,12 +108,7 @@ def sql_page(request: Request, warehouse: Warehouse) -> Response:
 
 
 def sql_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
-    """All rows of the query in a format.
-
-    Raises:
-        QueryError: the query was refused or failed, or gives more rows than the server hands out.
-        HTTPException: a link on a page of others leads here.
-    """
+    """All rows of the query in a format."""
     if is_foreign(request.headers):
         raise HTTPException(403, "This server runs only queries of its own pages.")
     result = ask(request, warehouse, request.query_params.get("sql", ""))

@@ -33,7 +33,6 @@ class Warehouses:
     """Several open warehouses over the same folder, and results that are kept as long as no run changes.
 
     Args:
-        open_one: opens the warehouse.
         limits: the limits of each query.
     """
 
@@ -97,11 +96,7 @@ def served_warehouses(request: Request) -> Warehouses:
 
 
 def requested_run(warehouse: Warehouse, reference: str) -> RunVersion:
-    """A run by its id, the beginning of its id, or its name.
-
-    Raises:
-        HTTPException: there is no such run, or several fit.
-    """
+    """A run by its id, the beginning of its id, or its name."""
     try:
         return warehouse.run(reference)
     except WarehouseError as error:
@@ -109,11 +104,7 @@ def requested_run(warehouse: Warehouse, reference: str) -> RunVersion:
 
 
 def first_row(request: Request) -> int:
-    """The first row to show, counted from 0.
-
-    Raises:
-        HTTPException: the address does not give a number.
-    """
+    """The first row to show, counted from 0."""
     text = request.query_params.get("from") or "0"
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise HTTPException(400, f"from={text[:40]} in the address is not the number of a row.")

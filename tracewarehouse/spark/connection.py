@@ -45,9 +45,6 @@ def connect(master: str | None = None) -> SparkSession:
     Args:
         master: a master of Spark, such as `local[4]`, `spark://host:7077` or `k8s://https://host:443`, or the URI
             `sc://host:15002` of a Spark Connect server; None for this machine.
-
-    Raises:
-        WarehouseError: pyspark or Java is not installed, or there is no such master.
     """
     master = master or DEFAULT_MASTER
     if importlib.util.find_spec("pyspark") is None:
@@ -75,11 +72,7 @@ def is_local(master: str | None) -> bool:
 
 
 def _check_master(master: str) -> None:
-    """Fail at once, not after minutes as Spark does, if there is no such master or nothing listens there.
-
-    Raises:
-        WarehouseError: the name is not that of a master, or none of its hosts answers.
-    """
+    """Fail at once, not after minutes as Spark does, if there is no such master or nothing listens there."""
     if not _MASTERS.fullmatch(master):
         raise WarehouseError(
             f"{master!r} is not a master of Spark; name one such as local[4], spark://HOST:7077, sc://HOST:15002, "
@@ -173,11 +166,7 @@ def _quiet_start() -> Iterator[Callable[[], str]]:
 
 
 def check_java() -> None:
-    """Check that this machine has the Java that Spark needs.
-
-    Raises:
-        WarehouseError: there is no Java, or it is too old.
-    """
+    """Check that this machine has the Java that Spark needs."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     remedy = (

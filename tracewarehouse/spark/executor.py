@@ -34,9 +34,6 @@ class SparkExecutor:
 
     Args:
         master: where Spark runs; see `connect`.
-
-    Raises:
-        WarehouseError: there is no such Spark.
     """
 
     def __init__(self, master: str | None = None) -> None:
@@ -70,7 +67,6 @@ class SparkExecutor:
             remove_abandoned_staging(Lake(warehouse))
 
     def _run(self, task: IngestTask) -> None:
-        """Run one job, and wait for it."""
         if self._is_cancelled.is_set():
             return
         try:

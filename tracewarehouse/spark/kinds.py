@@ -53,11 +53,7 @@ def kind(node: exp.Expr | None) -> str:
 
 
 def typed(sql: str, types: Types, parameters: dict[str, Any] | None = None) -> exp.Query:
-    """Parse a SELECT of DuckDB's dialect; columns are qualified, stars expanded, and every expression has its kind.
-
-    Raises:
-        QueryError: sqlglot cannot parse the SELECT or find what its columns are.
-    """
+    """Parse a SELECT of DuckDB's dialect; columns are qualified, stars expanded, and every expression has its kind."""
     try:
         tree = sqlglot.parse_one(sql, dialect="duckdb")
         if not isinstance(tree, exp.Query):

@@ -71,11 +71,7 @@ classes, possessive quantifiers, and {,n}."""
 
 
 def refuse(tree: exp.Query) -> None:
-    """Refuse a tree of `kinds.typed` that Spark may not answer as DuckDB does.
-
-    Raises:
-        QueryError: names the first construct that is not exact.
-    """
+    """Refuse a tree of `kinds.typed` that Spark may not answer as DuckDB does."""
     for node in tree.walk():
         for sentence in _refusals(node):
             raise QueryError(f"Spark does not answer this as DuckDB does: {shown(node)}: {sentence}")
@@ -126,7 +122,6 @@ def _refusals(node: exp.Expr) -> Iterator[str]:
 
 
 def _kinds_refusals(node: exp.Expr) -> Iterator[str]:
-    """The refusals that depend on the kinds of the operands."""
     if isinstance(node, _ARITHMETIC):
         kinds = [kind(node.left), kind(node.right)]
         if UNSIGNED in kinds:

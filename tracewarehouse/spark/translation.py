@@ -22,12 +22,8 @@ def to_spark(sql: str, types: Types, parameters: Mapping[str, Any] | None = None
     """Translate a SELECT of DuckDB's dialect to Spark's.
 
     Args:
-        sql: the SELECT.
         types: the column types of everything that it reads.
         parameters: values of its parameters `$name`.
-
-    Raises:
-        QueryError: Spark would not answer some part of it as DuckDB does; the message names the part.
     """
     tree = typed(sql, types, dict(parameters or {}))
     refuse(tree)
@@ -91,7 +87,6 @@ def _replacement(node: exp.Expr) -> exp.Expr:
 
 
 def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
-    """A call of a Spark function, which sqlglot writes unchanged."""
     return exp.Anonymous(this=name, expressions=[a.copy() for a in arguments])
 
 

@@ -50,7 +50,6 @@ def opening(trace: str, window_ns: tuple[int, int] | None = None) -> str:
     """The fragment of the UI's address that opens a trace with its tracks expanded.
 
     Args:
-        trace: address of the trace.
         window_ns: the window to show, in ns of the trace; None for all of it.
     """
     commands = json.dumps([{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}], separators=(",", ":"))
@@ -70,9 +69,6 @@ def serving(
         ui: folder of the Perfetto UI; None for the page that hands the trace over.
         port: port on this machine; 0 for a free one.
         window_ns: the window that the UI shows, in ns of the trace; None for all of it.
-
-    Raises:
-        TracewarehouseError: the port is taken.
     """
     try:
         server = ThreadingHTTPServer((ADDRESS, port), partial(_Handler, trace=trace, title=title, ui=ui))
@@ -84,11 +80,7 @@ def serving(
 
 
 def handover_page(title: str) -> str:
-    """The page that hands the trace beside it to the public UI.
-
-    Args:
-        title: the title of the trace in the UI.
-    """
+    """The page that hands the trace beside it to the public UI."""
     return (files("tracewarehouse.viewer") / "handover.html").read_text("utf-8").replace("{title}", html.escape(title))
 
 
@@ -98,14 +90,11 @@ def handover_script() -> str:
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Answers GET and HEAD for the UI, the page and the trace."""
-
     def __init__(self, *arguments: Any, trace: Path, title: str, ui: Path | None) -> None:
         self._trace, self._title, self._ui = trace, title, ui
         super().__init__(*arguments, directory=str(ui or trace.parent))
 
     def send_head(self) -> Any:
-        """Answer known addresses, unless the request must be refused."""
         assert isinstance(self.server, ThreadingHTTPServer)  # noqa: S101
         if refused := refusal(self.headers, self.server.server_port):
             self.send_error(403, refused)
@@ -135,7 +124,6 @@ class _Handler(SimpleHTTPRequestHandler):
         return content
 
     def end_headers(self) -> None:
-        """End the headers with the policy of the page."""
         self.send_header("Content-Security-Policy", HANDOVER_POLICY if self._ui is None else UI_POLICY)
         super().end_headers()
 

@@ -21,14 +21,9 @@ def log_folder(warehouse: Warehouse, run: str, capture: Path, folder: Path) -> P
     """Lay out links to the capture of a run as the log folder that XProf reads, and return the folder.
 
     Args:
-        warehouse: the warehouse.
         run: a run id, the beginning of one, or a name.
         capture: the .xplane.pb file, or a folder with those of all hosts somewhere below it.
         folder: an empty folder for the links.
-
-    Raises:
-        WarehouseError: there is no such run.
-        TracewarehouseError: a file that the run was made from is not there.
     """
     target = folder / "plugins" / "profile" / _file_name(warehouse.run(run).name)
     target.mkdir(parents=True)

@@ -15,7 +15,7 @@ from tiny_capture import write_capture_directory
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run as cli
-from tracewarehouse.database.scanned_runs import ScanPlanner
+from tracewarehouse.database.sessions import ScanPlanner
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.capture.locations import CACHE_VARIABLE
 from tracewarehouse.ingest.lake.lake import Lake

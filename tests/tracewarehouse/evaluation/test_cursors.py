@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracewarehouse.evaluation.cursors import run_tasks
+from tracewarehouse.evaluation.values import run_tasks
 
 
 @pytest.fixture

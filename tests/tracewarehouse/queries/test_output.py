@@ -16,8 +16,7 @@ import pytest
 
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.queries.output import Format, encoded, suffix_format, text, write
-from tracewarehouse.queries.quality import FlaggedRun
-from tracewarehouse.queries.result import QueryResult, TypedRows
+from tracewarehouse.queries.result import FlaggedRun, QueryResult, TypedRows
 
 
 @pytest.fixture

@@ -98,9 +98,6 @@ def filled_card(
 
     `caveats` are the run's rows of models.caveats. What ingest inferred stands where nothing is stated, and the
     description says so.
-
-    Raises:
-        WarehouseError: the run cannot be read.
     """
     [run] = warehouse.query(f"SELECT * FROM main.runs WHERE run_id = {literal(run_id)}").dicts()
     [read] = warehouse.query(f"SELECT * FROM models.ccl_card WHERE run_id = {literal(run_id)}").dicts()
@@ -144,7 +141,6 @@ def card_of(shown: Mapping[str, Any]) -> WorkloadCard:
 
 
 def _reached(content: Any, path: Sequence[str]) -> Any:
-    """What stands at a path of names and places of a list; the empty text where a list ends before it."""
     for name in path:
         content = [*(content or []), "", ""][int(name)] if name.isdigit() else content[name]
     return content
@@ -236,7 +232,6 @@ def _add_other_spellings(content: dict[str, Any], manifest: dict[str, Any]) -> N
 
 
 def _leaves(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted name."""
     leaves: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, dict) and value:

@@ -18,8 +18,7 @@ import yaml
 from tracewarehouse.database.checked_files import CheckedFiles
 from tracewarehouse.database.lens import lens_text
 from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card, is_of_gpu
-from tracewarehouse.exports.ccl_bench.caveats import cautions, comment
-from tracewarehouse.exports.ccl_bench.readme import DEFINITIONS, is_readable, readme
+from tracewarehouse.exports.ccl_bench.readme import DEFINITIONS, cautions, comment, is_readable, readme
 from tracewarehouse.exports.ccl_bench.values import VALUES, published_definitions, row_numbers, row_values, write_values
 from tracewarehouse.exports.chrome import chrome_text, host_names
 from tracewarehouse.exports.files import copy_plain, naming_the_unwritable, recorded_files
@@ -58,7 +57,6 @@ class Row:
 
     Attributes:
         name: name of the row and of its folder.
-        folder: the folder.
         card: the card, as CCL-Bench reads it.
         values: the metrics by CCL-Bench's names.
         warnings: what limits the use of the row, one sentence each.
@@ -93,17 +91,10 @@ def write_row(
     """Write the row of a run as a folder of this name, whole or not at all; files of an earlier export are replaced.
 
     Args:
-        warehouse: the warehouse.
-        run: the run.
         folder: the folder; its name is that of the row.
         trace_url: the public address of the folder.
         archive: also write `<folder>.tar.gz` of all its files.
         capture: the files of a GPU run, or a folder with them: CCL-Bench's tools read GPU traces as they were recorded.
-
-    Raises:
-        TracewarehouseError: CCL-Bench's tools do not accept the name, other JSON or YAML files lie in the folder, or it
-            cannot be written.
-        WarehouseError: the run cannot be read.
     """
     name, on_gpu = folder.name, is_of_gpu(warehouse, run.run_id)
     if not _NAME.fullmatch(name) or ("tpu" in name.lower()) == on_gpu:
@@ -166,7 +157,6 @@ def _yaml(content: dict[str, Any]) -> str:
 
 
 def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
-    """Write one Parquet file per table, with the rows of the run alone, and the definitions over them."""
     import pyarrow.parquet as pq
 
     CheckedFiles(warehouse.lake).check([run])

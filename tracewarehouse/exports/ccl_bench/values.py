@@ -115,11 +115,7 @@ def row_numbers(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
 
 
 def row_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any]) -> dict[str, float]:
-    """The values of a run by CCL-Bench's names, with six significant digits; a metric without a value has no entry.
-
-    Raises:
-        WarehouseError: the run cannot be read.
-    """
+    """The values of a run by CCL-Bench's names, with six significant digits; a metric without a value has no entry."""
     by_name: dict[str, float] = {}
     for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
         kind = json.loads(row["dimensions"]).get("kind", "")
@@ -133,7 +129,6 @@ class PublishedDefinition:
     """A value of a row, and where it comes from.
 
     Attributes:
-        name: the published name.
         value: the published value, and its unit.
         definition: the view or macro that gives it, with its schema.
         tables: the tables that the definition reads.
@@ -264,7 +259,6 @@ class PublishedValue:
     """One published value beside ours.
 
     Attributes:
-        run: name of the run.
         row: name of the published row: the run's, or one of the same workload.
         metric: CCL-Bench's name of the metric.
         published: the published value; None if the row has none.
@@ -300,13 +294,7 @@ def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Pat
     A workload is a model, a chip, tp, a batch, and the lengths of input and output, all of which must be known.
 
     Args:
-        warehouse: the warehouse.
-        runs: the runs.
         file: website/benchmark_data.json of CCL-Bench.
-
-    Raises:
-        TracewarehouseError: the file is not one of CCL-Bench's published data.
-        WarehouseError: no run has the name of a published row.
     """
     rows = published_rows(file)
     values: list[PublishedValue] = []
@@ -323,11 +311,7 @@ def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Pat
 
 
 def published_rows(file: Path) -> dict[str, dict[str, Any]]:
-    """The published rows by their names.
-
-    Raises:
-        TracewarehouseError: the file is not one of CCL-Bench's published data.
-    """
+    """The published rows by their names."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return {trace_row(row["trace"]): row | {"metrics": dict(row["metrics"])} for row in content["rows"]}
@@ -350,7 +334,6 @@ def _same_workload(warehouse: Warehouse, run: RunVersion, rows: Mapping[str, Map
 
 
 def _workload(facts: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What ran, spelled alike; None if a part of it is not known."""
     parts = [re.sub(r"[-_.\s]", "", str(facts.get(name) or "")).lower() for name in _WORKLOAD]
     return tuple(parts) if all(parts) else None
 

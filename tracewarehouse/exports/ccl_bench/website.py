@@ -36,11 +36,7 @@ _COUNTS = frozenset(
 
 
 def require_checkout(checkout: Path, name: str) -> tuple[str, str, str]:
-    """Return the texts of the website's configuration, data and script, if a row can be merged into a checkout.
-
-    Raises:
-        TracewarehouseError: it is not a checkout of CCL-Bench, or its .gitignore drops a file of the row.
-    """
+    """Return the texts of the website's configuration, data and script, if a row can be merged into a checkout."""
     config, data, script = (checkout / "website" / n for n in _WEBSITE)
     try:
         first, second, third = (p.read_text(encoding="utf-8") for p in (config, data, script))
@@ -56,12 +52,7 @@ def require_checkout(checkout: Path, name: str) -> tuple[str, str, str]:
 
 
 def merge(row: Row, checkout: Path) -> list[Path]:
-    """Merge a row; returns the files that changed.
-
-    Raises:
-        TracewarehouseError: it is not a checkout of CCL-Bench, its .gitignore drops a file of the row, or a file cannot
-            be written.
-    """
+    """Merge a row; returns the files that changed."""
     website, folder = checkout / "website", checkout / "trace_collection" / row.name
     config, data, script = (website / n for n in _WEBSITE)
     texts = dict(zip((config, data, script), require_checkout(checkout, row.name), strict=True))
@@ -106,7 +97,6 @@ def _selected_metrics(metric_info: dict[str, Any], row: Row) -> dict[str, float 
 
 
 def _add(entries: list[dict[str, Any]], entry: dict[str, Any]) -> None:
-    """Replace the entry of the same trace by an entry, or append it."""
     for i, other in enumerate(entries):
         if other.get("trace") == entry["trace"]:
             entries[i] = entry
@@ -152,9 +142,6 @@ def write_website(rows: Sequence[Row], folder: Path, compatible: Mapping[str, Ma
 
     Returns:
         The folder of the Parquet tables.
-
-    Raises:
-        TracewarehouseError: the file there is not from an export, or cannot be written.
     """
     data = folder / "website" / "benchmark_data.json"
     try:

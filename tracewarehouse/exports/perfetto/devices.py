@@ -24,7 +24,6 @@ class Devices:
     """The devices of a run.
 
     Args:
-        run: the run.
         writer: writes the trace.
         flows: which executions of collectives get arrows from rank to rank.
         first_flow: number of the first arrow.
@@ -188,7 +187,6 @@ class Devices:
         self._writer.slices("5. Name Scope", parent, starts, ends - starts, names, arguments)
 
     def _write_collectives(self, parent: int, device_id: int) -> None:
-        """Write the collectives of a device, on a track for each kind and mesh axis."""
         collectives = self._collectives.filter(pc.equal(self._collectives.column("device_id"), device_id))
         if not len(collectives):
             return
@@ -234,15 +232,12 @@ class Devices:
 
 
 class _Instructions:
-    """The names and arguments of a run's instructions, and their places in the model; each at the index of its id."""
-
     def __init__(self, run: SelectedRun, writer: PacketWriter) -> None:
         self._run = run
         self._writer = writer
 
     @cached_property
     def names(self) -> Int64:
-        """The writer's number of each name."""
         return self._writer.names(self._rows.column("name").to_pylist())
 
     @cached_property

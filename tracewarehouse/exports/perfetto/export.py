@@ -42,7 +42,6 @@ def export_perfetto(
     the profile start of each run or, with a selection, its first event.
 
     Args:
-        warehouse: the warehouse.
         runs: run ids, beginnings of ids, or names.
         target: a file that ends in .pftrace or .perfetto-trace; with a further .gz, the file is gzipped. Without, its
             packets are compressed, which Perfetto's tools can read.
@@ -50,11 +49,6 @@ def export_perfetto(
         flows: which executions of collectives get arrows from rank to rank: none, those that are slow for their
             instruction (see the macro selected_collectives), or all.
         force: also write runs of hosts whose clocks are not aligned.
-
-    Raises:
-        WarehouseError: there is no such run, or it cannot be read.
-        TracewarehouseError: the target has another ending or cannot be written, nothing is selected, or the clocks of
-            a run's hosts are not aligned.
     """
     if not target.name.endswith(ENDINGS):
         raise TracewarehouseError(f"{target}: a Perfetto trace ends in one of {', '.join(ENDINGS)}; name such a file")
@@ -86,11 +80,7 @@ def export_perfetto(
 
 
 def opening_window(warehouse: Warehouse, run: str) -> tuple[int, int] | None:
-    """The first whole step of a run in the trace of all of it, in ns; None if it has no such step.
-
-    Raises:
-        WarehouseError: the run does not exist.
-    """
+    """The first whole step of a run in the trace of all of it, in ns; None if it has no such step."""
     entry = warehouse.run(run)
     steps = warehouse.query(
         f"""SELECT start_ps, until_ps FROM models.run_steps
@@ -134,7 +124,6 @@ def _write_counters(run: SelectedRun, writer: PacketWriter, parent: int) -> None
 
 
 def _write_hosts(run: SelectedRun, writer: PacketWriter, parent: int) -> None:
-    """Write the threads of all hosts below a track."""
     group = 0
     for host in run.hosts:
         events = run.arrow(
@@ -166,11 +155,7 @@ def _write_thread(writer: PacketWriter, name: str, parent: int, events: pa.Table
 
 
 def picoseconds(text: str) -> int:
-    """Read a time with its unit, such as `1.5ms`.
-
-    Raises:
-        TracewarehouseError: it is not a number, or has no unit.
-    """
+    """Read a time with its unit, such as `1.5ms`."""
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(ps|ns|us|ms|s)", text.strip())
     if not match:
         raise TracewarehouseError(f"{text!r} is not a time; write a number and ps, ns, us, ms or s, such as 1.5ms")
@@ -178,11 +163,7 @@ def picoseconds(text: str) -> int:
 
 
 def steps(text: str) -> tuple[int, int]:
-    """Read a step, or a range of steps such as `3-5`, as its first and its last one.
-
-    Raises:
-        TracewarehouseError: it is neither.
-    """
+    """Read a step, or a range of steps such as `3-5`, as its first and its last one."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:

@@ -200,10 +200,8 @@ class PacketWriter:
         arguments `start_ps` and `duration_ps`.
 
         Args:
-            name: name of the track.
             parent: number of its parent.
             start_ps: starts, shape (n,).
-            duration_ps: durations.
             names: numbers of the slices' names.
             arguments: gives the arguments of the slices with these indices.
             flows: the flow that each slice is part of, 0 for none: an arrow leads from each slice to the next one.

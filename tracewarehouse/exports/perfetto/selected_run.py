@@ -89,7 +89,6 @@ class SelectedRun:
     """The selected part of one run.
 
     Attributes:
-        selection: the part.
         in_run: SQL condition for all rows of the run.
         in_selection: SQL condition for the selected rows of a table with phases and steps.
         arguments: the run and the part as the arguments of macros.
@@ -113,11 +112,7 @@ class SelectedRun:
 
     @cached_property
     def hull(self) -> tuple[int, int]:
-        """First start and last end of the selected events; for the whole run, the start is at most 0.
-
-        Raises:
-            TracewarehouseError: no event of the run is selected.
-        """
+        """First start and last end of the selected events; for the whole run, the start is at most 0."""
         steps = (
             f"{self.in_run} AND kind = 'step' AND device_id IS NOT NULL AND {self.selection.times} "
             f"AND {self.selection.steps('name', chr(34) + 'index' + chr(34))}"

@@ -149,9 +149,6 @@ def read_batches(files: Sequence[BatchFile]) -> list[Batch]:
 
     If a rank has files about profiled steps, only those batches are returned, completed by the other file's facts about
     a batch with the same id. Otherwise all batches of the rank are returned.
-
-    Raises:
-        CaptureError: a file cannot be read, or does not have the server's format.
     """
     profiled: dict[int, list[dict[str, Any]]] = {}
     every: dict[int, list[dict[str, Any]]] = {}

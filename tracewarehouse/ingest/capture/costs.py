@@ -36,8 +36,6 @@ class KernelCost(BaseModel):
 
 
 class _Kernels(RootModel[dict[str, KernelCost]]):
-    """Costs by pattern of names."""
-
     root: dict[Annotated[str, Field(min_length=1)], KernelCost] = Field(min_length=1)
 
 
@@ -46,7 +44,6 @@ class Costs:
     """The costs of a file.
 
     Attributes:
-        name: name of the file.
         kernels: costs by pattern of kernel names, such as `RPA-*`, in the order of the file.
     """
 
@@ -69,11 +66,7 @@ class Costs:
 
 
 def load_costs(path: str | os.PathLike[str]) -> Costs:
-    """Read and validate a file of costs: JSON, or TOML if its name ends in .toml.
-
-    Raises:
-        CaptureError: the file cannot be read, or a field is missing or wrong; the message names the field.
-    """
+    """Read and validate a file of costs: JSON, or TOML if its name ends in .toml."""
     file = Path(path)
     hint = '; a kernel has flops, bytes or both, as in {"kernel-*": {"flops": 4000000, "bytes": 20000}}'
     with reading(file, "costs", "costs", hint):

@@ -12,11 +12,7 @@ from tracewarehouse.ingest.errors import CaptureError, shown
 
 
 def known_kind(text: str) -> tuple[str, str]:
-    """Return backend and kind of a chip in the hardware table, given any of its names.
-
-    Raises:
-        CaptureError: the table does not have it.
-    """
+    """Return backend and kind of a chip in the hardware table, given any of its names."""
     known = chip_named(text.replace("_", " ").strip()) or chip_named(f"TPU {text}")
     if known is None:
         kinds = ", ".join(entry["kind"] for entry in chips())

@@ -84,11 +84,7 @@ class Prediction(BaseModel):
 
 
 def prediction_of(trace: Trace, file_name: str) -> Prediction | None:
-    """Return the prediction that a capture holds; None if a profiler recorded it.
-
-    Raises:
-        MalformedError: it says that it is predicted, but not what.
-    """
+    """Return the prediction that a capture holds; None if a profiler recorded it."""
     for plane in trace.planes:
         if plane.name == PREDICTION_PLANE and not plane.lines:
             text = next((s.value for s in plane.stats if s.name == PREDICTION), None)

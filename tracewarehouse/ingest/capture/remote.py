@@ -255,7 +255,6 @@ def _is_current(target: Path, file: RemoteFile) -> bool:
 
 
 def _note(target: Path) -> Path:
-    """The file beside a copy that holds its version."""
     return target.with_name(f".{target.name}.version")
 
 
@@ -304,7 +303,6 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later."""
     if status := _status(error):
         return status >= 500 or status in (408, 429)
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):

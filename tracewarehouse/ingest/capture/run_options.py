@@ -64,11 +64,7 @@ DEFAULT_OPTIONS = RunOptions()
 
 
 def parse_mesh(text: str) -> Mesh:
-    """The mesh of a text such as 'dp=2,tp=4'.
-
-    Raises:
-        CaptureError: the text is not of that form, or names an unknown axis.
-    """
+    """The mesh of a text such as 'dp=2,tp=4'."""
     from tracewarehouse.ingest.capture.manifest import Mesh
 
     try:
@@ -78,11 +74,7 @@ def parse_mesh(text: str) -> Mesh:
 
 
 def parse_device(text: str) -> str:
-    """The kind of a chip in the hardware table, given any of its names.
-
-    Raises:
-        CaptureError: the table does not have it.
-    """
+    """The kind of a chip in the hardware table, given any of its names."""
     from tracewarehouse.ingest.capture.hardware import known_kind
 
     return known_kind(text)[1]

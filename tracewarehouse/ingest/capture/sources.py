@@ -19,7 +19,7 @@ from tracewarehouse.ingest.capture.batches import (
     natural,
     profile_folder,
 )
-from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown
+from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown, system_refusals
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import (
     FORMATS,
@@ -133,7 +133,6 @@ _Folder = tuple[Path, list[Path]]
 
 
 def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
-    """Group the folders: those that hold the hosts of one run come together."""
     beside: dict[Path, list[_Folder]] = {}
     for folder, files in folders:
         beside.setdefault(folder.parent if in_run_folder(folder) else folder, []).append((folder, files))
@@ -242,7 +241,6 @@ def _beside(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def _is_there(entry: Path, root: Path) -> bool:
-    """Return whether a folder has an entry, of whatever kind; one that cannot be read is refused when it is read."""
     try:
         return entry.resolve(strict=True).is_relative_to(root)
     except FileNotFoundError:
@@ -399,17 +397,10 @@ def ccl_bench_capture(folder: Path) -> Capture:
 
 
 def ccl_bench_card(folder: Path) -> Path:
-    """Return the card in a folder of CCL-Bench.
-
-    Raises:
-        NoCaptureError: the folder does not exist, or has no card.
-        CaptureError: it has several.
-    """
+    """Return the card in a folder of CCL-Bench."""
     at = shown(str(folder))
-    try:
+    with system_refusals(f"{at}: not a folder of CCL-Bench", NoCaptureError):
         cards = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.is_file())
-    except OSError as error:
-        raise NoCaptureError(f"{at}: not a folder of CCL-Bench: {error.strerror or error}") from None
     if not cards:
         raise NoCaptureError(f"{at}: no workload card in this folder; looked for a .yaml")
     if len(cards) > 1:

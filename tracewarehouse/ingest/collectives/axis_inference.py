@@ -74,7 +74,6 @@ class CollectiveSeen:
     """One collective instruction.
 
     Attributes:
-        kind: kind of collective.
         groups: its groups of device numbers; for a permute, its pairs.
         part: part of the model that its op_name names.
     """
@@ -181,7 +180,6 @@ def digits_of(groups: Sequence[tuple[int, ...]], world: int) -> tuple[Digit, ...
 
 
 def _joined(groups: Iterable[tuple[int, ...]]) -> list[set[int]]:
-    """Return the groups; those that share a device are joined."""
     part_of: dict[int, set[int]] = {}
     for group in groups:
         linked = max((part_of[d] for d in group if d in part_of), key=len, default=set[int]())

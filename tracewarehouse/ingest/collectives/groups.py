@@ -42,7 +42,6 @@ class CollectiveGroups:
     """Matches the groups of a run's collective instructions with its devices.
 
     Args:
-        instructions: all instructions of the run.
         numbers: what their logical numbers mean.
         coordinates: device id to its coordinate on every mesh axis; None without a mesh, and then axes are inferred.
         coordinates_by_number: the same by global id, for devices that the capture lacks; None without a mesh.
@@ -331,7 +330,6 @@ class CollectiveGroups:
         return self._usual[key]
 
     def _infer(self) -> dict[frozenset[int | None], _InferredMesh]:
-        """Infer the mesh of each set of devices from the programs that run on it."""
         of_set: dict[frozenset[int | None], list[InstructionRow]] = {}
         for row in self._instructions:
             if row.collective and row.members is not None and self._world_of(row) <= MAX_MEMBERS:
@@ -420,7 +418,6 @@ def _joined(axes: Collection[str]) -> str:
 
 
 def _axis_of(groups: Sequence[tuple[int | None, ...]], coordinates: Mapping[int, Mapping[str, int]]) -> str:
-    """Return the mesh axes on which members of a group differ."""
     differing: set[str] = set()
     for members in groups:
         places = [coordinates[m] for m in members if m is not None and m in coordinates]

@@ -210,9 +210,7 @@ def _matched_by_ends(group: Int64, device: Int64, end: Int64, count: Int32, cloc
 
     Args:
         group: the rows that belong to one instruction, component and launch share a number, shape (n,).
-        device: their devices.
         end: their ends in ps.
-        count: their occurrences as counted on each device.
         clocks: as in `Instances.joined`.
     """
     matched = count.copy()

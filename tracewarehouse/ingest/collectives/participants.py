@@ -59,9 +59,6 @@ def traffic_edges(
     """Return the bytes from device to device in one execution, as (source, target, bytes), without empty ones.
 
     The sum over a source's targets is `wire_bytes`, except that a pair of a device with itself moves nothing.
-
-    Raises:
-        MalformedError: there are over MAX_EDGES edges.
     """
     model = ALGORITHMS.get(kind)
     if model is None or kind == "recv":
@@ -107,7 +104,6 @@ class Participants:
     """The groups of one collective instruction over the run's devices.
 
     Attributes:
-        kind: kind of collective.
         logical: groups or pairs of device numbers as HLO counts them.
         group_size: devices in a group; None if groups differ or are unknown.
         axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one, 'dcn' for groups

@@ -33,7 +33,6 @@ class CollectiveWriter:
 
     Args:
         instructions: all instructions of the run.
-        parts: the executions.
         link: gives the class of the links between devices, None for one outside the capture.
         clocks: a number for each device, equal for those whose times can be compared.
         offsets: launches that devices lack, as of `Instances`.
@@ -100,7 +99,6 @@ class CollectiveWriter:
             of_channel.setdefault(channel, []).append(i)
 
         def expected(channel: int, component: int) -> int | None:
-            """Return the devices of a component; of a communicator, not every instruction may tell its ranks."""
             sizes = (groups.participants(i).component_size for i in of_channel[channel])
             return next((of_one[component] for of_one in sizes if component < len(of_one)), None)
 
@@ -143,7 +141,6 @@ class CollectiveWriter:
         }
 
     def _times(self) -> RankTimes:
-        """The first executions of collectives on each device whose windows are known."""
         instances, times = Instances(self._instructions, self._offsets), RankTimes(self._clocks)
         for device in self._devices:
             high = min(self._rows[device].rows(device), SLICE)
@@ -170,7 +167,6 @@ class CollectiveWriter:
         return self._links[key]
 
     def _columns(self, device: int, low: int, high: int, groups: CollectiveGroups) -> dict[str, Any]:
-        """Rows low to high of a device, without their instances."""
         names = ("event_id", "instruction_id", "is_async", "start_ps", "end_ps", *_EXPOSED)
         spill = self._rows[device]
         columns: dict[str, Any] = {n: spill.get(device, n, low, high) for n in names}

@@ -284,7 +284,6 @@ class CollectiveExecutions:
     them then.
 
     Attributes:
-        hosts: host by device, for the devices that have executions.
         rows: the rows of `collective_windows.windows` by device, once it is finished.
     """
 

@@ -180,11 +180,7 @@ class Trace(ABC):
 
     @abstractmethod
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
-        """Yield the events of a line, in file order.
-
-        Raises:
-            MalformedError: the bytes are not events.
-        """
+        """Yield the events of a line, in file order."""
 
 
 class DivisibleTrace(Trace):
@@ -195,8 +191,4 @@ class DivisibleTrace(Trace):
 
     @abstractmethod
     def count(self, plane: Plane, line: Line) -> int:
-        """Return the number of a line's events.
-
-        Raises:
-            MalformedError: the bytes are not events.
-        """
+        """Return the number of a line's events."""

@@ -57,11 +57,7 @@ class Spill:
         return self._rows[key]
 
     def put(self, key: int, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Store columns of one length under a new key.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Store columns of one length under a new key."""
         places = self._places[key] = {}
         self._opened().seek(self._size)
         for name, values in columns.items():

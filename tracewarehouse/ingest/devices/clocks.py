@@ -162,7 +162,6 @@ def shared_ends(
     Args:
         devices: host, device id and op events of each device.
         instructions: all instructions of the run.
-        groups: their groups.
         is_comparable: whether executions of an instruction can be matched by counting.
         hosts: number of hosts.
     """

@@ -258,7 +258,6 @@ class Walk:
                 self._record(self.regions[current], context, start)
 
     def _launch_at(self, at: int) -> _Execute | None:
-        """Return the latest launch on this thread, if it still lasts at this time."""
         launch = self.executes[-1] if self.executes else None
         return launch if launch and launch.start_ps <= at <= launch.end_ps else None
 

@@ -136,7 +136,6 @@ def _timeline(host: Host, plane: Plane) -> Timeline:
 def _events(
     host: Host, plane: Plane, line_name: str, stat: str = "run_id"
 ) -> Iterator[tuple[list[str], Int64, Int64, list[int | None]]]:
-    """Names, starts, ends and values of a stat of all events of the plane's lines of that name."""
     for line in plane.lines:
         if line.name != line_name:
             continue
@@ -155,7 +154,6 @@ def _numbers(batch: EventBatch, stat: str) -> list[int | None]:
 
 
 def _shifted(host: Host, plane: Plane, line: Line) -> EventBatch:
-    """All events of a line, on the run's clock."""
     return concatenate(list(host.trace.batches(plane, line))).moved(host.clock_offset_ps)
 
 

@@ -228,7 +228,6 @@ def link_between(devices: Sequence[Device | None], hosts: Mapping[str, Host]) ->
     TPUs of one slice reach each other by ICI whatever their hosts, also those outside the capture, which are None.
 
     Args:
-        devices: the devices.
         hosts: the hosts of the run by name.
     """
     here = [d for d in devices if d is not None]

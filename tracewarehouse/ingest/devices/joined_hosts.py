@@ -65,7 +65,6 @@ def join_hosts(captures: Sequence[Capture]) -> list[Capture]:
 
 
 def _joined_ranks(captures: Sequence[Capture]) -> list[Capture]:
-    """Join the captures that are ranks of one server; the order stays."""
     servers: dict[tuple[Path, Path], list[int]] = {}
     for i, capture in enumerate(captures):
         home = profile_folder(capture.files[0].parent)
@@ -158,14 +157,12 @@ def _wanted(devices: Sequence[DevicesOfFile]) -> dict[Hashable, int]:
 
 
 def _are_of_one_run(captures: Sequence[Capture]) -> bool:
-    """Return whether no two captures share a file, or differ in manifest or card."""
     is_copy = any(_is_same(a, b) for a, b in combinations([f for c in captures for f in c.files], 2))
     described = [[p for c in captures if (p := getattr(c, kind))] for kind in ("manifest", "card")]
     return not is_copy and all(_is_same(paths[0], p) for paths in described for p in paths[1:])
 
 
 def _is_same(a: Path, b: Path) -> bool:
-    """Whether two files have the same content; False if one cannot be read, which ingest then reports."""
     try:
         return a.is_file() and b.is_file() and filecmp.cmp(a, b, shallow=False)
     except OSError:
@@ -183,7 +180,6 @@ def _joined(hosts: Sequence[tuple[Capture, Sequence[DevicesOfFile]]]) -> Capture
 
 
 def _devices(capture: Capture) -> list[DevicesOfFile] | None:
-    """The devices of each file; None if one cannot be read, which ingest then reports."""
     try:
         stats = [(f, f.stat()) for f in capture.files]
         return [_devices_of_file(f, s.st_size, s.st_mtime_ns, capture.max_gzip_ratio) for f, s in stats]

@@ -117,7 +117,6 @@ def _is_open(step: Step) -> bool:
 
 
 def _programs_of_steps(timeline: Timeline) -> Iterator[list[Run]]:
-    """Yield the executions of each step, in order."""
     starts = [s.start_ps for s in timeline.steps]
     members: list[list[Run]] = [[] for _ in starts]
     for run in timeline.runs:
@@ -128,7 +127,6 @@ def _programs_of_steps(timeline: Timeline) -> Iterator[list[Run]]:
 
 
 def _main(runs: Sequence[Run], rows: Mapping[Program, _Rows]) -> Run:
-    """The longest execution of a program with layers."""
     layered = [r for r in runs if (of := rows.get((r.module, r.program_id))) and of.layers]
     return max(layered, key=lambda r: r.end_ps - r.start_ps)
 
@@ -277,7 +275,6 @@ def _named_lines(survey: HostSurvey, number: int) -> Iterator[tuple[Plane, Itera
 
 
 def _rows_and_columns(hlo: Instruction) -> tuple[int, int] | None:
-    """The product of all dimensions but the last of a matrix product's result, and the last."""
     leaf = hlo.shape.leaves[0] if hlo.shape.leaves else hlo.shape
     sizes = [d for d in leaf.dimensions if d is not None]
     return (math.prod(sizes[:-1]), sizes[-1]) if len(sizes) > 1 else None
@@ -310,7 +307,6 @@ def _rows(module: str, products: Sequence[_Product], executions: int) -> _Rows:
 
 
 def _most_time(products: Sequence[_Product]) -> int | None:
-    """The number of rows on which most time is spent."""
     time: Counter[int] = Counter()
     for p in products:
         time[p.rows] += p.time_ps

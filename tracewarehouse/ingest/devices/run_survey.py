@@ -282,11 +282,7 @@ def survey_run(
 
 
 def _prediction(hosts: Sequence[Host]) -> Prediction | None:
-    """Return what is predicted.
-
-    Raises:
-        MalformedError: some hosts are predicted and others recorded, or they differ in what is predicted.
-    """
+    """Return what is predicted."""
     if not any(p.name == PREDICTION_PLANE for h in hosts for p in h.trace.planes):
         return None
     from tracewarehouse.ingest.capture.prediction import prediction_of

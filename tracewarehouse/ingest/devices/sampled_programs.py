@@ -34,7 +34,6 @@ class SampledExecutions:
     """The leaf ops of some executions of a device.
 
     Args:
-        device_id: the device.
         runs: its executions, by start.
     """
 

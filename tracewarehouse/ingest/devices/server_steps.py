@@ -132,7 +132,6 @@ def called_steps(found: Launches, runs: Mapping[int, Sequence[Run]]) -> dict[int
     prefill and generate on several threads. There are no steps if nothing shows which call launched what.
 
     Args:
-        found: the calls and launches of the host's threads.
         runs: executions of each device, by ordinal.
     """
     loops = [c for c in found.called if SERVER_LOOP.search(c.name)]

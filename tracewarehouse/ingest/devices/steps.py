@@ -29,9 +29,6 @@ def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, prog
     The rules, in this order: the program that the user names; the profiler's Steps line; marks on the launching thread,
     unless they name no phase where modules do; modules that name phases; marks and calls of a server on the host; and
     last the programs that hold layers, or the program with most device time.
-
-    Raises:
-        CaptureError: the program that the user names never ran.
     """
     devices = [pair for s in surveys for pair in s.device_timelines]
     flags = _numbered(surveys, devices, instructions, program)
@@ -177,7 +174,6 @@ def _beside(devices: _Timelines) -> list[Flag]:
 
 
 def _called(surveys: Sequence[HostSurvey]) -> bool:
-    """Give accelerators the steps whose calls launched their executions; return whether any host tells."""
     is_told = False
     for survey in surveys:
         cores = {p.device.local_ordinal: p.timeline for p in survey.planes.values() if not p.is_sparse_core}

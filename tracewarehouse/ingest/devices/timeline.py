@@ -344,7 +344,6 @@ def launch_offsets(timelines: Sequence[tuple[int, Timeline]], clocks: Mapping[in
     where the executions overlap in time with the others'. Devices that lack none, or where nothing shows, are absent.
 
     Args:
-        timelines: those of the devices, by device id.
         clocks: a number for each device, equal for those whose times can be compared.
     """
     positions: dict[tuple[str, int | None], dict[int, list[int]]] = {}

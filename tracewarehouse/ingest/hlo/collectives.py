@@ -49,7 +49,6 @@ class Collective:
         dtype: element type of the message.
         groups: replica groups; () is one group of all devices, None is unknown.
         pairs: source-target pairs.
-        channel_id: the channel.
         group_size: devices in each group, 2 for pairs; None if unknown or if groups differ in size.
         link: DCN if that network carries it; None if the devices decide which links do.
         rendezvous: the name that the two halves of a collective over this network share, its send and its recv.

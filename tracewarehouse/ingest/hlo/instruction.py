@@ -103,7 +103,6 @@ class Instruction(NamedTuple):
         source_line: its line, from 1.
         fusion_kind: 'kLoop', 'kOutput', ... of a fusion.
         called: names of called computations, without '%'.
-        custom_call_target: target of a custom-call.
         is_communicating: a custom call whose kernel sends data to other devices itself.
         async_opcode: the opcode that an async-start, -update or -done runs.
         spaces: memory space of each array of the result and of the operands, in order: 0 is HBM, 1 the core's own

@@ -176,7 +176,6 @@ class Instructions:
         return self._keep(metadata, key, row)
 
     def _named_row(self, metadata: EventMetadata, modules: HloModules) -> InstructionRow | None:
-        """Return the row of metadata that names an instruction of an embedded program; None if it names none."""
         stats = {s.name: s for s in metadata.stats}
         name, program_id = _string(stats.get("hlo_op")), _integer(stats.get("program_id"), signed=False)
         if name is None or program_id is None:
@@ -266,12 +265,12 @@ def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
     """Give a fusion that computes the collective that it alone has, and tell whether a kernel communicates."""
     if row.hlo is None or module is None:
         return
+    lacks_path = row.op_name is not None and op_names.stated_path(row.op_name) is None
+    if lacks_path and (known := module.instruction(row.name)) is not None:
+        row.op_name = known.op_name
     if row.hlo.opcode == "custom-call":
-        lacks_path = row.op_name is not None and op_names.stated_path(row.op_name) is None
-        known = module.instruction(row.name) if lacks_path or module.has_communicating_kernels else None
+        known = module.instruction(row.name) if module.has_communicating_kernels else None
         row.is_communicating = known is not None and known.is_communicating
-        if lacks_path and known is not None:
-            row.op_name = known.op_name
     elif row.name in module.fused_collectives:
         row.hlo = merged(row.hlo, module.instruction(row.name))
         if row.hlo.inner:
@@ -280,7 +279,6 @@ def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
 
 
 def _metadata_row(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
-    """Return the row of a TPU plane's event metadata, whose name is HLO text and whose stats are facts."""
     stats = {s.name: s for s in metadata.stats}
     hlo = text.parse_instruction(metadata.name, has_groups=has_groups)
     name = hlo.name if hlo else metadata.display_name or metadata.name

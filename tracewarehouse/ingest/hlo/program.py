@@ -286,9 +286,6 @@ class Program:
         """Return how many times one execution of the program runs the instructions with some names.
 
         Of the branches of a conditional, the one that runs most of them counts.
-
-        Raises:
-            MalformedError: computations call each other in a circle, or nest too deeply.
         """
         return self._counts(is_kept)(self._entry, 0)
 

@@ -223,7 +223,6 @@ class _Instructions(Mapping[str, Instruction]):
         )
 
     def _spaces(self, proto: Any) -> tuple[int, ...]:
-        """Return the memory space of each array of the result and the operands; () if all are in HBM."""
         operands = (self._by_id[operand].shape for operand in proto.operand_ids if operand in self._by_id)
         spaces = tuple(islice((space for shape in (proto.shape, *operands) for space in _spaces(shape)), _MAX_SPACES))
         return spaces if any(spaces) else ()
@@ -245,10 +244,6 @@ class _Instructions(Mapping[str, Instruction]):
         return self._shapes.get(operand)
 
     def _inner(self, computations: list[Any]) -> Iterator[Instruction]:
-        """Return the collectives in the computations of a fusion or async op, and of the fusions and calls in those.
-
-        There are at most _MAX_INNER, from at most _MAX_COMPUTATIONS, because many ops may run the same computations.
-        """
         pending = [c.id for c in reversed(computations[:_MAX_COMPUTATIONS])]
         seen: set[int] = set()
         count = 0
@@ -285,14 +280,11 @@ class _Instructions(Mapping[str, Instruction]):
 
 
 class _Inside(NamedTuple):
-    """The content of a computation: names of its collectives, and ids of the computations that it fuses or calls."""
-
     collectives: list[str]
     called: list[int]
 
     @classmethod
     def read(cls, computation: Any, collectives: set[str]) -> _Inside:
-        """Return the content of a computation; each list is cut to the number that is read."""
         names = (name for proto in computation.instructions if (name := decoded(proto.name)) in collectives)
         called = (
             called
@@ -308,11 +300,7 @@ def _one_based(entries: Any, number: int) -> Any | None:
 
 
 def shape_of(proto: Any, depth: int = 0) -> Shape:
-    """Return the shape that a ShapeProto states.
-
-    Raises:
-        MalformedError: its tuples nest too deeply.
-    """
+    """Return the shape that a ShapeProto states."""
     if depth > MAX_DEPTH:
         raise MalformedError(f"Hlo Proto: tuples nest deeper than {MAX_DEPTH}")
     if proto.element_type == TUPLE_TYPE:
@@ -326,7 +314,6 @@ def shape_of(proto: Any, depth: int = 0) -> Shape:
 
 
 def _spaces(shape: Any) -> Iterator[int]:
-    """Yield the memory space of each array of a shape, whose depth is known to be small."""
     if shape.element_type in (TUPLE_TYPE, BUFFER_TYPE) and (shape.tuple_shapes or shape.element_type == TUPLE_TYPE):
         for element in shape.tuple_shapes:
             yield from _spaces(element)

@@ -43,11 +43,7 @@ _NAMED = re.compile(r"\s*('[^']*'|[^':,\s]+)(?::\((\d{1,9})\)(\d{1,9}))?\s*(?:,|
 
 
 def parse_groups(text: str) -> Groups:
-    """Read replica groups from their HLO text, in any encoding; '{}' gives ().
-
-    Raises:
-        MalformedError: the text is no encoding of replica groups, or names a device twice, or over MAX_MEMBERS.
-    """
+    """Read replica groups from their HLO text, in any encoding; '{}' gives ()."""
     text = text.strip()
     if text.startswith("{"):
         return explicit_groups(_parse_lists(text, "replica groups"))

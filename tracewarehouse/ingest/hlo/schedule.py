@@ -43,7 +43,6 @@ class Buffer(NamedTuple):
     Attributes:
         element: element type such as 'bf16'.
         dimensions: sizes, the upper bounds of dynamic ones.
-        space: the memory.
         byte_size: bytes of the values without padding; 0 if they are not known.
         order: its dimensions from the one that lies closest together to the outermost.
     """
@@ -63,7 +62,6 @@ class ScheduledOp(NamedTuple):
         opcode: HLO opcode.
         results: arrays that it makes; of the start of an asynchronous op, those that its end gives.
         operands: arrays of each operand.
-        operand_names: names of the operands.
         called: ids of the computations that it calls.
         fusion_kind: 'kLoop', 'kOutput', 'kCustom', ... of a fusion.
         target: target of a custom call.
@@ -114,9 +112,6 @@ class Schedule:
 
     Attributes:
         entry: id of the computation that runs first.
-
-    Raises:
-        MalformedError: the bytes are no HloProto with an entry computation, or a shape in it is damaged.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -224,7 +219,6 @@ class Schedule:
         return self._buffers(proto)
 
     def _buffers(self, proto: Any) -> tuple[Buffer, ...]:
-        """Return the arrays of an instruction's shape; its users share them."""
         if proto.id not in self._leaves:
             self._leaves[proto.id] = tuple(_leaves(proto.shape))
         return self._leaves[proto.id]

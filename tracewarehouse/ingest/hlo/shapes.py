@@ -142,11 +142,7 @@ def array_shape(element: str, dimensions: tuple[int | None, ...], dynamic: tuple
 
 
 def parse_shape(text: str) -> Shape:
-    """Read a shape from HLO text such as 'bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)}' or '(f32[2], s32[])'.
-
-    Raises:
-        MalformedError: the text is not exactly one shape.
-    """
+    """Read a shape from HLO text such as 'bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)}' or '(f32[2], s32[])'."""
     shape, end = scan_shape(text, 0)
     end = skip(text, end)
     if end != len(text):

@@ -114,7 +114,6 @@ def _elementwise(operator: str, arrays: list[Array | None]) -> Work:
 
 
 def _chosen(places: tuple[int, ...], arrays: list[Array | None]) -> list[Array] | None:
-    """Return the inputs at some places; None if any is not known."""
     found = [a for i in places if i < len(arrays) and (a := arrays[i]) is not None]
     return found if len(found) == len(places) else None
 
@@ -131,7 +130,6 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
 
 
 def _size(arrays: list[Array]) -> int | None:
-    """Return the bytes of arrays together; None if a type has no size, or if no memory is that large."""
     if not all(dtype in ELEMENT_BITS for _, dtype in arrays):
         return None
     size = sum((prod(dimensions) * ELEMENT_BITS[dtype] + 7) // 8 for dimensions, dtype in arrays)

@@ -198,7 +198,6 @@ def _operands(parts: list[str]) -> tuple[tuple[str, ...], tuple[Shape | None, ..
 
 
 def _attributes(pieces: list[str]) -> dict[str, str]:
-    """Return attributes by key; if a key occurs twice, the first counts."""
     attributes: dict[str, str] = {}
     mesh: list[str] = []
     for piece in pieces:
@@ -250,7 +249,6 @@ def _integer(text: str | None) -> int | None:
 
 
 def _read(parse: Callable[[str], Any], text: str | None) -> Any:
-    """Return the parsed attribute; None if it is absent or damaged."""
     try:
         return parse(text) if text else None
     except MalformedError:

@@ -51,17 +51,14 @@ class _State(NamedTuple):
     instructions: Mapping[int, Any]
 
     def element(self, proto: Any) -> int | None:
-        """Return the number of the element of the tuple that an instruction takes."""
         is_element = proto is not None and proto.opcode == b"get-tuple-element"
         has_it = is_element and 0 <= proto.tuple_index < min(len(self.first), len(self.following))
         return int(proto.tuple_index) if has_it else None
 
     def before(self, number: int) -> Any:
-        """Return an element before the first iteration."""
         return _behind(self.first[number], self.instructions)
 
     def after(self, number: int) -> Any:
-        """Return an element after an iteration."""
         return _behind(self.following[number], self.instructions)
 
     def kept(self, proto: Any) -> int | None:
@@ -72,7 +69,6 @@ class _State(NamedTuple):
         return _constant(self.before(number)) if self.element(self.after(number)) == number else None
 
     def step(self, number: int) -> int | None:
-        """Return what an iteration adds to an element."""
         added = self.after(number)
         if added is None or added.opcode != b"add":
             return None
@@ -82,7 +78,6 @@ class _State(NamedTuple):
 
 
 def _behind(proto: Any, instructions: Mapping[int, Any]) -> Any:
-    """Return what a copy or bitcast copies."""
     for _ in range(MAX_DEPTH):
         if proto is None or proto.opcode not in (b"copy", b"bitcast"):
             return proto

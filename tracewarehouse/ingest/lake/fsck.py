@@ -42,9 +42,6 @@ def fsck(warehouse: Path) -> list[Problem]:
     """Check every run of a warehouse: manifest, digests, checksums, schemas, row counts, event numbers.
 
     Every byte of every file is read. An empty list means that all is well.
-
-    Raises:
-        WarehouseError: there is no warehouse, or it cannot be listed.
     """
     manifests = warehouse / "manifests"
     if not manifests.is_dir():
@@ -101,7 +98,6 @@ def _problems_of_run(lake: Lake, run: RunVersion) -> Iterator[Problem]:
 
 
 def _read_through(path: Path, table: str, run_id: str) -> tuple[int, str | None]:
-    """Read a whole file; return its number of rows and what is wrong with it."""
     try:
         with pq.ParquetFile(path.absolute(), read_dictionary=["run_id"], page_checksum_verification=True) as file:
             if table not in TABLES:
@@ -126,7 +122,6 @@ def _plain(column: pa.Field) -> pa.Field:
 
 
 def _contradictions(lake: Lake, run: RunVersion) -> Iterator[str]:
-    """Yield a sentence for each contradiction between the tables of a run, each of which is undamaged."""
     digests = [row["digest"] for row in table_rows(lake, run, "hosts", ["digest"])]
     if run_digest(digests) != run.source_digest or derived_run_id(run.source_digest) != run.run_id:
         yield "its id does not follow from the digests of its hosts"

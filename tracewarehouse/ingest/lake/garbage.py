@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracewarehouse.ingest.errors import SkippedEntryWarning, WarehouseError, shown
+from tracewarehouse.ingest.errors import SkippedEntryWarning, WarehouseError, shown, system_refusals
 from tracewarehouse.ingest.lake.durable_files import LOCK, is_locked
 from tracewarehouse.ingest.lake.lake import STAGING, Lake
 from tracewarehouse.ingest.lake.manifest import RUN_ID, TABLE_FILE, read_manifest
@@ -42,45 +42,33 @@ def leftovers(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collecti
     file says that it belongs to the run.
 
     Args:
-        lake: the lake.
         grace_seconds: seconds for which a version is kept after it was replaced, for readers that hold an older list.
         in_use: files, relative to the warehouse, that something other than a manifest names.
-
-    Raises:
-        WarehouseError: the warehouse cannot be listed.
     """
-    try:
-        with ExitStack() as stack:
-            with suppress(OSError):  # nobody writes to a read-only warehouse
-                stack.enter_context(lake.exclusive())
-            return list(_leftovers(lake, grace_seconds, set(in_use)))
-    except OSError as error:
-        raise WarehouseError(f"{lake.warehouse}: cannot be listed: {error.strerror or error}") from None
+    with system_refusals(f"{lake.warehouse}: cannot be listed", WarehouseError), ExitStack() as stack:
+        with suppress(OSError):  # nobody writes to a read-only warehouse
+            stack.enter_context(lake.exclusive())
+        return list(_leftovers(lake, grace_seconds, set(in_use)))
 
 
 def collect_garbage(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
     """Remove the files that `leftovers` lists, and return them."""
-    try:
-        with lake.exclusive():
-            gone = removed(list(_leftovers(lake, grace_seconds, set(in_use))))
-            for run in _listed(lake.runs_folder, RUN_ID):
-                with suppress(OSError):  # not empty, or no folder
-                    run.rmdir()
-    except OSError as error:
-        raise WarehouseError(f"{lake.warehouse}: cannot be cleaned: {error.strerror or error}") from None
+    with system_refusals(f"{lake.warehouse}: cannot be cleaned", WarehouseError), lake.exclusive():
+        gone = removed(list(_leftovers(lake, grace_seconds, set(in_use))))
+        for run in _listed(lake.runs_folder, RUN_ID):
+            with suppress(OSError):  # not empty, or no folder
+                run.rmdir()
     return gone
 
 
 def removed(left: Sequence[Leftover]) -> list[Leftover]:
     """Remove files, and return those that are gone."""
     for leftover in left:
-        try:
+        with system_refusals(f"{leftover.path}: cannot be removed", WarehouseError):
             if leftover.path.is_dir():
                 shutil.rmtree(leftover.path, ignore_errors=True)
             else:
                 leftover.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise WarehouseError(f"{leftover.path}: cannot be removed: {error.strerror or error}") from None
     return [x for x in left if not x.path.exists()]
 
 

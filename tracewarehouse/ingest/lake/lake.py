@@ -28,7 +28,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, printable, shown
+from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, printable, shown, system_refusals
 from tracewarehouse.ingest.lake.durable_files import (
     Settling,
     file_digest,
@@ -103,11 +103,7 @@ class Lake:
         return self.readable(*self.listing())
 
     def readable(self, runs: list[RunVersion], unread: list[UnreadRun]) -> list[RunVersion]:
-        """Return the runs of a `listing`, after a warning that names those that cannot be read; see `runs`.
-
-        Raises:
-            WarehouseError: there are runs but none can be read.
-        """
+        """Return the runs of a `listing`, after a warning that names those that cannot be read; see `runs`."""
         if unread and not runs:
             raise WarehouseError(f"{self.root}: {unread_sentence(unread)}")
         if new := [r for r in unread if r not in self._warned]:
@@ -152,19 +148,11 @@ class Lake:
         return 0
 
     def is_large(self) -> bool:
-        """Return whether there are so many runs that a catalogue pays.
-
-        Raises:
-            WarehouseError: the runs cannot be listed.
-        """
+        """Return whether there are so many runs that a catalogue pays."""
         return next(islice(self._manifest_files(), MANY_RUNS - 1, None), None) is not None
 
     def wants_catalogue(self) -> bool:
-        """Return whether a change of the runs is a reason to extend the catalogue, or to begin one.
-
-        Raises:
-            WarehouseError: the runs cannot be listed.
-        """
+        """Return whether a change of the runs is a reason to extend the catalogue, or to begin one."""
         try:
             made_ns = (self.warehouse / DATABASE).stat().st_mtime_ns
         except OSError:
@@ -199,9 +187,6 @@ class Lake:
         """Return the current versions of those of these runs that exist; read no manifest of another run.
 
         Runs that cannot be read are left out and named, as in `runs`.
-
-        Raises:
-            WarehouseError: none of them can be read.
         """
         runs, unread = [], []
         for run_id in sorted(run_ids):
@@ -230,11 +215,7 @@ class Lake:
         return run and (outdated(run) or run)
 
     def is_empty(self) -> bool:
-        """Return whether there is no run, readable or not.
-
-        Raises:
-            WarehouseError: the runs cannot be listed.
-        """
+        """Return whether there is no run, readable or not."""
         return next(self._manifest_files(), None) is None
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
@@ -268,11 +249,7 @@ class Lake:
         return run
 
     def manifests(self) -> list[Path]:
-        """Return the manifests of all runs, readable or not, sorted by run id.
-
-        Raises:
-            WarehouseError: their folder cannot be listed.
-        """
+        """Return the manifests of all runs, readable or not, sorted by run id."""
         return [self._manifest(run_id) for run_id in sorted(self.state())]
 
     def _manifest(self, run_id: str) -> Path:
@@ -297,23 +274,17 @@ class Lake:
         """Create a folder for the files of a version, and remove it at the end unless `publish` has moved it.
 
         Its path already ends in <run id>/<version>, so the files can be queried before they are published.
-
-        Raises:
-            WarehouseError: the warehouse cannot be written.
         """
         # absolute, because pyarrow takes a relative path such as wh:test/lake for a URI, and ~ for the user's home
         root = self.runs_folder.absolute() / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         staging = root / checked(run_id) / checked(version)
         with ExitStack() as held:
             try:  # begins before the folder is created, because a signal may come at any time
-                try:
-                    with self.exclusive():  # otherwise garbage collection could remove the folder before it is locked
-                        staging.mkdir(parents=True)
-                        held.enter_context(locked(root))
-                except OSError as error:
-                    raise WarehouseError(
-                        f"{self.warehouse}: cannot write to this warehouse: {error.strerror or error}"
-                    ) from None
+                # without the lock, garbage collection could remove the folder before it is locked itself
+                refusals = system_refusals(f"{self.warehouse}: cannot write to this warehouse", WarehouseError)
+                with refusals, self.exclusive():
+                    staging.mkdir(parents=True)
+                    held.enter_context(locked(root))
                 yield staging
             finally:
                 shutil.rmtree(root, ignore_errors=True)
@@ -328,18 +299,15 @@ class Lake:
             staging: the folder of the version.
             run: the version; `files` names the staged files by table, relative to `staging`.
             settling: syncs some of the files to disk already.
-
-        Raises:
-            WarehouseError: the files cannot be moved, or the manifest cannot be written.
         """
         of_run = self.runs_folder / checked(run.run_id)
-        try:
+        with system_refusals(f"run {run.run_id}: cannot be published in {self.warehouse}", WarehouseError):
             names = sorted(run.paths)
             with settling or Settling() as started:
                 digests = started.digests([staging / n for n in names])
             sync_to_disk(staging)
             with self.exclusive():
-                before = self._before(run.run_id)
+                before = self.readable_run(run.run_id)
                 if before and before.version == run.version and self.is_whole(before):
                     self.settle()
                     return before
@@ -360,20 +328,12 @@ class Lake:
                         digests={str(folder / n): d for n, d in zip(names, digests, strict=True)},
                     )
                     self._replace(before, placed)
-        except OSError as error:
-            raise WarehouseError(
-                f"run {run.run_id}: cannot be published in {self.warehouse}: {error.strerror or error}"
-            ) from None
         return placed
 
     def replace_metric_values(self, run: RunVersion, staged: Path, rows: int, fingerprint: str) -> RunVersion | None:
-        """Replace a run's metric values by newly evaluated ones; return None if the run has changed meanwhile.
-
-        Raises:
-            WarehouseError: the values cannot be written.
-        """
+        """Replace a run's metric values by newly evaluated ones; return None if the run has changed meanwhile."""
         name = f"metric_values-{fingerprint[:16]}-{uuid.uuid4().hex[:8]}.parquet"
-        try:
+        with system_refusals(f"run {run.run_id}: metric values cannot be written", WarehouseError):
             digest = settled(staged) if rows else ""
             with self.exclusive():
                 now = self.run(run.run_id)
@@ -397,10 +357,6 @@ class Lake:
                         digests=digests,
                     )
                     self._replace(now, placed)
-        except OSError as error:
-            raise WarehouseError(
-                f"run {run.run_id}: metric values cannot be written: {error.strerror or error}"
-            ) from None
         return placed
 
     def settle(self) -> None:
@@ -409,15 +365,11 @@ class Lake:
             sync_to_disk(self.manifests_folder)
 
     def remove(self, run_id: str) -> bool:
-        """Remove a run; a later `collect_garbage` deletes its files. Return False if there is no such run.
-
-        Raises:
-            WarehouseError: the warehouse cannot be written.
-        """
+        """Remove a run; a later `collect_garbage` deletes its files. Return False if there is no such run."""
         manifest = self._manifest(checked(run_id))
         try:
             with self.exclusive():
-                self._start_grace(self._before(run_id), frozenset())
+                self._start_grace(self.readable_run(run_id), frozenset())
                 manifest.unlink()
                 sync_to_disk(self.manifests_folder)
         except FileNotFoundError:
@@ -438,8 +390,8 @@ class Lake:
         with locked(self.manifests_folder):
             yield
 
-    def _before(self, run_id: str) -> RunVersion | None:
-        """Return the current version of the run; None if there is none or its manifest is damaged."""
+    def readable_run(self, run_id: str) -> RunVersion | None:
+        """Return the current version of a run; None if there is none that can be read."""
         try:
             return self.run(run_id)
         except WarehouseError:

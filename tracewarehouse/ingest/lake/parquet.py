@@ -259,7 +259,6 @@ class _Numbers:
         return pa.chunked_array([self._array(*p) for p in parts], self._kind)
 
     def _joined(self, parts: list[_Part]) -> _Part:
-        """Return all parts as one."""
         total = sum(count for count, _, _ in parts)
         values, is_known = np.empty(total, self._dtype), np.empty(total, bool)
         end = 0

@@ -7,24 +7,18 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from tracewarehouse.ingest.errors import WarehouseError, printable, shown
+from tracewarehouse.ingest.errors import WarehouseError, printable, shown, system_refusals
 
 
 def check_folder(folder: Path, *, create: bool) -> None:
     """Make sure that a folder is a warehouse, or an empty one that can become it.
 
     Args:
-        folder: the folder.
         create: create it if it does not exist, and accept one with other files in it.
-
-    Raises:
-        WarehouseError: it does not exist, is not a warehouse, or has a path that DuckDB would misread.
     """
     _check_path(folder)
-    try:
+    with system_refusals(f"{shown(str(folder))}: cannot be opened", WarehouseError):
         exists = folder.exists()
-    except OSError as error:
-        raise WarehouseError(f"{shown(str(folder))}: cannot be opened: {error.strerror or error}") from None
     named = shlex.quote(str(folder))  # a folder ~ is no home
     if exists and not folder.is_dir():
         raise WarehouseError(
@@ -36,11 +30,9 @@ def check_folder(folder: Path, *, create: bool) -> None:
             f"no warehouse at {folder}; make one with `tw -w {named} ingest CAPTURE`, or name another with -w or "
             "TRACEWAREHOUSE (Python: tw.open(path, create=True))"
         )
-    try:
+    with system_refusals(f"{folder}: cannot be opened as a warehouse", WarehouseError):
         folder.mkdir(parents=True, exist_ok=True)
         is_other = holds_other_files(folder)
-    except OSError as error:
-        raise WarehouseError(f"{folder}: cannot be opened as a warehouse: {error.strerror or error}") from None
     if is_other and not create:
         raise WarehouseError(
             f"{folder} holds files but no warehouse (no folders lake and manifests); name another with -w"
@@ -57,11 +49,7 @@ def holds_other_files(folder: Path) -> bool:
 
 
 def _check_path(folder: Path) -> None:
-    """Refuse a folder for whose path DuckDB would find no files, or the files of another folder.
-
-    Raises:
-        WarehouseError: its path has a special character, is a pattern that other paths match, or is not UTF-8.
-    """
+    """Refuse a folder for whose path DuckDB would find no files, or the files of another folder."""
     path = str(folder.absolute())
     with suppress(OSError, RuntimeError, ValueError):  # reported when the folder is opened
         path = str(folder.resolve())

@@ -248,15 +248,12 @@ def _checked(found: ProgramLayers, marks: Mapping[int, int]) -> ProgramLayers:
 
 
 class _Votes:
-    """The votes of a program's executions, instruction by instruction."""
-
     def __init__(self, rows: Sequence[InstructionRow]) -> None:
         self._rows = rows
         self._kinds: dict[int, Kind] = {}
         self._found: list[tuple[_Order, OpSequence, Pieces]] = []
 
     def add(self, order: _Order) -> None:
-        """Count the votes of some executions."""
         ids = order.instruction_id.tolist()
         for i in ids:
             if i not in self._kinds:
@@ -270,7 +267,6 @@ class _Votes:
         return len(self._found) >= _TRIED and all(p.confidence < MIN_CONFIDENCE for _, _, p in self._found)
 
     def result(self, program: Program, with_parts: bool) -> ProgramLayers:
-        """Return the result on which most executions agree, or the reason for a refusal."""
         counts: Counter[int] = Counter()
         for order, _, pieces in self._found:
             counts[pieces.count] += order.count
@@ -285,7 +281,6 @@ class _Votes:
         return ProgramLayers(program, count=count, confidence=confidence, layer=layer, part=parts)
 
     def _layers(self) -> tuple[dict[int, int], float]:
-        """Return the layer that most executions give each instruction, and the share of time on which all agree."""
         ids = np.concatenate([order.instruction_id for order, _, _ in self._found])
         layers = np.concatenate([pieces.layer for _, _, pieces in self._found])
         counts = np.concatenate([np.full(len(order.time), order.count) for order, _, _ in self._found])
@@ -300,7 +295,6 @@ class _Votes:
         return {i: number for i, number in layer.items() if number >= 0}, agreement
 
     def _parts(self, layer: dict[int, int]) -> dict[int, str]:
-        """Return the part that most executions give each instruction in a layer."""
         said = {i: said_part(self._rows[i].name, self._rows[i].op_name) for i in self._kinds}
         norms = {i: is_norm(self._rows[i].name, self._rows[i].op_name) for i in self._kinds}
         votes: defaultdict[int, Counter[str | None]] = defaultdict(Counter)

@@ -75,7 +75,6 @@ class _Body:
 
     @property
     def products(self) -> int:
-        """Number of products in the body."""
         return int((self.sequence.contracts & ~self.sequence.collective).sum())
 
 
@@ -172,7 +171,6 @@ def _copies_of(
 
     Args:
         ops: instructions, from the loop away.
-        kinds: their kinds.
         layers: the instructions of the layers that must follow each other, in the order of `ops`; after the last of
             them the first follows.
         usual: families of all ops of a layer.

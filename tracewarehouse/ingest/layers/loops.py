@@ -104,10 +104,6 @@ def places_in_containers(nesting: Nesting, instruction: Int32, facts: LoopFacts)
     Args:
         nesting: what holds what.
         instruction: the instruction of each event, shape (n,).
-        facts: the facts of all instructions.
-
-    Raises:
-        MalformedError: events nest deeper than any program's.
     """
     trips = facts.trips[instruction]
     is_loop = trips >= 0
@@ -144,7 +140,6 @@ def places_in_programs(
         instruction: its instruction, shape (n,).
         chains: numbers of the loops of each instruction, outermost first, then -1, shape (instructions, depth).
         loops: the loops by number.
-        facts: the facts of all instructions.
     """
     n = len(instruction)
     trips = np.array([loop.trips for loop in loops], np.int64)
@@ -182,8 +177,6 @@ def _iterations(run: Int64, instruction: Int32, trips: Int64, is_direct: Flags, 
     """Return the iteration of each op in its run of a loop, -1 if not known; ops in order of start, shape (n,).
 
     Args:
-        run: the run of the loop.
-        instruction: the instruction of the op.
         trips: iterations of the loop, 0 if not known.
         is_direct: the op is of the loop's own body, and in no loop or branch in it.
         inner: how often loops within the loop run the op in each iteration; by default once.
@@ -229,7 +222,6 @@ def _counted(
     Args:
         loops: those around the op, innermost first.
         iterations: the op's iteration of each.
-        instruction: the instruction of the op.
         facts: the facts of all instructions.
         arrays: what each loop carries.
     """

@@ -261,7 +261,6 @@ def _with_loose_ops(s: OpSequence, first: Int64, last: Int64) -> Int64:
 
 
 def _staying(s: OpSequence, start: int, end: int) -> Int64:
-    """Return the positions of the ops in a range that the scheduler does not move."""
     return start + np.flatnonzero(~s.moves[start:end])
 
 

@@ -32,7 +32,6 @@ class Execution:
     Attributes:
         module: name of the program.
         program_id: its id, if the capture has one.
-        device_id: the device.
         instruction_id: its leaf ops by start, shape (n,).
         self_ps: their self times, shape (n,).
         is_cut: ops are missing at its start or end.
@@ -107,7 +106,6 @@ class OpSequence:
         coarse: codes of the families by shape only, from 0.
         place: codes of the places in the framework's code, from 0.
         contracts: products and collectives.
-        collective: collectives.
         moves: copies, and ops of no time, which are markers of the compiler.
     """
 

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -115,7 +115,7 @@ class Helper:
 
 
 class Work(Generic[_Result]):
-    """Tasks that helpers are doing; `results` takes part in them."""
+    """Tasks that helpers are doing; `in_order` and `results` take part in them."""
 
     def __init__(
         self, ask: Callable[[_Task], _Result], tasks: Sequence[_Task], then: Callable[[_Result], object]
@@ -126,40 +126,53 @@ class Work(Generic[_Result]):
         self._count = len(tasks)
         self._found: dict[int, _Result] = {}
         self._failures: dict[int, Exception] = {}
+        self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.threads: list[Future[None]] = []
 
     def do(self, ask: Callable[[Any], _Result]) -> None:
         """Do tasks in this thread until all have begun."""
-        while True:
-            try:
-                number, task = self._waiting.popleft()
-            except IndexError:
-                return
-            try:
-                self._found[number] = result = ask(task)
-                self._then(result)
-            except Exception as error:
-                self._failures[number] = error
-                self._waiting.clear()
+        while self._do_next(ask):
+            pass
 
-    def results(self) -> list[_Result]:
-        """Return the results in the order of the tasks, once all are done.
+    def _do_next(self, ask: Callable[[Any], _Result]) -> bool:
+        """Do the next task, and return whether there was one."""
+        try:
+            number, task = self._waiting.popleft()
+        except IndexError:
+            return False
+        try:
+            self._found[number] = result = ask(task)
+            self._then(result)
+        except Exception as error:
+            self._failures[number] = error
+            self._waiting.clear()
+        self._ended.put(number)
+        return True
 
-        Raises:
-            HelperError: a helper was ended from outside.
-            Exception: the error that the function raised in the first task that failed.
+    def in_order(self) -> Generator[_Result, None, None]:
+        """Yield the results in the order of the tasks, each as soon as it can be; this thread does tasks meanwhile.
+
+        A caller that stops early leaves tasks undone that have not begun. The first that failed raises its error.
         """
         try:
-            self.do(self._ask)
-        except BaseException:  # Ctrl-C: the starter of the helpers ends them
+            for number in range(self._count):
+                while number not in self._found and not self._failures:
+                    if not self._do_next(self._ask):
+                        self._ended.get()
+                if self._failures:
+                    break
+                yield self._found.pop(number)
+        finally:  # also after Ctrl-C: the starter of the helpers ends them
             self._waiting.clear()
-            raise
         for thread in self.threads:
             if not thread.cancel():  # it has begun
                 thread.result()
         if self._failures:
             raise self._failures[min(self._failures)]
-        return [self._found[i] for i in range(self._count)]
+
+    def results(self) -> list[_Result]:
+        """Return the results in the order of the tasks, once all are done; see `in_order`."""
+        return list(self.in_order())
 
 
 class Processes:
@@ -214,7 +227,6 @@ def start_helpers(count: int, descriptors: Sequence[int] = (), modules: Sequence
     """Start helper processes, or as many of them as the system allows.
 
     Args:
-        count: helpers to start.
         descriptors: open files that the tasks refer to by number.
         modules: modules that helpers import while they wait.
     """

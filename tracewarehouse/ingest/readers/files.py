@@ -22,7 +22,7 @@ from typing import BinaryIO, cast, overload
 import numpy as np
 
 from tracewarehouse.ingest.columns.records import UInt8
-from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.errors import CaptureError, system_refusals
 
 CHUNK = 1 << 20
 MAX_GZIP_RATIO = 200
@@ -53,10 +53,8 @@ class CaptureFile:
     @cached_property
     def is_gzip(self) -> bool:
         """Whether the file starts with gzip's magic number."""
-        try:
+        with system_refusals(f"{self.path}: cannot be read", CaptureError):
             return os.pread(self._opened, 2, 0) == b"\x1f\x8b"
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be read: {error.strerror or error}") from None
 
     @cached_property
     def size(self) -> int:
@@ -83,11 +81,7 @@ class CaptureFile:
         return os.pread(self._plain, HEAD, 0)
 
     def read(self, low: int, high: int) -> bytes:
-        """The uncompressed bytes [low:high].
-
-        Raises:
-            CaptureError: the file changed since it was opened, or the disk fails.
-        """
+        """The uncompressed bytes [low:high]."""
         if "_content" in self.__dict__:
             return self._content[low:high]
         out = bytearray(high - low)
@@ -107,12 +101,10 @@ class CaptureFile:
     def read_into(self, view: memoryview, low: int) -> None:
         """Fill a buffer with the uncompressed bytes from `low` on."""
         done = 0
-        try:
+        with system_refusals(f"{self.path}: cannot be read", CaptureError):
             while done < len(view) and (count := os.preadv(self._plain, [view[done:]], low + done)):
                 done += count
             is_same = self._stamp_now() == self._stamp
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be read: {error.strerror or error}") from None
         if done < len(view) or not is_same:
             raise CaptureError(f"{self.path}: changed while it was read; try again once the profiler has written it")
 
@@ -203,11 +195,7 @@ class FileBytes:
 
 @contextmanager
 def in_temporary_file() -> Iterator[None]:
-    """Let what a reader puts into a temporary file fail with one sentence.
-
-    Raises:
-        CaptureError: there is no room.
-    """
+    """Let what a reader puts into a temporary file fail with one sentence."""
     try:
         yield
     except OSError as error:
@@ -231,11 +219,7 @@ def _close(file: BinaryIO) -> None:
 
 @contextmanager
 def peeked(path: Path) -> Iterator[BinaryIO]:
-    """Open the uncompressed bytes of a file to look into them, without reading it whole.
-
-    Raises:
-        OSError, EOFError, zlib.error: it cannot be read; they come from reading as well.
-    """
+    """Open the uncompressed bytes of a file to look into them, without reading it whole."""
     with path.open("rb") as file:
         is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
         with gzip.open(file) if is_gzip else nullcontext(file) as content:
@@ -246,9 +230,6 @@ def distinct(files: Iterable[CaptureFile]) -> tuple[list[CaptureFile], list[str]
     """Return the files without duplicates, and a sentence for each duplicate.
 
     A duplicate has the same bytes as another file, such as a gzipped copy beside its original.
-
-    Raises:
-        CaptureError: a file is missing, empty or cannot be read.
     """
     kept: dict[str, CaptureFile] = {}
     notes = []
@@ -263,11 +244,7 @@ _RATIO_FREE = 64 << 20  # below this size the ratio does not matter
 
 
 def uncompressed(path: Path, descriptor: int, max_ratio: float) -> int:
-    """Uncompress a gzip file into a temporary file without a name, and return its descriptor; the caller closes it.
-
-    Raises:
-        CaptureError: it is damaged, holds more, or there is no room for its content.
-    """
+    """Uncompress a gzip file into a temporary file without a name, and return its descriptor; the caller closes it."""
     limit = max(os.fstat(descriptor).st_size * max_ratio, _RATIO_FREE)
     size = 0
     try:

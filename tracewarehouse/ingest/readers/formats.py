@@ -33,11 +33,7 @@ class Reader(Protocol):
     """What the module of a format has."""
 
     def open_file(self, file: CaptureFile, *processes: Processes) -> Trace:
-        """Open a file, of a format that `is_shared` with the processes that read it together.
-
-        Raises:
-            CaptureError: it is damaged.
-        """
+        """Open a file, of a format that `is_shared` with the processes that read it together."""
         ...
 
     def profile_window(self, path: Path) -> Window | None:
@@ -174,11 +170,7 @@ def _has_trace_events(head: bytes) -> bool:
 
 
 def file_format(file: CaptureFile) -> Format:
-    """Return the format of a file, by its content.
-
-    Raises:
-        CaptureError: the file is missing, empty or cannot be read, of another profiler, or a text that is no HLO.
-    """
+    """Return the format of a file, by its content."""
     head = file.head
     if marked := next((f for f in FORMATS if f.begins and f.begins(head)), None):
         return marked
@@ -205,11 +197,7 @@ def format_named(name: str) -> Format:
 
 @without_cycle_search()
 def open_trace(file: CaptureFile, processes: Processes | None = None) -> Trace:
-    """Open a capture by its content, together with these processes if its format allows.
-
-    Raises:
-        CaptureError: it has no known format, or is damaged.
-    """
+    """Open a capture by its content, together with these processes if its format allows."""
     form = file_format(file)
     trace = form.reader.open_file(file, *([processes] if processes and form.is_shared else ()))
     try:

@@ -222,7 +222,6 @@ class MadeLine(NamedTuple):
 
     Attributes:
         events: its events, whose metadata are places in `names`.
-        names: their names.
     """
 
     events: EventBatch
@@ -241,7 +240,6 @@ def step_line(marks: Marks, inside: Int64, start: Int64, end: Int64) -> MadeLine
     Stats are the step's number and the time of its mark on the host.
 
     Args:
-        marks: the marks.
         inside: the mark under which each event of the device was launched, -1 for none, shape (n,).
         start: starts of the events in ps, shape (n,).
         end: their ends, shape (n,).
@@ -288,7 +286,6 @@ def executions(
     several times runs a model in pieces, one or more a layer, as vLLM does: then the whole step is one execution.
 
     Args:
-        marks: the marks.
         owner: the mark to whose step each event of the device belongs, -1 for none, shape (n,).
         launch: number of the call that launched it, -1 if it is not known, shape (n,).
         launched_at: start of that call in ps, shape (n,).
@@ -332,7 +329,6 @@ def executions(
 
 
 def _begins(key: Int64) -> Int64:
-    """Return the places at which a key differs from the one before, and the first."""
     return np.flatnonzero(np.diff(key, prepend=-(1 << 62)))
 
 

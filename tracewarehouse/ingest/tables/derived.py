@@ -90,7 +90,6 @@ def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[Li
 
 
 def _axis_rows(placement: Placement, inferred: Sequence[InferredAxis]) -> Iterator[dict[str, Any]]:
-    """Rows of main.mesh_axes."""
     if placement.mesh and placement.coordinates is not None:
         strides = placement.mesh.strides()
         for position, (axis, size) in enumerate((a, n) for a, n in placement.mesh.axes.items() if n > 1):
@@ -149,7 +148,6 @@ def place_in_layers(
     counts its layers from 0: they are layers of the stage.
 
     Args:
-        survey: the survey of the run.
         executions: a few of each program.
         time_ps: self time by instruction id, of each part of the run.
     """
@@ -183,7 +181,6 @@ _OUTSIDE_LAYERS = frozenset({"embed", "lm_head", "pipeline"})
 def _partial_layers(
     programs: Sequence[ProgramLayers], rows: Sequence[InstructionRow], time_ps: Sequence[npt.NDArray[np.float64]]
 ) -> Iterator[Flag]:
-    """Yield a flag if much of the op time may be in unknown layers, in programs whose layers are not inferred."""
     time = _summed(time_ps, len(rows))
     time[[i for i, row in enumerate(rows) if row.op_class == "container"]] = 0
     lacking: dict[str, Int64] = {}
@@ -207,7 +204,6 @@ def _is_placed(row: InstructionRow) -> bool:
 
 
 def _summed(time_ps: Iterable[npt.NDArray[np.float64]], count: int) -> npt.NDArray[np.float64]:
-    """Return the sum over the parts of a run of time by instruction id, shape (count,)."""
     total = np.zeros(count)
     for part in time_ps:
         total[: len(part)] += part

@@ -207,7 +207,6 @@ def leaf_times(
     """The leaf-op columns of a device with several op lines, by line in file order; reads the lines.
 
     Args:
-        trace: the trace of the lines.
         lines: the lines of the device's plane.
         op_lines: those on which it executes ops.
         op_class: tells the place in OP_CLASSES of each event of a batch.

@@ -149,7 +149,6 @@ class NamedOpWriter:
         return first_event_id, unattributed
 
     def _cpu_ops(self, plane: Plane, modules: HloModules, line: CpuLine) -> list[_CpuOps]:
-        """Return the ops on a thread, by virtual device."""
         by_device = []
         for ordinal in np.unique(line.ordinal[line.is_op]).tolist():
             at = np.flatnonzero(line.is_op & (line.ordinal == ordinal))
@@ -232,14 +231,12 @@ def _runs_by_number(cpu: CpuExecutions, ordinal: int) -> list[Run]:
 
 
 def _named(metadata: EventMetadata) -> tuple[str, str | None]:
-    """Return an event's name and its instruction's HLO text, which a Chrome trace may have instead of protos."""
     if metadata.display_name and is_meant_as_instruction(metadata.name):
         return metadata.display_name, metadata.name
     return metadata.name, None
 
 
 def _select(batch: EventBatch, at: Any) -> EventBatch:
-    """Return the events of a batch at ascending positions."""
     if len(at) == len(batch):
         return batch
     place = np.full(len(batch), -1, np.int64)

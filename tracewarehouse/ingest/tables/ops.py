@@ -297,12 +297,10 @@ class OpWriter:
         return self._loop_facts
 
     def _begins_collectives(self, row_instruction: Int32) -> bool:
-        """Whether any of these instructions is the start of an asynchronous collective."""
         used = np.unique(row_instruction[self.op_classes()[row_instruction] == _COMMUNICATION])
         return any(self._facts[i].role == "start" for i in used.tolist())
 
     def _homeless(self, row_instruction: Int32) -> list[int]:
-        """The instructions whose program is not known yet."""
         self.op_classes()
         lacking = np.flatnonzero(np.bincount(row_instruction[self._lacks_program[row_instruction]])).tolist()
         return [i for i in lacking if self.programs.get(i, ("", None))[1] is None]
@@ -332,7 +330,6 @@ class OpWriter:
 
 
 def _with_times(time_ps: npt.NDArray[np.float64], instruction: Int32, self_ps: Int64) -> npt.NDArray[np.float64]:
-    """Time by instruction id, with that of these ops."""
     total = np.bincount(instruction, self_ps, len(time_ps)).astype(np.float64)
     total[: len(time_ps)] += time_ps
     return total
@@ -359,7 +356,6 @@ def _number(column: StatColumn, i: int) -> float | None:
 
 
 def _stat(column: StatColumn | None, count: int, order: Int64 | slice, lowest: int = -(1 << 63)) -> Nullable | None:
-    """An integer stat as a nullable column in the given order; smaller values than the lowest are unknown."""
     if column is None:
         return None
     values, is_known = integers(column, count)

@@ -49,7 +49,8 @@ def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
     size = sum(f.size for f in files)
     formats = {file_format(f) for f in files} if size >= DIVIDED else set()
     count = min(jobs, size // _SMALLEST) - 1 if formats and all(f.is_divisible or f.is_shared for f in formats) else 0
-    return start_helpers(count, [f.descriptor for f in files], [__name__, *(f.module for f in formats)])
+    modules = [f.module for f in formats] + [__name__] * all(f.is_divisible for f in formats)
+    return start_helpers(count, [f.descriptor for f in files], modules)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,6 @@ class Counting:
     """Counts the events on the lines of a run that is written in parts.
 
     Attributes:
-        traces: all traces of the run.
         tasks: host index, plane and lines.
         work: the counting tasks.
     """
@@ -86,7 +86,6 @@ def start_counting(staging: Staging, traces: Sequence[Trace]) -> Counting | None
 
 
 def _divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
-    """Return the traces if their run is written in parts, else none."""
     divisible = [t for t in traces if isinstance(t, DivisibleTrace)]
     size = sum(line.end - line.start for t in divisible for p in t.planes for line in p.lines)
     if len(divisible) < len(traces) or size < DIVIDED:
@@ -95,7 +94,6 @@ def _divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
 
 
 def _backends(trace: Trace) -> set[str]:
-    """Backends of the devices of a trace."""
     named = {d.backend for p in trace.planes if p.lines and (d := device_plane(p.name))}
     return named or {"cpu" for p in trace.planes if has_cpu_ops(p)}
 

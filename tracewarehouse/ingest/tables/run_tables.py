@@ -130,7 +130,6 @@ def write_together(
 
 
 def _owners(survey: RunSurvey, lines: PlaneLines) -> list[int]:
-    """Return the devices whose events a plane can hold."""
     host = survey.hosts[lines.host_index]
     if host.cpu:
         return [d.device_id for d in host.devices if d.plane == lines.plane.name]

@@ -91,7 +91,6 @@ def stat_row(stat: Stat) -> dict[str, Any]:
 
 
 def _value(value: float | int | str | bytes) -> tuple[str, float | int | str | bytes]:
-    """A stat's value, and the column that holds it."""
     if isinstance(value, str):
         return "string_value", value
     if isinstance(value, bytes):

@@ -391,8 +391,11 @@ GOOD = json.dumps({"schemaVersion": 1, "traceEvents": [kernel(1, 1, 1), call(0, 
         (GOOD[: GOOD.index("[") + 1], "truncated trace"),
         (GOOD.replace('"ts": 1', '"ts": 01'), "not complete JSON"),
         (GOOD.replace('"traceEvents"', '"events"'), "looked for the member traceEvents"),
-        (GOOD.replace('"correlation": 1', '"correlation": [1]'), "not complete JSON"),
-        (GOOD.replace('"args": {', '"args": 5, "x": {'), "not complete JSON"),
+        (
+            GOOD.replace('"correlation": 1', '"correlation": [1]'),
+            "looked for events with numbers and lists as arguments",
+        ),
+        (GOOD.replace('"args": {', '"args": 5, "x": {'), "looked for events with numbers and lists as arguments"),
         (GOOD.replace('"pid": 0', '"pid": {}'), "not complete JSON"),
         ('{"schemaVersion": 1, "traceEvents": []}', "without events"),
         ('{"schemaVersion": 1, "traceEvents": {}}', "looked for an array as traceEvents"),
@@ -425,7 +428,8 @@ class Together(Processes):
     count = 2
 
     def start(self, function: Any, tasks: Any, then: Any = None) -> Any:
-        return SimpleNamespace(results=lambda: [pickle.loads(pickle.dumps(function(None, task))) for task in tasks])
+        each = (pickle.loads(pickle.dumps(function(None, task))) for task in tasks)
+        return SimpleNamespace(in_order=lambda: each)
 
 
 def content(path: Path, processes: Processes | None) -> Any:

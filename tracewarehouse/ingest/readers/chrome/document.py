@@ -124,8 +124,8 @@ class Document(Generic[E]):
         self._start = self.low = bom + start  # start of the array, after its bracket, and of the next events
         self._head = text[: start - 1]
 
-    def parts(self, count: int, size: int) -> list[tuple[int, int]]:
-        """Return where so many parts of about `size` bytes of the next events seem to be; none where too few are left.
+    def parts(self, size: int) -> list[tuple[int, int]]:
+        """Return where parts of about `size` bytes of the next events seem to be, up to a rest; none if there is one.
 
         Once all events up to the end of a part are read, by a `Document` of each part, set `low` to it.
         """
@@ -134,11 +134,11 @@ class Document(Generic[E]):
         if not first or self._mark != b",":
             return []
         border = re.compile(rb"\}%b,(?=%b%b)" % (_SPACE, _SPACE, re.escape(first[1])))
-        while len(lows) <= count and (near := lows[0] + len(lows) * size) < self._file.size:
+        while (near := lows[0] + len(lows) * size) < self._file.size:
             if not (found := border.search(self._file.read(near, min(near + _HEAD, self._file.size)))):
                 break
             lows.append(near + found.end())
-        return list(pairwise(lows)) if len(lows) > count else []
+        return list(pairwise(lows)) if len(lows) > 2 else []
 
     def pieces(self) -> Iterator[list[E]]:
         """Yield the events in file order; they can be read only once."""

@@ -68,12 +68,7 @@ _NUMBER = (1 << 32) - 1
 
 
 class ChromeTrace(Trace):
-    """One Chrome trace, read in one pass; its events stay in a temporary file as long as this object lives.
-
-    Raises:
-        CaptureError: the file is not readable, or there is no room for its events.
-        MalformedError: it is not a Chrome trace, or ends too early.
-    """
+    """One Chrome trace, read in one pass; its events stay in a temporary file as long as this object lives."""
 
     format = "chrome"
 
@@ -133,7 +128,6 @@ class ChromeTrace(Trace):
         return self._places[1:, a:z].T
 
     def _gather(self, document: Document[Event]) -> None:
-        """Put the events into a temporary file, by line."""
         with in_temporary_file():
             self._events = temporary_file(self)
             for events in document.pieces():
@@ -243,7 +237,6 @@ class ChromeTrace(Trace):
         self._written = int(ends[-1])
 
     def _planes(self, used: Int64) -> list[Plane]:
-        """Return the planes, from the numbers of lines and of event metadata that occur together."""
         names = dict(self._process_names)
         matches = {pid: m for pid, name in names.items() if (m := _HOST_PREFIX.fullmatch(name))}
         self.hostnames = list(dict.fromkeys(m[1] for m in matches.values()))

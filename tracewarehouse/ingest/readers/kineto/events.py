@@ -1,7 +1,8 @@
 """Turns the events of a Kineto trace into columns, piece by piece.
 
 Times are decimal microseconds, read from their digits into integer picoseconds. Of the arguments only those are parsed
-that are read: msgspec skips the others. Flows are not read, because kernels and launches share a correlation.
+that are read, of many events at once: msgspec skips the others. Flows are not read, because kernels and launches share
+a correlation.
 Columns lie in a temporary file that is mapped, so that the system can take their memory back.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from itertools import count
@@ -117,7 +118,7 @@ class Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """One element of traceEvents."""
+    """One element of traceEvents; its arguments are parsed with those of its kind, if they are read."""
 
     ph: str = ""
     cat: str = ""
@@ -126,10 +127,11 @@ class Event(msgspec.Struct, gc=False):
     tid: Id = None
     ts: msgspec.Raw = NOTHING
     dur: msgspec.Raw = NOTHING
-    args: Args | None = None
+    args: msgspec.Raw = NOTHING
 
 
 decode_events = msgspec.json.Decoder(list[Event]).decode
+_decode_args = msgspec.json.Decoder(list[Args | None]).decode
 _WIRE = {f.name: f.encode_name for f in msgspec.structs.fields(Args)}
 _SHAPE = ("context", "grid", "block", "registers", "shared_memory", "blocks_per_sm", "warps_per_sm", "priority", "kind",
           "graph", "node", "occupancy")  # fmt: skip
@@ -142,6 +144,9 @@ MESSAGE_NAMES = tuple(_WIRE[n] for n in _MESSAGE)
 DIMS, TYPES = _WIRE["dims"], _WIRE["types"]
 _shape_of = attrgetter(*_SHAPE[:-1])
 _message_of = attrgetter(*_MESSAGE)
+_phase_of: Callable[[Event], str] = attrgetter("ph")
+_category_of: Callable[[Event], str] = attrgetter("cat")
+_name_of: Callable[[Event], str] = attrgetter("name")
 _NO_ARGS = Args()
 _CODES = {category: int(family) for category, family in FAMILIES.items()}
 _SET, _LAUNCH, _OPERATOR, _ANNOTATION, _OTHER = map(
@@ -219,15 +224,10 @@ class Table:
 
     def add(self, events: Sequence[Event]) -> None:
         """Add the events of a piece of the file."""
-        kept: list[Event] = []
-        for e in events:
-            if e.ph == "X":
-                kept.append(e)
-            elif e.ph == "M":
-                self._name(e)
-            elif e.ph in _LACKING:
-                self.counted[f"events of phase {e.ph}, left out"] += 1
-        self._held += kept
+        self._held += [e for e in events if e.ph == "X"]
+        self._name_threads([e for e in events if e.ph == "M" and e.name == "thread_name"])
+        for ph in set(map(_phase_of, events)).intersection(_LACKING):
+            self.counted[f"events of phase {ph}, left out"] += sum(e.ph == ph for e in events)
         if self.origin_us is None:
             first = next((t for e in self._held if (t := exact_picoseconds(bytes(e.ts)))), None)
             self.origin_us = None if first is None else first // PS_PER_US
@@ -248,54 +248,55 @@ class Table:
         self._add(kept, start, duration)
 
     def _add(self, events: Sequence[Event], start: Int64, duration: Int64) -> None:
-        family = [_CODES.get(e.cat, _OTHER) for e in events]
-        line, link, detail, external = [0] * len(events), [0] * len(events), [0] * len(events), [0] * len(events)
-        lines, inputs, shapes, row = self.lines, self.inputs, self.shapes, self._count
-        for i, (e, f) in enumerate(zip(events, family, strict=True)):
-            args = e.args
-            if f > _SET:
-                line[i] = lines[False, e.pid, e.tid]
-                if args is None:
-                    continue
-                if f == _OPERATOR:
-                    external[i] = _integer(args.external if args.early_external is None else args.early_external)
-                    if args.sequence is not None:
-                        link[i] = _integer(args.sequence) + 1
-                        if args.forward_thread:
-                            self.backward.append(row + i)
-                    if args.dims:
-                        detail[i] = inputs[bytes(args.dims), bytes(args.types)]
-                    if args.collective:
-                        self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
-                elif f == _LAUNCH:
-                    link[i] = _integer(args.correlation)
-                    if args.bytes is not None:
-                        self.bytes[row + i] = _integer(args.bytes)
-                elif f == _ANNOTATION and args.dims and COLLECTIVE_MARK.match(e.name):
-                    detail[i] = inputs[bytes(args.dims), bytes(args.types)]
-                continue
-            args = args or _NO_ARGS
-            device, stream, moved = args.device, args.stream, args.bytes
-            line[i] = lines[True, e.pid if device is None else device, e.tid if stream is None else stream]
-            link[i] = _integer(args.correlation)
-            external[i] = _integer(args.external if args.early_external is None else args.early_external)
-            detail[i] = shapes[*_shape_of(args), bytes(args.occupancy)]
-            if moved is not None:
-                self.bytes[row + i] = _integer(moved)
-            if args.collective:
-                self.message[row + i] = self.messages[tuple(map(bytes, _message_of(args)))]
-                if args.instance:
-                    self.instance[row + i] = bytes(args.instance)
-        if self.span is None:
-            self.span = next(
-                (
-                    (int(start[i]), int(start[i] + duration[i]))
-                    for i, e in enumerate(events)
-                    if family[i] == _OTHER and e.cat == SPAN
-                ),
-                None,
-            )
-        name = [self.names[e.name] for e in events]
+        n, categories = len(events), list(map(_category_of, events))
+        codes = {c: _CODES.get(c, _OTHER) for c in set(categories)}
+        family = np.fromiter(map(codes.__getitem__, categories), np.int8, n)
+        keys: list[tuple[bool, Any, Any]] = [(False, e.pid, e.tid) for e in events]
+        link, external = np.zeros((2, n), np.int64)
+        detail, row = np.zeros(n, np.int32), self._count
+        shown: dict[int, Args] = {}
+        said: dict[int, Args] = {}
+
+        at = np.flatnonzero(family <= _SET)
+        args, work = _arguments(events, at), at.tolist()
+        for i, a in zip(work, args, strict=True):
+            e = events[i]
+            keys[i] = True, e.pid if a.device is None else a.device, e.tid if a.stream is None else a.stream
+        link[at], external[at] = _integers([a.correlation for a in args]), _integers(list(map(_external, args)))
+        detail[at] = [self.shapes[*_shape_of(a), bytes(a.occupancy)] for a in args]
+        self.bytes |= {row + i: _integer(a.bytes) for i, a in zip(work, args, strict=True) if a.bytes is not None}
+        said |= {i: a for i, a in zip(work, args, strict=True) if a.collective}
+        self.instance |= {row + i: bytes(a.instance) for i, a in said.items() if a.instance}
+
+        at = np.flatnonzero(family == _LAUNCH)
+        args = _arguments(events, at)
+        link[at] = _integers([a.correlation for a in args])
+        calls = zip(at.tolist(), args, strict=True)
+        self.bytes |= {row + i: _integer(a.bytes) for i, a in calls if a.bytes is not None}
+
+        at = np.flatnonzero(family == _OPERATOR)
+        args, operators = _arguments(events, at), at.tolist()
+        external[at] = _integers(list(map(_external, args)))
+        link[at] = [0 if a.sequence is None else _integer(a.sequence) + 1 for a in args]
+        for i, a in zip(operators, args, strict=True):
+            if a.sequence is not None and a.forward_thread:
+                self.backward.append(row + i)
+            if a.dims:
+                shown[i] = a
+            if a.collective:
+                said[i] = a
+
+        marks = [i for i in np.flatnonzero(family == _ANNOTATION).tolist() if COLLECTIVE_MARK.match(events[i].name)]
+        shown |= {i: a for i, a in zip(marks, _arguments(events, marks), strict=True) if a.dims}
+        for i in sorted(shown):  # numbers follow the file, wherever a piece of it ends
+            detail[i] = self.inputs[bytes(shown[i].dims), bytes(shown[i].types)]
+        for i in sorted(said):
+            self.message[row + i] = self.messages[tuple(map(bytes, _message_of(said[i])))]
+        if self.span is None and SPAN in codes:
+            first = categories.index(SPAN)
+            self.span = int(start[first]), int(start[first] + duration[first])
+        name = np.fromiter(map(self.names.__getitem__, map(_name_of, events)), np.int32, n)
+        line = np.fromiter(map(self.lines.__getitem__, keys), np.int32, n)
         self._put(start, duration, link, external, name, line, detail, family)
 
     def join(self, part: Table) -> None:
@@ -395,10 +396,32 @@ class Table:
         """Return the rows of events of some families, ascending."""
         return np.flatnonzero(np.isin(self.family, [int(f) for f in families]))
 
-    def _name(self, e: Event) -> None:
-        if e.args and e.args.name and e.name == "thread_name":
-            with suppress(msgspec.MsgspecError):
-                self.thread_names[e.pid, e.tid] = msgspec.json.decode(e.args.name, type=str)
+    def _name_threads(self, events: Sequence[Event]) -> None:
+        for e, args in zip(events, _arguments(events, range(len(events))), strict=True):
+            if args.name:
+                with suppress(msgspec.MsgspecError):
+                    self.thread_names[e.pid, e.tid] = msgspec.json.decode(args.name, type=str)
+
+
+def _arguments(events: Sequence[Event], at: Iterable[int]) -> list[Args]:
+    """Return the arguments of events at some places; an event may have none."""
+    texts = [events[i].args or b"null" for i in at]
+    return [a or _NO_ARGS for a in _decode_args(b"[%b]" % b",".join(texts))]
+
+
+def _external(args: Args) -> _Number:
+    return args.external if args.early_external is None else args.early_external
+
+
+def _integers(values: Sequence[_Number]) -> Int64:
+    """Return `_integer` of each value."""
+    if None in values:
+        values = [v or 0 for v in values]
+    if set(map(type, values)) == {int}:
+        with suppress(OverflowError):
+            read = np.array(values, np.int64)
+            return np.where((read > -_WIDEST) & (read < _WIDEST), read, 0)
+    return np.array([_integer(v) for v in values], np.int64)
 
 
 def _integer(value: _Number) -> int:

@@ -11,6 +11,7 @@ for, by which operator with which inputs in which module, is told by its event m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import Any
 
@@ -50,7 +51,7 @@ from tracewarehouse.ingest.readers.launches import integer_stat
 _FROM_1970_US = 10**15
 """Microseconds above which the times of a trace that states no base count from 1970."""
 _BATCH = 1 << 16
-_PART = 8 << 20
+_PART = 4 << 20
 """Bytes of events that a process reads at once, if several read a trace."""
 
 
@@ -156,10 +157,12 @@ class KinetoTrace(Trace):
 
     def _join_parts(self, document: Document[Event], chunk: int | None, processes: Processes) -> None:
         """Add what processes read together, up to the last events, or to those that only one can read."""
-        origin_us = self._table.origin_us
-        while origin_us is not None and (parts := document.parts(processes.count + 1, _PART)):
-            tasks = [(self._file, chunk, part, origin_us) for part in parts]
-            for (_, end), part in zip(parts, processes.start(read_part, tasks).results(), strict=True):
+        if (origin_us := self._table.origin_us) is None:
+            return
+        parts = document.parts(_PART)
+        work = processes.start(read_part, [(self._file, chunk, part, origin_us) for part in parts])
+        with closing(work.in_order()) as tables:
+            for (_, end), part in zip(parts, tables, strict=True):
                 if part is None:
                     return
                 self._table.join(part)

@@ -74,7 +74,6 @@ def xplane_messages(package: str, *, is_raw: bool = False) -> dict[str, Any]:
     """Make the message classes of an XSpace, by name; text is bytes, because captures hold text that is not UTF-8.
 
     Args:
-        package: name of their package.
         is_raw: leave planes, lines and events as bytes, so that only one at a time becomes an object.
     """
     plane, line, event = ("bytes",) * 3 if is_raw else ("XPlane", "XLine", "XEvent")
@@ -140,11 +139,7 @@ _KIND = {
 
 
 def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    """Yield the planes of a file, in file order.
-
-    Raises:
-        CaptureError: it is no xplane.pb, or cannot be read.
-    """
+    """Yield the planes of a file, in file order."""
     if (found := file_format(file)) is not XPLANE:
         raise CaptureError(
             f"{file.path}: only an xplane.pb can be decoded a second time, found {found.name}; give the profiler's file"

@@ -97,12 +97,7 @@ class _RowOfId:
 
 
 class XPlaneTrace(DivisibleTrace):
-    """An opened xplane.pb: planes and metadata are read, events are still in the file.
-
-    Raises:
-        CaptureError: the file is missing, empty or not readable.
-        MalformedError: it is not a complete XSpace.
-    """
+    """An opened xplane.pb: planes and metadata are read, events are still in the file."""
 
     format = "xplane"
 
@@ -141,22 +136,12 @@ class XPlaneTrace(DivisibleTrace):
         return self._file.digest
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
-        """Yield the events of a line, in file order.
-
-        Raises:
-            MalformedError: the bytes are not events, or their times do not fit int64 picoseconds.
-            CaptureError: the file changed since it was opened.
-        """
+        """Yield the events of a line, in file order."""
         with self._named(plane, line):
             yield from self._batches(cast(_XPlane, plane), line)
 
     def count(self, plane: Plane, line: Line) -> int:
-        """Return the number of a line's events, without reading their fields.
-
-        Raises:
-            MalformedError: the bytes are not events.
-            CaptureError: the file changed since it was opened.
-        """
+        """Return the number of a line's events, without reading their fields."""
         with self._named(plane, line):
             return sum(len(starts) for _, starts in self._windows(line, {}))
 
@@ -228,7 +213,6 @@ def _origin(planes: Sequence[Plane]) -> int | None:
 
 
 def _describe(line: Line, others: wire.Others) -> None:
-    """Take the fields after the events."""
     name, display_id, duration = (others.get(t) for t in (_DISPLAY_NAME, _DISPLAY_ID, _DURATION_PS))
     if isinstance(name, bytes):
         line.display_name = _text(name)
@@ -245,7 +229,6 @@ def _batch(source: wire.Words, plane: _XPlane, line_ps: int, block: wire.EventBl
 
 
 def _starts(line_ps: int, offset: Int64, duration: Int64) -> Int64:
-    """Return the starts of events on the trace's clock."""
     first, last = line_ps + int(offset.min()), line_ps + int(offset.max())
     if _INT64.min <= min(first, line_ps) and max(last, line_ps) <= _INT64.max:
         start = offset + np.int64(line_ps)
@@ -331,12 +314,10 @@ class _SharedMetadata:
         self._stats: dict[int, dict[bytes, Stat | None]] = {}
 
     def count_line(self) -> None:
-        """Count a line."""
         self._lines += 1
         bounds.check(self._lines, bounds.LINES, "threads", "a program")
 
     def read(self, entries: Sequence[bytes], plane: _XPlane) -> None:
-        """Set the event metadata of a plane whose stat names are known."""
         bounds.check(len(entries), bounds.NAMES, "names", "events")
         naming = self._namings.setdefault(tuple(sorted(plane.stat_names.items())), len(self._namings))
         stats, known = self._stats.setdefault(naming, {}), self._entries.setdefault(naming, {})
@@ -449,7 +430,6 @@ def _event_metadata(raw: bytes, names: dict[int, str], known: dict[bytes, Stat |
 
 
 def _stat(raw: bytes, names: dict[int, str]) -> Stat | None:
-    """Read an XStat; None if it has no value."""
     stat_id = tag = at = stop = 0
     for known, _, payload, after in wire.fields(raw, 0, len(raw)):
         if known == _STAT_ID:

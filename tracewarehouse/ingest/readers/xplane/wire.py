@@ -67,7 +67,6 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
 
 
 def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
-    """Return tag, payload and stop of the field at `start`; a length may put the stop beyond `end`."""
     tag, at = data[start], start + 1
     if tag > 0x7F:
         tag, at = read_varint(data, start, end)
