@@ -22,6 +22,8 @@ import pyarrow as pa
 
 from tracewarehouse.database.lens import create_lens
 from tracewarehouse.definitions.reading import Definitions, load_definitions
+from tracewarehouse.evaluation.audits import Evaluation
+from tracewarehouse.evaluation.values import PreparedMetrics
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
 from tracewarehouse.ingest.lake.parquet import Nullable
@@ -69,6 +71,13 @@ def warehouse_of(given: Mapping[str, Rows], definitions: Definitions | None = No
     create_lens(connection, {t: f"given.{t}" for t in TABLES}, definitions or load_definitions())
     fill(connection, given)
     return connection
+
+
+def evaluated(connection: duckdb.DuckDBPyConnection, run_id: str, definitions: Definitions | None = None) -> Evaluation:
+    """What ingest evaluates of a run, by the tables of a lens."""
+    [(name,)] = connection.execute("SELECT current_database()").fetchall()
+    sources = {t: f"(SELECT * FROM \"{name}\".main.{t} WHERE run_id = '{run_id}')" for t in TABLES}
+    return PreparedMetrics(connection, definitions or load_definitions()).evaluate(connection, run_id, sources)
 
 
 def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 
 import duckdb
 import pytest
-from given_tables import fill, warehouse_of
+from given_tables import evaluated, fill, warehouse_of
 
 from tracewarehouse.definitions.derived import all_audits, beyond_range
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation.audits import run_audit, run_audits
-from tracewarehouse.evaluation.values import evaluate
 
 DEFINITIONS = load_definitions()
 AUDITS = list(dict.fromkeys(a.name for a in all_audits(DEFINITIONS)))
@@ -205,7 +204,7 @@ def test_the_values_of_an_evaluation_are_checked_against_the_ranges_of_their_met
     connection: duckdb.DuckDBPyConnection,
 ) -> None:
     fill(connection, VIOLATIONS["value_beyond_range"][0])
-    [finding] = evaluate(connection, "r", DEFINITIONS).findings
+    [finding] = evaluated(connection, "r", DEFINITIONS).findings
     assert finding == next(f for f in run_audits(connection, "r", DEFINITIONS) if f.audit == finding.audit)
     assert run_audits(connection, "another", DEFINITIONS) == []
     row = dict(zip(finding.columns, finding.rows[0], strict=True))

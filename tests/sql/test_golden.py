@@ -9,14 +9,11 @@ their cases worked out by hand, and these golden values so that nothing changes 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 from plain_metrics import METRICS, Run, hockney
 
-from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse
 
@@ -28,27 +25,30 @@ UNLIKE = ["deepseek_v2-ep4-b4-i16-o9", "llama-pp2tp2-b4-i16-o5", "llama-tp4-sp-b
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
 
 
-Values = Callable[[Warehouse, str], dict[str, float]]
+Shown = dict[str, dict[str, float]]
 
 
 @pytest.fixture(scope="module")
-def values() -> Values:
-    """Values of a run by metric, version and dimensions, those that no run stores as well; each is evaluated once."""
-
-    @cache
-    def evaluated(warehouse: Warehouse, capture: str) -> dict[str, float]:
-        run_id = warehouse.run(capture).run_id
-        rows = evaluate(warehouse.connection(), run_id, warehouse.definitions, unstored=True).values().to_pylist()
-        return {f"{r['metric']} {r['version']} {r['dimensions']}": r["value"] for r in rows if r["value"] is not None}
-
-    return evaluated
+def shown(all_captures: Warehouse) -> Shown:
+    """What the views give, by run, and by metric, version and dimensions: each is asked once, for all runs."""
+    found: Shown = {r.run_id: {} for r in all_captures.lake.runs()}
+    connection = all_captures.connection()
+    for metric in all_captures.definitions.metrics:
+        header = metric.header
+        names = ", ".join([*header.grain, header.value])
+        view = f"SELECT {names} FROM metrics.{metric.view.name}"
+        for run_id, *row in [] if metric.view.compares_runs else connection.execute(view).fetchall():
+            dimensions = json.dumps(dict(zip(header.grain[1:], row[:-1], strict=True)))
+            if row[-1] is not None:
+                found[run_id][f"{metric.name} {metric.version} {dimensions}"] = row[-1]
+    return found
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_values_are_the_golden_ones(
-    all_captures: Warehouse, values: Values, capture: str, request: pytest.FixtureRequest
+    all_captures: Warehouse, shown: Shown, capture: str, request: pytest.FixtureRequest
 ) -> None:
-    found = values(all_captures, capture)
+    found = shown[all_captures.run(capture).run_id]
     path = GOLDEN / f"{capture}.tsv"
     if request.config.getoption("--update-golden"):
         GOLDEN.mkdir(exist_ok=True)
@@ -63,33 +63,22 @@ def test_values_are_the_golden_ones(
     assert not changed
 
 
-@pytest.fixture(scope="module")
-def shown(all_captures: Warehouse) -> dict[str, dict[str, float]]:
-    """What the views give, by run: each is asked once, for all runs."""
-    found: dict[str, dict[str, float]] = {r.run_id: {} for r in all_captures.lake.runs()}
-    connection = all_captures.connection()
-    for metric in all_captures.definitions.metrics:
-        header = metric.header
-        names = ", ".join([*header.grain, header.value])
-        view = f"SELECT {names} FROM metrics.{metric.view.name}"
-        for run_id, *row in [] if metric.view.compares_runs else connection.execute(view).fetchall():
-            dimensions = json.dumps(dict(zip(header.grain[1:], row[:-1], strict=True)))
-            if row[-1] is not None:
-                found[run_id][f"{metric.name} {metric.version} {dimensions}"] = row[-1]
-    return found
-
-
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_what_evaluates_a_run_alone_gives_what_its_view_gives_of_all_runs(
-    all_captures: Warehouse, values: Values, shown: dict[str, dict[str, float]], capture: str
+    all_captures: Warehouse, shown: Shown, capture: str
 ) -> None:
-    evaluated = values(all_captures, capture)
-    assert evaluated
-    assert evaluated == shown[all_captures.run(capture).run_id]
+    run_id = all_captures.run(capture).run_id
+    columns = "metric, version, dimensions, value"
+    stored = all_captures.query(f"SELECT {columns} FROM main.metric_values WHERE run_id = $run", run=run_id).rows()
+    is_stored = {f"{m.name} {m.version}": m.header.is_stored for m in all_captures.definitions.metrics}
+    expected = {key: value for key, value in shown[run_id].items() if is_stored[key.partition(" {")[0]]}
+    assert {
+        f"{metric} {version} {dimensions}": value for metric, version, dimensions, value in stored.rows()
+    } == expected
 
 
 @pytest.mark.parametrize("capture", UNLIKE)
-def test_plain_python_computes_the_same(all_captures: Warehouse, values: Values, capture: str) -> None:
+def test_plain_python_computes_the_same(all_captures: Warehouse, shown: Shown, capture: str) -> None:
     run_id = all_captures.run(capture).run_id
     tables = {}
     for name in _READ:
@@ -98,7 +87,7 @@ def test_plain_python_computes_the_same(all_captures: Warehouse, values: Values,
         rows = all_captures.query(f"SELECT {names} FROM main.{name} WHERE run_id = $run_id", run_id=run_id).rows()
         tables[name] = [dict(zip(columns, row, strict=True)) for row in rows]
     run = Run(tables)
-    stored = values(all_captures, capture)
+    stored = shown[run_id]
     for name, compute in (METRICS | {f.__name__: f for f in (hockney,)}).items():
         version = all_captures.definitions.metric(name).version
         prefix = f"{name} {version} "

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from given_tables import warehouse_of
+from given_tables import evaluated, warehouse_of
 
 from tracewarehouse.database.catalogue import MARK, Catalogue
 from tracewarehouse.database.lens import comment_on_tables, create_lens, run_sources
 from tracewarehouse.definitions.derived import MISSING
 from tracewarehouse.definitions.reading import SQL, load_definitions
 from tracewarehouse.evaluation import values as metric_values
-from tracewarehouse.evaluation.values import Task, evaluate, run_tasks
+from tracewarehouse.evaluation.values import Task, run_tasks
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text
@@ -283,12 +283,12 @@ def test_the_catalogue_lists_every_version(warehouse: Path) -> None:
 
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
-        values = evaluate(connection, "a", DEFINITIONS, unstored=True).values()
-        assert values.schema.equals(TABLES["metric_values"].arrow_of_run)
-        with_data = {m.name for m in DEFINITIONS.metrics if m.view.qualified not in NEED_MORE}
-        assert with_data == {*values.column("metric").to_pylist()}
+        columns = evaluated(connection, "a", DEFINITIONS).columns
+        assert [*columns] == TABLES["metric_values"].arrow_of_run.names
+        stored = [m for m in DEFINITIONS.metrics if m.header.is_stored and not m.view.compares_runs]
+        assert {m.name for m in stored if m.view.qualified not in NEED_MORE} == {*columns["metric"]}
         assert connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchone() == (1,)
-        assert evaluate(connection, "no such run", DEFINITIONS).values().num_rows == 0
+        assert evaluated(connection, "no such run", DEFINITIONS).columns["value"] == []
 
 
 def test_no_model_is_kept_longer_than_it_is_read(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ def test_no_model_is_kept_longer_than_it_is_read(warehouse: Path, monkeypatch: p
 
     monkeypatch.setattr(metric_values, "run_tasks", run)
     with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
-        evaluate(connection, "a", DEFINITIONS)
+        evaluated(connection, "a", DEFINITIONS)
     assert len(made[0]) > 10
     assert made[1] == []
 

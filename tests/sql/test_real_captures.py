@@ -7,8 +7,8 @@ from typing import Any
 
 import duckdb
 import pytest
+from given_tables import evaluated
 
-from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.warehouse import Warehouse
 
 VLLM = "tpu-2chip-vllm-tp2-prefill"
@@ -42,11 +42,12 @@ def _values_by_name(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[
     named = {i: f"{program} {name}" for i, program, name in instructions}
     assert len({*named.values()}) == len(named)
     found = {}
-    for r in evaluate(connection, run_id).values().to_pylist():
-        dimensions = json.loads(r["dimensions"])
+    columns = evaluated(connection, run_id).columns
+    for metric, dimensions, value in zip(columns["metric"], columns["dimensions"], columns["value"], strict=True):
+        dimensions = json.loads(dimensions)
         if "instruction_id" in dimensions:
             dimensions["instruction_id"] = named[dimensions["instruction_id"]]
-        found[r["metric"], json.dumps(dimensions)] = r["value"]
+        found[metric, json.dumps(dimensions)] = value
     return found
 
 

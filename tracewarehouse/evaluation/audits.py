@@ -15,11 +15,10 @@ from tracewarehouse.definitions.definition import View
 from tracewarehouse.definitions.derived import all_audits
 from tracewarehouse.definitions.reading import Definitions, load_definitions
 from tracewarehouse.ingest.errors import MetricError
-from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.result import QueryResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 BEYOND_RANGE = (duckdb.ConversionException, duckdb.OutOfRangeException)
 """DuckDB's errors if the numbers of a run, not the SQL, are at fault: for example, a sum beyond 64 bits."""
@@ -65,12 +64,6 @@ class Evaluation:
     beyond_range: dict[str, str]
     findings: list[Finding]
 
-    def values(self) -> pa.Table:
-        """The rows of main.metric_values, without run_id."""
-        import pyarrow as pa
-
-        return pa.table(self.columns, schema=TABLES["metric_values"].arrow_of_run)
-
 
 def run_audits(
     connection: duckdb.DuckDBPyConnection,
@@ -105,27 +98,20 @@ def run_audits(
     return list(findings.values())
 
 
-def violated_audits(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> dict[str, list[View]]:
-    """The audits that some row of a run violates, by run id; `run_audits` gives the rows.
-
-    For this, DuckDB plans each audit only once for all runs.
-
-    Args:
-        connection: a database with the lens.
-        definitions: models and audits.
+def violating_runs(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> set[str]:
+    """The ids of the runs of a lens that violate an audit; DuckDB plans each audit only once for all of them.
 
     Raises:
         MetricError: an audit fails, or the numbers of some run do not fit 64 bits.
     """
-    violated: dict[str, list[View]] = {}
+    violating: set[str] = set()
     for audit in all_audits(definitions):
         try:
             rows = connection.execute(f"SELECT DISTINCT run_id FROM ({audit.sql})").fetchall()  # noqa: S608
         except duckdb.Error as error:
             raise MetricError(f"{audit.path}: {error}") from None
-        for (run_id,) in rows:
-            violated.setdefault(run_id, []).append(audit)
-    return violated
+        violating |= {run_id for (run_id,) in rows}
+    return violating
 
 
 def audit_sql(audit: View, limit: int, *, of_run: bool = False) -> str:

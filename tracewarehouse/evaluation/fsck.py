@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import duckdb
 
 from tracewarehouse.database.catalogue import Catalogue
 from tracewarehouse.database.lens import create_lens, run_sources
-from tracewarehouse.definitions.definition import View
 from tracewarehouse.definitions.reading import Definitions
-from tracewarehouse.evaluation.audits import run_audits, violated_audits
+from tracewarehouse.evaluation.audits import run_audits, violating_runs
 from tracewarehouse.evaluation.values import suspected_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.fsck import Problem
@@ -51,13 +50,13 @@ _FEW = 3
 
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
     for some in _few(runs):
-        violated: Mapping[str, list[View] | None] = {r.run_id: None for r in some}
+        violated = {r.run_id for r in some}
         if len(some) > _FEW:
             with suppress(MetricError), _lens(lake, definitions, some) as connection:  # that of a run alone tells which
-                violated = violated_audits(connection, definitions)
+                violated = violating_runs(connection, definitions)
         for run in some:
             if run.run_id in violated:
-                yield from _audit_run(lake, definitions, run, violated[run.run_id])
+                yield from _audit_run(lake, definitions, run)
 
 
 @contextmanager
@@ -80,11 +79,10 @@ def _few(runs: list[RunVersion]) -> Iterator[list[RunVersion]]:
         yield some
 
 
-def _audit_run(lake: Lake, definitions: Definitions, run: RunVersion, audits: list[View] | None) -> Iterator[Problem]:
+def _audit_run(lake: Lake, definitions: Definitions, run: RunVersion) -> Iterator[Problem]:
     try:
         with _lens(lake, definitions, [run]) as connection:
-            if audits is None:
-                audits = suspected_audits(connection, run.run_id, definitions, run_sources(lake.root, [run]))
+            audits = suspected_audits(connection, run.run_id, definitions, run_sources(lake.root, [run]))
             findings = run_audits(connection, run.run_id, definitions, audits=audits, limit=1)
     except MetricError as error:
         yield Problem(run.run_id, run.name, None, f"an audit fails: {error}", "correct the audit")

@@ -23,7 +23,7 @@ import duckdb
 
 from tracewarehouse.definitions import derived
 from tracewarehouse.definitions.definition import Metric, View
-from tracewarehouse.definitions.reading import Definitions, load_definitions
+from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.evaluation.audits import BEYOND_RANGE, Evaluation, Finding, audit_sql, beyond_range, run_audit
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
@@ -40,24 +40,6 @@ _ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", 
 """Tables that are read from their files. The others are so small that copying them once takes less time than opening
 their files for every statement."""
 Task = Callable[[duckdb.DuckDBPyConnection], None]
-
-
-def evaluate(
-    connection: duckdb.DuckDBPyConnection,
-    run_id: str,
-    definitions: Definitions | None = None,
-    *,
-    unstored: bool = False,
-) -> Evaluation:
-    """Evaluate the metrics and audits of a run in the schema main of a database, such as a lens.
-
-    Args:
-        connection: the database; it is not changed.
-        definitions: the models, metrics and audits; by default those of the package.
-        unstored: evaluate deprecated and compatibility versions as well.
-    """
-    prepared = prepared_metrics(connection, definitions or load_definitions(), unstored=unstored)
-    return prepared.evaluate(connection, run_id, _run_sources(connection, run_id))
 
 
 def suspected_audits(
@@ -79,17 +61,14 @@ def suspected_audits(
     return [a for a in audits if a.name in found or a.path in others]
 
 
-_kept: dict[bool, PreparedMetrics] = {}
+_kept: list[PreparedMetrics] = []
 
 
-def prepared_metrics(
-    connection: duckdb.DuckDBPyConnection, definitions: Definitions, *, unstored: bool = False
-) -> PreparedMetrics:
+def prepared_metrics(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> PreparedMetrics:
     """Prepare metrics, or return those that this process prepared last, if they have the same definitions."""
-    kept = _kept.get(unstored)
-    if kept is None or kept.definitions is not definitions:
-        kept = _kept[unstored] = PreparedMetrics(connection, definitions, unstored=unstored)
-    return kept
+    if not _kept or _kept[0].definitions is not definitions:
+        _kept[:] = [PreparedMetrics(connection, definitions)]
+    return _kept[0]
 
 
 class PreparedMetrics:
@@ -102,16 +81,11 @@ class PreparedMetrics:
     Args:
         connection: any database; only its parser is used.
         definitions: the models, metrics and audits.
-        unstored: include metrics of single ops, deprecated and compatibility versions.
     """
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, definitions: Definitions, *, unstored: bool = False
-    ) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
         self.definitions = definitions
-        self._metrics = [
-            m for m in definitions.metrics if not m.view.compares_runs and (unstored or m.header.is_stored)
-        ]
+        self._metrics = [m for m in definitions.metrics if m.header.is_stored and not m.view.compares_runs]
         self._steps: dict[str, Callable[[_Run, duckdb.DuckDBPyConnection], None]] = {}
         self._needs: dict[str, frozenset[str]] = {}
         parsed = partial(_parsed, connection)
@@ -290,12 +264,6 @@ def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -
         return list(view.header.columns)
     words = set(re.findall(r"\w+", " ".join(r.sql for r in readers).lower()))
     return [c for c in view.header.columns if c in words]
-
-
-def _run_sources(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
-    [(name,)] = connection.execute("SELECT current_database()").fetchall()
-    where = f"WHERE run_id = {literal(run_id)}"
-    return {t: f'(SELECT * FROM "{name}".main.{t} {where})' for t in TABLES}  # noqa: S608
 
 
 @contextmanager
