@@ -72,9 +72,7 @@ def test_what_evaluates_a_run_alone_gives_what_its_view_gives_of_all_runs(
     stored = all_captures.query(f"SELECT {columns} FROM main.metric_values WHERE run_id = $run", run=run_id).rows()
     is_stored = {f"{m.name} {m.version}": m.header.is_stored for m in all_captures.definitions.metrics}
     expected = {key: value for key, value in shown[run_id].items() if is_stored[key.partition(" {")[0]]}
-    assert {
-        f"{metric} {version} {dimensions}": value for metric, version, dimensions, value in stored.rows()
-    } == expected
+    assert {f"{metric} {version} {dimensions}": value for metric, version, dimensions, value in stored} == expected
 
 
 @pytest.mark.parametrize("capture", UNLIKE)
