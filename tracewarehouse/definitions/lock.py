@@ -1,14 +1,8 @@
 """Locks released versions of metrics by their fingerprints in sql/metrics.lock, and starts metrics and new versions.
 
-The lock makes sure that no released version changes its meaning unnoticed. A version is released once its status is
-stable, and stays released when it is deprecated. The models that released versions read are locked too, because a
-change in a model changes the metrics that read it.
-
-    tw metrics lock                    add newly released versions
-    tw metrics lock --accept-models    also accept changed models, after the cases have passed
-    tw metrics lock --check            write nothing, print what has changed
-
-A user's folder of metrics has a lock of its own, which `tw --sql DIR metrics lock` writes.
+A version is released once its status is stable, and stays released when it is deprecated. The models that released
+versions read are locked too, because a change in a model changes the metrics that read it. A user's folder of metrics
+has a lock of its own.
 """
 
 from __future__ import annotations
