@@ -34,7 +34,7 @@ from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.pool import Processes, usable_cores
 from tracewarehouse.ingest.readers.files import CaptureFile, capture_digest, distinct
 from tracewarehouse.ingest.readers.formats import open_trace
-from tracewarehouse.ingest.tables.parts import helpers, start_counting
+from tracewarehouse.ingest.tables.parts import DIVIDED, helpers, start_counting
 from tracewarehouse.ingest.tables.run_row import RunFacts, run_facts
 from tracewarehouse.ingest.tables.run_tables import Written, write_tables
 from tracewarehouse.ingest.tables.staging import RunFolder, Staging, TableFiles
@@ -127,9 +127,10 @@ def ingest_capture(
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     manifest, card = _descriptions(capture)
     batches = read_batches(capture.batch_files)
-    with helpers(files, usable_cores() if jobs is None else jobs) as processes, ThreadPoolExecutor(1) as meanwhile:
-        if evaluate and processes.count:
-            meanwhile.submit(evaluate.prepare)  # while helpers read most of the capture
+    cores = usable_cores() if jobs is None else jobs
+    with helpers(files, cores) as processes, ThreadPoolExecutor(1) as meanwhile:
+        if evaluate and cores > 1 and sum(f.size for f in files) >= DIVIDED:
+            meanwhile.submit(evaluate.prepare)  # while the capture is read, by helpers or without Python's lock
         source = _open(files, processes)
         identity = _identify(source, capture, manifest, options)
         lake = Lake(warehouse)

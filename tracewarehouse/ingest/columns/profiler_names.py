@@ -55,6 +55,8 @@ KERNEL_CLASSES = (
 """What kernels compute, with a pattern in their names; the first that matches counts."""
 AS_TF32 = re.compile(r"tf32|tensorop_s\d+gemm")
 """Kernels that round operands of f32 to TF32; of CUTLASS's, those whose name says no other type."""
+IN_F32, ARITHMETIC = re.compile(r"sgemm|simt|ffma"), "arithmetic"
+"""Kernels that multiply without matrix units, and the stat that says so: f32, where their operands are."""
 PRODUCT_OPERATORS = {
     "aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::matmul": (0, 1), "aten::linear": (0, 1), "aten::mv": (0, 1),
     "aten::_int_mm": (0, 1), "aten::_scaled_mm": (0, 1), "aten::addmm": (1, 2, 0), "aten::baddbmm": (1, 2, 0),

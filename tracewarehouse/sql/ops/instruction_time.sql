@@ -30,6 +30,12 @@ layered AS (
     END AS layer, t.flops, t.model_flops, t.bytes_accessed, t.ops, t.self_ps, t.timed_ops, t.timed_self_ps
   FROM summed AS t
   LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
+),
+
+without_matrix_units AS (
+  SELECT run_id, instruction_id, string_value AS arithmetic
+  FROM main.instruction_stats
+  WHERE name = 'arithmetic'
 )
 
 SELECT
@@ -48,14 +54,13 @@ SELECT
     WHEN i.given_bytes_accessed IS NULL AND t.bytes_accessed = COALESCE(i.bytes_accessed, t.bytes_accessed)
       THEN i.on_chip_bytes_accessed
   END AS on_chip_bytes_accessed,
-  -- Type whose peak applies to a matrix product: int8, fp8, or bf16 for all wider types. GPUs have f32 for kernels whose
-  -- names say that they use no matrix units, and tf32 for other products of f32.
+  -- Type whose peak applies to a matrix product: int8, fp8, or bf16 for all wider types. GPUs have f32 for kernels that
+  -- say that they use no matrix units, and tf32 for other products of f32.
   CASE
     WHEN i.operand_dtype IN ('s8', 'u8') THEN 'int8'
     WHEN i.operand_dtype LIKE 'f8%' THEN 'fp8'
     WHEN i.operand_dtype = 'tf32' THEN 'tf32'
-    WHEN d.backend = 'gpu' AND i.operand_dtype = 'f32'
-      THEN CASE WHEN i.name LIKE '%sgemm%' OR i.name LIKE '%simt%' OR i.name LIKE '%ffma%' THEN 'f32' ELSE 'tf32' END
+    WHEN d.backend = 'gpu' AND i.operand_dtype = 'f32' THEN COALESCE(f.arithmetic, 'tf32')
     WHEN i.operand_dtype IS NOT NULL THEN 'bf16'
   END AS product_type,
   CAST(SUM(t.ops) AS BIGINT) AS ops, -- Number of leaf ops.
@@ -65,7 +70,8 @@ SELECT
 FROM layered AS t
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)
 LEFT JOIN main.devices AS d USING (run_id, device_id)
+LEFT JOIN without_matrix_units AS f USING (run_id, instruction_id)
 GROUP BY
   run_id, t.device_id, t.phase, instruction_id, t.layer, t.flops, t.model_flops, t.bytes_accessed, i.category,
   i.op_class, i.part, i.given_bytes_accessed, i.bytes_accessed, i.hbm_bytes_accessed, i.on_chip_bytes_accessed,
-  i.operand_dtype, i.name, d.backend
+  i.operand_dtype, d.backend, f.arithmetic

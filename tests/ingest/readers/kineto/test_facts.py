@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,14 @@ import pytest
 
 from tracewarehouse.ingest.columns.batches import concatenate, integers
 from tracewarehouse.ingest.columns.nesting import Coverage
-from tracewarehouse.ingest.columns.profiler_names import LAUNCH_STEP, STEP_LINE, STREAM_PREFIX
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, LAUNCH_STEP, STEP_LINE, STREAM_PREFIX
 from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.kineto.reader import KinetoTrace
 
 SHARED = Path(__file__).parents[5] / "shared" / "traces" / "gpu"
 FACTS = sorted((SHARED / "facts").glob("*.json.facts.json"))
+NCCL = re.compile(r"ncclDevKernel|ncclKernel|ncclSymk|ncclSymDevKernel|rccl|msccl")
 KINETO = [path for path in FACTS if not path.name.startswith("nsys")]
 
 
@@ -111,6 +114,74 @@ def test_launches_and_graphs(facts: dict[str, Any]) -> None:
     assert len(graphs) == (0 if is_in_pieces else known["graph_launches_with_kernels"])
     assert not is_in_pieces or len(ran) == len(facts["marks"])
     assert trace.rank == facts.get("distributedInfo", {}).get("rank")
+
+
+def test_exposed_communication_copies_and_collectives(facts: dict[str, Any]) -> None:
+    trace = opened(facts["file"].split("/")[-1])
+    [(_, known)] = facts["devices"].items()
+    plane, found = device(trace), concatenate(list(streams(trace).values()))
+    names = np.array([plane.event_metadata[i].name for i in found.metadata.tolist()])
+    is_copy = np.array([n.startswith(("Memcpy", "Memset")) for n in names])
+    is_nccl = np.array([bool(NCCL.match(n)) for n in names])
+
+    def union(of: Any) -> int:
+        return busy_ns([EventBatch(found.metadata[of], found.start_ps[of], found.duration_ps[of])])
+
+    is_compute = ~is_copy & ~is_nccl
+    assert int(found.duration_ps[~is_copy].sum()) == known["sum_kernel_ns"] * 1000
+    assert union(~is_copy) == known["busy_kernels_ns"]
+    assert (union(is_compute), union(is_nccl)) == (known["compute_union_ns"], known["comm_union_ns"])
+    exposed = union(is_compute | is_nccl) - union(is_compute)
+    assert exposed == known["exposed_comm_ns(comm - compute kernels)"]
+    assert known["busy_all_ns"] - union(~is_nccl) == known["exposed_comm_ns(comm - all other gpu work)"]
+    assert known["busy_all_ns"] - union(~is_copy) == known["exposed_copy_ns(copies - kernels)"]
+    moved, _ = integers(_stat(found, "bytes"), len(found))
+    for name, told in known["copies"].items():
+        own = names == name
+        assert (own.sum(), moved[own].sum(), found.duration_ps[own].sum()) == (
+            told["count"], told["bytes"], told["ns"] * 1000
+        )  # fmt: skip
+    assert sum(told["count"] for told in known["copies"].values()) == is_copy.sum()
+
+    counts: Counter[str] = Counter()
+    elements: Counter[tuple[str, ...]] = Counter()
+    for i in found.metadata[is_nccl].tolist():
+        said = {s.name: str(s.value) for s in plane.event_metadata[i].stats}
+        kernel = plane.event_metadata[i].name.split("(")[0]
+        counts[kernel] += 1
+        for way in ("In", "Out"):
+            elements[kernel, said.get("Collective name", ""), said.get("dtype", ""), way] += int(
+                said.get(f"{way} msg nelems", 0)
+            )
+    told_counts: Counter[str] = Counter()
+    for told in known["nccl"]:
+        told_counts[told["kernel"]] += told["count"]
+        for way in ("In", "Out") if told["sized"] else ():
+            size = {"BFloat16": 2, "Float": 4, "Int": 4, "Long": 8}[told["dtype"]]
+            assert (
+                elements[told["kernel"], told["collective"], told["dtype"], way] * size == told[f"{way.lower()}_bytes"]
+            )
+    assert counts == told_counts
+    assert elements.total() == 0 or any(told["sized"] for told in known["nccl"])  # a size that is not known is none
+
+
+def test_calls_and_annotations_of_the_host(facts: dict[str, Any]) -> None:
+    trace = opened(facts["file"].split("/")[-1])
+    [plane] = [p for p in trace.planes if p.name == CPU_PLANE]
+    count: Counter[str] = Counter()
+    time: Counter[str] = Counter()
+    for line in plane.lines:
+        batch = concatenate(list(trace.batches(plane, line)))
+        for i, duration in zip(batch.metadata.tolist(), batch.duration_ps.tolist(), strict=True):
+            count[plane.event_metadata[i].name] += 1
+            time[plane.event_metadata[i].name] += duration
+    for name, told in facts["host_runtime_calls"].items():
+        assert (count[name], time[name]) == (told["count"], told["ns"] * 1000)
+    numbered: Counter[str] = Counter()
+    for name, found in count.items():
+        numbered[re.sub(r"\d+", "N", name)] += found
+    for name, told in facts["user_annotations"].get("user_annotation", {}).items():
+        assert numbered[re.sub(r"\d+", "N", name)] == told
 
 
 def _stat(batch: EventBatch, name: str) -> Any:

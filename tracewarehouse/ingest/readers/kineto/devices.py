@@ -12,8 +12,10 @@ import numpy as np
 from tracewarehouse.ingest.columns.keys import Integers, packed
 from tracewarehouse.ingest.columns.nesting import Flags
 from tracewarehouse.ingest.columns.profiler_names import (
+    ARITHMETIC,
     ELEMENTWISE_OPERATORS,
     GPU_PREFIX,
+    IN_F32,
     JOINS_PARTS,
     LAUNCH_EXECUTION,
     LAUNCH_LINE,
@@ -197,6 +199,7 @@ class GpuPlanes:
             said = {"tf_op": links.op_names[path], "annotation": self._names[noted] if noted >= 0 else ""}
             said |= {n: text_of(v) for n, v in zip((DIMS, TYPES), of_inputs[given], strict=True) if v}
             said[OPERATOR_SHARE] = ("", "all", "none")[shared]
+            said[ARITHMETIC] = "f32" if given and IN_F32.search(self._names[name]) else ""
             marks = "annotation dims", "annotation types"
             said |= {n: text_of(v) for n, v in zip(marks, of_inputs[shown], strict=True) if v}
             moved = {n: text_of(v) for n, v in zip(MESSAGE_NAMES, messages[told], strict=True) if v}

@@ -90,24 +90,25 @@ def read_activities(database: Database) -> Activities:
     Raises:
         MalformedError: the database is damaged.
     """
-    width = len(_COLUMNS) + 1 + len(_OWN[KERNEL])
-    parts = [np.zeros((width, 0), np.int64)]
+    width = len(_COLUMNS) + len(_OWN[KERNEL])
+    kinds, parts = [np.zeros(0, np.int64)], [np.zeros((width, 0), np.int64)]
     for kind, table in _TABLES.items():
         if database.has(table, *_NEEDED):
             columns = [*_COLUMNS, *_OWN[kind]]
             if kind == KERNEL and not database.has(table, "demangledName", "shortName"):
                 has_short = database.has(table, "shortName")
                 columns[columns.index(_NAME)] = "shortName" if has_short else "demangledName"
-            part = database.columns(table, columns)
-            parts.append(np.vstack([np.full(part.shape[1], kind), part]))
-            del part
-    rows = np.concatenate(parts, axis=1)
-    del parts
-    found = Activities(*rows[:, np.lexsort((rows[3], rows[2], rows[1]))])
-    if len(lacking := np.flatnonzero((rows[1:3] == NONE).any(axis=0) | (rows[4] == NONE) | (rows[6] == NONE))):
+            parts.append(database.columns(table, columns))
+            kinds.append(np.full(parts[-1].shape[1], kind))
+    start, end, process = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    order = np.lexsort((process, end, start))
+    joined = (np.concatenate(column)[order] for column in [kinds, *zip(*parts, strict=True)])
+    found = Activities(*joined)
+    needed = (found.start, found.end, found.device, found.stream)
+    if lacking := int(np.any([column == NONE for column in needed], axis=0).sum()):
         raise MalformedError(
             f"{database.path}: damaged: looked for start, end, device and stream of all that ran on GPUs, found "
-            f"{len(lacking)} of {rows.shape[1]} rows without one of these"
+            f"{lacking} of {len(order)} rows without one of these"
         )
     np.right_shift(np.where(found.process == NONE, 0, found.process), 24, out=found.process)
     is_graph = found.kind == GRAPH
@@ -162,14 +163,12 @@ def read_calls(database: Database) -> Calls:
             part = database.columns(table, columns)
             part[5] = np.isin(part[5], _CUDA_CLASSES) & (table == RUNTIME)
             parts.append(part)
-    found = np.concatenate(parts, axis=1)
-    found = found[:, (found[0] != NONE) & (found[1] != NONE)]
-    found[2] = np.where(found[2] == NONE, found[1], found[2])  # a call that the profile cut
-    found = found[:, np.lexsort((-found[2], found[1], found[0]))]
-    count = found.shape[1]
-    thread, start, end, correlation, name, is_cuda = found
-    around = np.zeros(count, np.int64), np.full(count, -1, np.int64)
-    return Calls(thread, start, end, correlation, name, is_cuda, *around)
+    thread, start, end, *others = (np.concatenate(column) for column in zip(*parts, strict=True))
+    end = np.where(end == NONE, start, end)  # a call that the profile cut
+    order = np.lexsort((-end, start, thread))
+    order = order[(thread[order] != NONE) & (start[order] != NONE)]
+    around = np.zeros(len(order), np.int64), np.full(len(order), -1, np.int64)
+    return Calls(*(column[order] for column in (thread, start, end, *others)), *around)
 
 
 def launching_calls(activities: Activities, calls: Calls) -> Int64:

@@ -32,6 +32,8 @@ ROWS = 1 << 16
 """Rows that are read at once."""
 NONE = -(1 << 63)
 """The integer that stands for NULL, and for a column that the table lacks."""
+_READERS = 2
+"""Threads that may read integers at once."""
 _STEPS = 1_000_000
 _STEPS_PER_BYTE = 20
 _FREE_STEPS = 10 * _STEPS
@@ -72,10 +74,12 @@ class Database:
                 for (name,) in named.fetchall()
                 if isinstance(name, str)
             }
-            self._numbers = opened.enter_context(AdbcConnection(opened.enter_context(connect(uri))))
-            for setting in ("trusted_schema = OFF", "cell_size_check = ON"):
-                list(self._batches(f"PRAGMA {setting}"))
-            list(self._batches("SELECT COUNT(*) FROM sqlite_master"))  # opens the file while it has a name
+            self._idle: list[AdbcConnection] = []
+            for _ in range(_READERS):
+                self._idle.append(opened.enter_context(AdbcConnection(opened.enter_context(connect(uri)))))
+                for setting in ("trusted_schema = OFF", "cell_size_check = ON"):
+                    list(self._batches(f"PRAGMA {setting}"))
+                list(self._batches("SELECT COUNT(*) FROM sqlite_master"))  # opens the file while it has a name
             self._open = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -105,7 +109,7 @@ class Database:
     def columns(self, table: str, columns: Sequence[str]) -> Int64:
         """Return columns of a table, or what follows from several, as an array of shape (columns, rows).
 
-        NULL is NONE, and so is a column that the table lacks, which costs nothing.
+        NULL is NONE, and so is a column that the table lacks, which costs nothing. Two threads may read at once.
 
         Raises:
             MalformedError: a value is no integer, or the database is damaged.
@@ -121,18 +125,23 @@ class Database:
                 if batch.num_rows and (others := [kind for kind in batch.schema.types if kind != pa.int64()]):
                     raise self._wrong(f"a {others[0]}")
                 parts += [batch] * bool(batch.num_rows)
-        found = np.full((len(columns), sum(part.num_rows for part in parts)), NONE)
+        found = np.empty((len(columns), sum(part.num_rows for part in parts)), np.int64)
+        found[~np.array(known)] = NONE
         for column, place in enumerate(np.flatnonzero(known).tolist() if parts else ()):
             np.concatenate([_values(part[column]) for part in parts], out=found[place])
         return found
 
     def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        with AdbcStatement(self._numbers) as statement:
-            statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(ROWS)})
-            statement.set_sql_query(query)
-            stream, _ = statement.execute_query()
-            with pa.RecordBatchReader.from_stream(stream) as batches:
-                yield from batches
+        connection = self._idle.pop()
+        try:
+            with AdbcStatement(connection) as statement:
+                statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(ROWS)})
+                statement.set_sql_query(query)
+                stream, _ = statement.execute_query()
+                with pa.RecordBatchReader.from_stream(stream) as batches:
+                    yield from batches
+        finally:
+            self._idle.append(connection)
 
     def checked(self, values: Sequence[object]) -> list[int]:
         """Return values as integers, NULL as NONE.

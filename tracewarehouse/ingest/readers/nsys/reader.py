@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,10 @@ class NsysTrace(Trace):
         newer = _check_version(database)
         strings = _strings(database)
         ranges = Ranges()
-        activities, calls = read_activities(database), read_calls(database)
+        with ThreadPoolExecutor(1) as beside:  # SQLite and Arrow read without Python's lock
+            reading = beside.submit(read_calls, database)
+            activities, short = read_activities(database), short_names(database)
+            calls = reading.result()
         threads: list[ThreadEvents] = []
         for events, around in read_ranges(database, strings, ranges):
             own = calls.of_thread(events.thread)
@@ -96,7 +100,7 @@ class NsysTrace(Trace):
         self._batches: list[EventBatch] = []
         used = sorted({*zip(activities.process.tolist(), activities.device.tolist(), strict=True)})
         gpus, job, notes = find_gpus(database, used, ranges, rank_in_name(database.path.name))
-        launched = Launched(activities, calls, ranges, strings, short_names(database), job, self._zero_ns)
+        launched = Launched(activities, calls, ranges, strings, short, job, self._zero_ns)
         planes = []
         for gpu in gpus:
             plane, lines = launched.plane(gpu)
