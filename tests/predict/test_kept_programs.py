@@ -37,8 +37,11 @@ def kept(name: str, shared_traces: Path | None = None) -> HloModule:
 
 
 def layer(module: HloModule, op: TimedOp) -> int | None:
+    """The layer of an op; None for a transfer, which may begin layers before the one that needs it."""
     stated = module.instruction(op.instruction)
-    found = re.search(r"layer(\d+)/", stated.op_name or "") if stated else None
+    if stated is None or stated.opcode.endswith(("-start", "-done")):
+        return None
+    found = re.search(r"layer(\d+)/", stated.op_name or "")
     return int(found[1]) if found else None
 
 

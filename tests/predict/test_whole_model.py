@@ -18,7 +18,9 @@ TIMES = [50, 45, 42, 42, 43, 42, 41]
 
 def module(names: dict[str, str]) -> HloModule:
     """A program of products with these op_names."""
-    lines = "".join(f"%{name} = bf16[8,128] copy(%x)\n" for name in names)
+    start = "(bf16[8,128], bf16[8,128], u32[]) copy-start(%x)"
+    made = {name: start if name.startswith("begin") else "bf16[8,128] copy(%x)" for name in names}
+    lines = "".join(f"%{name} = {how}\n" for name, how in made.items())
     proto = CLASSES["HloProto"].FromString(program(main=f"%x = bf16[8,128] parameter(0)\n{lines}").raw)
     for each in proto.hlo_module.computations[0].instructions:
         each.metadata.op_name = names.get(each.name.decode(), "").encode()
@@ -61,6 +63,14 @@ def test_the_steady_layer_is_repeated_with_what_it_starts() -> None:
     assert fetched == list(range(4, 32))
     assert (core[0].layer, core[-1].layer, core[-1].instruction) == (None, None, "head")
     assert len({(each.instruction, each.layer) for each in whole.ops}) == len(whole.ops)
+
+
+def test_a_layer_does_not_start_where_a_transfer_for_it_begins() -> None:
+    names, ops = layers(TIMES)
+    begun = [op("begin3", 10, 0), *ops[1:]]  # in layer 0, for layer 3
+    whole = whole_model(module(names | {"begin3": "jit(decode)/layer3/mlp/dot_general"}), [ops[0], *begun], 24)
+    assert [(each.layer, each.start_ps) for each in whole.ops if each.instruction == "begin3"] == [(None, 10)]
+    assert whole.steady_ps == 42
 
 
 def test_nothing_is_added_to_a_whole_model() -> None:

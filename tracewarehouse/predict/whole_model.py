@@ -15,6 +15,7 @@ from statistics import median_low
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.op_names import layer_and_part, stage_layer_and_tick
+from tracewarehouse.ingest.hlo.opcodes import async_role
 from tracewarehouse.predict.timeline import TimedOp
 
 STEADY_LAYERS = 8
@@ -61,6 +62,7 @@ def whole_model(module: HloModule, ops: Sequence[TimedOp], added: int, dense: in
     if not added:
         return WholeModel(list(ops), 0, 0.0)
     stated = [_stated_layer(module, op) for op in ops]
+    starts = _starts([own if _computes(module, op) else None for op, own in zip(ops, stated, strict=True)])
     out: list[TimedOp] = []
     ends: dict[int, tuple[int, int]] = {}  # by tick, the layer that is repeated and the place behind it
     done, shift, steady, most_spread = 0, 0, 0, 0.0
@@ -71,9 +73,9 @@ def whole_model(module: HloModule, ops: Sequence[TimedOp], added: int, dense: in
         layer = own[1] + added if own and place >= end and own[1] >= repeated else None
         return op._replace(start_ps=op.start_ps + shift, layer=layer)
 
-    for tick, starts in _starts(ops, stated).items():
-        layer, spread = _steady_layer(module.name, [ops[place].start_ps for place in starts], dense)
-        begin, end = starts[layer], starts[layer + 1]
+    for tick, places in starts.items():
+        layer, spread = _steady_layer(module.name, [ops[place].start_ps for place in places], dense)
+        begin, end = places[layer], places[layer + 1]
         out += map(as_compiled, range(done, end))
         period = ops[end].start_ps - ops[begin].start_ps
         for copy in range(1, added + 1):
@@ -97,11 +99,18 @@ def _stated_layer(module: HloModule, op: TimedOp) -> tuple[int, int] | None:
     return None if layer is None else (tick or 0, layer)
 
 
-def _starts(ops: Sequence[TimedOp], stated: Sequence[tuple[int, int] | None]) -> dict[int, list[int]]:
-    """Return for each tick the places where its layers start, in order."""
+def _computes(module: HloModule, op: TimedOp) -> bool:
+    """Return whether an op is work of the core: a transfer may begin layers before the one that needs it."""
+    instruction = module.instruction(op.instruction)
+    is_transfer = instruction is not None and async_role(instruction) is not None
+    return op.queue == "core" and op.basis != "wait" and not is_transfer
+
+
+def _starts(computed: Sequence[tuple[int, int] | None]) -> dict[int, list[int]]:
+    """Return for each tick the places where its layers start, in order, given tick and layer of what the core does."""
     first: dict[tuple[int, int], int] = {}
-    for place, (op, own) in enumerate(zip(ops, stated, strict=True)):
-        if own is not None and op.queue == "core" and op.basis != "wait":
+    for place, own in enumerate(computed):
+        if own is not None:
             first.setdefault(own, place)
     out: dict[int, list[int]] = {}
     for tick, layer in sorted(first):

@@ -100,23 +100,6 @@ def test_several_instances_are_one_slice(two: Cloud) -> None:
     assert nothing_is_left(two)
 
 
-def test_preemption_at_every_stage(two: Cloud) -> None:
-    """Google deletes the instances; the group is deleted and created again, and the captures that are here stay."""
-    stages = [("scp", ".whl"), ("ssh", "uv"), ("scp", "tracewarehouse-runs.json"), ("ssh", "tracewarehouse-has")]
-    stages += [("ssh", "slice_worker"), ("scp", "--recurse")]
-    for verb, contains in stages:
-        two.fault(verb, "x", contains=contains, preempt=True)
-
-    done = two.tw("run", "two", two.experiment)
-
-    assert done.returncode == 0, done.stderr
-    assert names(two) == [TWO]
-    again = done.stderr.count("two is PREEMPTED: it is deleted and created again")
-    assert 1 <= again <= len(stages)
-    assert len(two.calls("instance-groups", "create")) == 1 + again
-    assert not list(two.output.glob(".*"))
-
-
 @pytest.mark.parametrize(
     ("said", "error"),
     [

@@ -144,26 +144,6 @@ def test_captures_by_model_and_parallelism(one: Cloud) -> None:
     assert all((capture / "manifest.json").is_file() for capture in where)
 
 
-def test_preemption_at_every_stage(one: Cloud) -> None:
-    """Of the copies of wheel and runs, of the installation, of the list of captures, of a run and of its copy."""
-    stages = [("scp", ".whl"), ("ssh", "uv"), ("scp", "tracewarehouse-runs.json"), ("ssh", "tracewarehouse-has")]
-    stages += [("ssh", "slice_worker"), ("scp", "--recurse")]
-    for verb, contains in stages:
-        one.fault(verb, "x", contains=contains, preempt=True)
-    one.fault("create", "There is no more capacity in the zone")
-
-    done = one.tw("run", "one", one.experiment)
-
-    assert done.returncode == 0, done.stderr
-    assert one.captures() == [DP2TP2, TP4]
-    assert done.stderr.count("one is PREEMPTED: it is deleted and created again") == len(stages)
-    assert "no more capacity" in done.stderr
-    assert len(one.calls("delete")) == len(stages)
-    assert len(one.calls("create")) == 1 + 1 + len(stages)  # at first, without capacity, again
-    assert len(one.calls("scp", str(one.wheel))) == 1 + len(stages)
-    assert not list(one.output.glob(".*"))
-
-
 def test_every_kind_of_call_may_fail_now_and_then(one: Cloud) -> None:
     """Of each verb every fifth call fails, as on a bad line; the deletion at its first two attempts."""
     for verb in ("describe", "scp", "ssh"):

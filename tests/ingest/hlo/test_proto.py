@@ -296,6 +296,31 @@ def test_op_name_from_users_where_operands_do_not_say() -> None:
     assert names["unused"] == (None, None)
 
 
+def test_what_moves_an_argument_is_of_the_layer_that_uses_it() -> None:
+    """JAX names a copy of a weight after the argument, whose list of layers has no name."""
+    builder = Builder()
+    wrapped = builder.computation("wrapped")
+    builder.add(wrapped, "p", "parameter", op_name="weights[1][5]['mlp.up_proj']")
+    builder.add(wrapped, "s", "slice", "f32[4]", "p", op_name="weights[1][5]['mlp.up_proj']")
+    entry = builder.computation("main")
+    builder.add(entry, "w", "parameter", op_name="weights[1][5]['mlp.up_proj']")
+    builder.add(entry, "old", "parameter", op_name="cache['keys'][4]")
+    builder.add(entry, "start", "async-start", "f32[4]", "w", op_name="weights[1][5]['mlp.up_proj']", called=[wrapped])
+    builder.add(entry, "done", "async-done", "f32[4]", "start", op_name="weights[1][5]['mlp.up_proj']")
+    builder.add(entry, "up", "dot", "f32[8]", "done", op_name="jit(decode)/layer5/mlp/dot")
+    builder.add(entry, "new", "dynamic-update-slice", "f32[8]", "old", op_name="jit(decode)/layer4/attn/update")
+    builder.add(entry, "out", "copy-start", "f32[8]", "new", op_name="cache['keys'][4]")
+    builder.add(entry, "shared", "copy", "f32[8]", "w", op_name="weights[0]['embed']")
+    builder.add(entry, "one", "add", "f32[8]", "shared", op_name="embed/add")
+    builder.add(entry, "two", "add", "f32[8]", "shared", op_name="jit(decode)/lm_head/add")
+    found = builder.read()
+    names = {name: (found[name].op_name, found[name].op_name_source) for name in found}
+    assert names["start"] == names["done"] == ("jit(decode)/layer5/mlp/dot", "user")
+    assert names["out"] == ("jit(decode)/layer4/attn/update", "operand")
+    assert names["w"] == ("weights[1][5]['mlp.up_proj']", "own")
+    assert names["shared"] == ("weights[0]['embed']", "own")  # its users are not of one part
+
+
 def test_deep_chains_of_unnamed_instructions_are_one_pass() -> None:
     builder = Builder()
     entry = builder.computation("main")

@@ -75,7 +75,8 @@ class InstanceGroups(Gcloud):
         if waited.returncode and "timeout" not in waited.stderr.lower():
             raise StateError(f"{what}: {reason(waited.stderr)}")
         self.delete(entry)
-        raise CapacityError(f"{what} after {PATIENCE_S} s: no free chips; --attempts waits for some")
+        why = f"after {PATIENCE_S} s: no free chips" if waited.returncode else "as soon as it was there"
+        raise CapacityError(f"{what} {why}; --attempts waits for some")
 
     def delete(self, entry: Slice) -> None:
         """Delete the group with its instances, then its template and policy."""

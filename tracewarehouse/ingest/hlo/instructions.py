@@ -265,12 +265,12 @@ def _look_inside(row: InstructionRow, module: HloModule | None) -> None:
     """Give a fusion that computes the collective that it alone has, and tell whether a kernel communicates."""
     if row.hlo is None or module is None:
         return
+    lacks_path = row.op_name is not None and op_names.stated_path(row.op_name) is None
+    if lacks_path and (known := module.instruction(row.name)) is not None:
+        row.op_name = known.op_name
     if row.hlo.opcode == "custom-call":
-        lacks_path = row.op_name is not None and op_names.stated_path(row.op_name) is None
-        known = module.instruction(row.name) if lacks_path or module.has_communicating_kernels else None
+        known = module.instruction(row.name) if module.has_communicating_kernels else None
         row.is_communicating = known is not None and known.is_communicating
-        if lacks_path and known is not None:
-            row.op_name = known.op_name
     elif row.name in module.fused_collectives:
         row.hlo = merged(row.hlo, module.instruction(row.name))
         if row.hlo.inner:

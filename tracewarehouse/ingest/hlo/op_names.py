@@ -144,11 +144,14 @@ _VIEWS = frozenset({"bitcast", "broadcast", "convert", "copy", "reshape", "slice
 _KERNEL_NAMES = ("ragged-dot-none", "ragged-dot-metadata")
 # torch_xla's names for values from outside the program, however the compiler slices them.
 _DATA_NAMES = ("xla__device_data", "prim__Constant")
+# JAX's names for values from outside: weights[1][5]['mlp.up_proj'], state.params['layers_5']
+_ARGUMENT = re.compile(r"[a-zA-Z_]\w{0,99}(?:\.\w{1,99}|\[[^][/]{1,99}\]){0,20}\[[^][/]{1,99}\](?:\.\w{1,99})?")
 
 
 def stated_path(op_name: str | None) -> str | None:
-    """Return an op_name that the framework gave; None for one that only names a kernel of the compiler."""
-    return None if not op_name or op_name.startswith(_KERNEL_NAMES) else op_name
+    """Return an op_name that the framework gave an operation; None for one of the compiler's kernels or an argument."""
+    is_other = not op_name or op_name.startswith(_KERNEL_NAMES) or _ARGUMENT.fullmatch(op_name)
+    return None if is_other else op_name
 
 
 def inherited_names(
@@ -174,8 +177,9 @@ class _Inheritance:
         A fusion takes the name of its root, or of the nearest instruction before the root that has one. Operands count
         if they share one, or share a scope that names a layer or part. Parameters, constants and views of them tell
         nothing about the op that uses them. They count only if there is nothing else, not even users that share one:
-        the compiler may rewrite a product with another shape and no name, under a view that keeps the name. Operands
-        precede their users, so one pass in each direction is enough.
+        the compiler may rewrite a product with another shape and no name, under a view that keeps the name. An op that
+        has the name of an argument moves it, and is of the part of the model that uses it. Operands precede their
+        users, so one pass in each direction is enough.
         """
         names: dict[int, str] = {}
         passive: set[int] = set()
@@ -184,11 +188,13 @@ class _Inheritance:
             opcode = decoded(proto.opcode)
             if opcode in _PASSIVE or (opcode in _VIEWS and passive.issuperset(proto.operand_ids)):
                 passive.add(proto.id)
-            if own := stated_path(decoded(proto.metadata.op_name)):
+            stated = decoded(proto.metadata.op_name)
+            if own := stated_path(stated):
                 names[proto.id] = own
                 if names[proto.id].endswith(_DATA_NAMES):
                     passive.add(proto.id)
                 continue
+            argument = stated if _ARGUMENT.fullmatch(stated) else None
             source: OpNameSource = "fusion"
             name = self._fused_op_name(proto) if opcode in CARRIES_INNER else None
             if name is None and opcode not in _PASSIVE:
@@ -196,8 +202,10 @@ class _Inheritance:
                 operands = list(proto.operand_ids)
                 active = [operand for operand in operands if operand not in passive]
                 name = _shared({names.get(operand) for operand in active or operands})
-                if not name or not active:
+                if not name or not active or _ARGUMENT.fullmatch(name):
                     unsaid.add(proto.id)
+            if argument and (not name or _ARGUMENT.fullmatch(name)):
+                name, source = argument, "own"
             if name:
                 names[proto.id] = name
                 self.names[decoded(proto.name)] = name, source
@@ -208,7 +216,7 @@ class _Inheritance:
         users: dict[int, set[str | None]] = {proto_id: set() for proto_id in unsaid}
         for proto in reversed(computation.instructions):
             name = _shared(users[proto.id]) if proto.id in unsaid else None
-            if name and not name.endswith(_DATA_NAMES):
+            if name and not name.endswith(_DATA_NAMES) and not _ARGUMENT.fullmatch(name):
                 names[proto.id] = name
                 self.names[decoded(proto.name)] = name, "user"
             for operand in proto.operand_ids:
