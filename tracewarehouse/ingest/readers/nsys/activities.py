@@ -85,11 +85,7 @@ def kernel_sizes(first: int, second: int, third: int) -> tuple[list[int], list[i
 
 
 def read_activities(database: Database) -> Activities:
-    """Read what ran on all devices; a graph that was recorded as a whole counts only where its kernels are absent.
-
-    Raises:
-        MalformedError: the database is damaged.
-    """
+    """Read what ran on all devices; a graph that was recorded as a whole counts only where its kernels are absent."""
     width = len(_COLUMNS) + len(_OWN[KERNEL])
     kinds, parts = [np.zeros(0, np.int64)], [np.zeros((width, 0), np.int64)]
     for kind, table in _TABLES.items():
@@ -151,11 +147,7 @@ class Calls(Columns):
 
 
 def read_calls(database: Database) -> Calls:
-    """Read the calls of all host threads.
-
-    Raises:
-        MalformedError: the database is damaged.
-    """
+    """Read the calls of all host threads."""
     parts = [np.zeros((6, 0), np.int64)]
     columns = ("globalTid", "start", "end", "correlationId", "nameId", "eventClass")
     for table in CALLS:
