@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import shutil
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +22,10 @@ from tracewarehouse.queries.memory_limit import VARIABLE
 
 if TYPE_CHECKING:
     from tracewarehouse.database.session import Session
-    from tracewarehouse.evaluation.audits import Finding
+    from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.evaluation.fsck import Problem
+    from tracewarehouse.ingest.lake.lake import Lake
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.queries.tables_read import ParsedSql
     from tracewarehouse.warehouse import Warehouse
@@ -54,29 +60,50 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def evaluated_once() -> Iterator[None]:
-    """Evaluate a run once by the same definitions: hundreds of tests of this process ingest the same few captures."""
+def evaluated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Evaluate and audit a run once by the same definitions, whichever process does: hundreds ingest the same."""
+    from tracewarehouse.evaluation import fsck
     from tracewarehouse.evaluation.evaluator import Evaluator
 
-    evaluate = Evaluator.__call__
-    known: dict[str, tuple[Mapping[str, list[Any]], list[Finding], dict[str, str]]] = {}
+    evaluate, audits = Evaluator.__call__, fsck._audits
+    kept = partial(_kept, tmp_path_factory)
 
-    def remembered(self: Evaluator, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
+    def evaluated(self: Evaluator, files: Mapping[str, Sequence[Path]], run_id: str) -> Mapping[str, list[Any]]:
         digests = {t: [hashlib.sha256(p.read_bytes()).hexdigest() for p in paths] for t, paths in files.items()}
-        key = repr((self.fingerprint, run_id, sorted(digests.items())))
-        if key not in known:
-            values = evaluate(self, files, run_id)
-            known[key] = values, self.findings, self.beyond_range
-        values, self.findings, self.beyond_range = known[key]
-        return values
+        values, self.findings, self.beyond_range = kept(
+            (self.fingerprint, run_id, sorted(digests.items())),
+            lambda: (evaluate(self, files, run_id), self.findings, self.beyond_range),
+        )
+        return dict(values)
+
+    def audited(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> list[Problem]:
+        whole = [(r.run_id, r.name, sorted(r.digests.values())) for r in runs]  # others were left out
+        key = (definitions.all_fingerprint, fsck._FEW, whole)
+        problems: list[Problem] = kept(key, lambda: list(audits(lake, definitions, runs)))
+        return problems
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Evaluator, "__call__", remembered)
+        patch.setattr(Evaluator, "__call__", evaluated)
+        patch.setattr(fsck, "_audits", audited)
         yield
 
 
-_answers: dict[str, QueryResult] = {}
-"""What was asked before, by question, definitions and runs; copies of a warehouse have the same runs."""
+def _home(factory: pytest.TempPathFactory) -> Path:
+    """The temporary folder of all processes of the tests."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+def _kept(factory: pytest.TempPathFactory, key: object, make: Callable[[], Any]) -> Any:
+    """What was made for a key before, by whichever process of the tests, or is now."""
+    file = _home(factory) / "kept" / hashlib.sha256(repr(key).encode()).hexdigest()
+    if not file.exists():
+        made = make()
+        file.parent.mkdir(exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        part.write_bytes(pickle.dumps(made))
+        part.rename(file)
+    return pickle.loads(file.read_bytes())
 
 
 def _runs_of(warehouse: Warehouse) -> object:
@@ -88,8 +115,8 @@ def _runs_of(warehouse: Warehouse) -> object:
 
 
 @contextmanager
-def _remembering() -> Iterator[None]:
-    """Answer a question from memory that was asked of the same runs before."""
+def _remembering(factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Ask no question that was asked of the same runs before; copies of a warehouse have the same."""
     from tracewarehouse.warehouse import Warehouse
 
     ask = Warehouse._ask
@@ -102,10 +129,9 @@ def _remembering() -> Iterator[None]:
         definitions = self.sql and self.definitions.all_fingerprint
         runs = session.only if session.only is None else sorted(session.only)
         asked = (sql if isinstance(sql, str) else sql.sql, sorted(parameters.items()), how, self._limits)
-        key = repr((_runs_of(self), definitions, runs, asked))
-        if key not in _answers:
-            _answers[key] = ask(self, session, sql, parameters, **how)
-        return _answers[key]
+        key = (_runs_of(self), definitions, runs, asked)
+        result: QueryResult = _kept(factory, key, lambda: ask(self, session, sql, parameters, **how))
+        return result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Warehouse, "_ask", remembered)
@@ -113,20 +139,20 @@ def _remembering() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def asked_once() -> Iterator[None]:
+def asked_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Ask each question of the same runs once, whichever module asks.
 
     For tests that ask much of the same, and damage no file that holds rows: DuckDB takes most of a second to plan the
     SQL of a run's main numbers, and again for each test.
     """
-    with _remembering():
+    with _remembering(tmp_path_factory):
         yield
 
 
 @pytest.fixture
-def asked_once_here() -> Iterator[None]:
+def asked_once_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Ask each question of the same runs once in a test, such as one that writes a report in every format."""
-    with _remembering():
+    with _remembering(tmp_path_factory):
         yield
 
 
@@ -134,9 +160,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     """A folder for all processes of the tests, which the one that needs it first makes."""
     import fcntl
 
-    home = factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # then the folder above is that of all processes
-        home = home.parent
+    home = _home(factory)
     folder = home / name
     with (home / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -192,9 +216,7 @@ MESHES = {
 
 @pytest.fixture(scope="session")
 def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    """A warehouse of all real captures beside the repository, for tests that only read it.
-
-    None but those of made-up situations violates an audit.
+    """A warehouse of all real captures beside the repository, for tests that only read it; none violates an audit.
 
     Of the one that is there in both forms, the run `chrome` is of the Chrome trace.
     """
@@ -210,14 +232,14 @@ def shared_captures(shared_traces: Path, tmp_path_factory: pytest.TempPathFactor
         [chrome] = find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SkippedEntryWarning)  # files of other tools lie among them
-            captures = find_captures(shared_traces)
-            made_up = {c.name for c in find_captures(shared_traces / "situations")}
+            found = find_captures(shared_traces)
+        made_up = shared_traces / "situations"  # which tests read one by one
+        captures = [c for c in found if made_up not in c.files[0].parents]
         with open_warehouse(folder, create=True) as opened:
             for capture in [*captures, replace(chrome, name="chrome")]:
                 mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
                 result = opened.ingest_capture(capture, RunOptions(mesh, capture.name))
-                has_finding = any(note.startswith("audit ") for note in result.notes)
-                assert capture.name in made_up or not has_finding, (capture.name, result.notes)
+                assert not any(note.startswith("audit ") for note in result.notes), (capture.name, result.notes)
 
     with open_warehouse(made_once(tmp_path_factory, "shared-captures", make)) as opened:
         yield opened

@@ -472,9 +472,11 @@ class Warehouse:
             WarehouseError: a run does not exist, or its files cannot be read.
             MetricError: an audit fails.
         """
+        from tracewarehouse.database.lens import run_sources
         from tracewarehouse.database.session import naming_lost_files
         from tracewarehouse.definitions.derived import all_audits
         from tracewarehouse.evaluation.audits import run_audits
+        from tracewarehouse.evaluation.values import suspected_audits
 
         runs = self.lake.runs() if run is None else self._meant(run)
         read = {n for a in all_audits(self.definitions) for n in a.depends_on}
@@ -482,9 +484,12 @@ class Warehouse:
         with closing(self._sessions.of(None if of_all else [r.run_id for r in runs])) as session:
             session.create(read)
             with naming_lost_files(self.lake, runs):
-                return [
-                    f for r in runs for f in run_audits(session.connection, r.run_id, self.definitions, limit=limit)
-                ]
+                connection, found = session.connection, []
+                for one in runs:
+                    sources = run_sources(self.lake.root, [one])
+                    audits = suspected_audits(connection, one.run_id, self.definitions, sources)
+                    found += run_audits(connection, one.run_id, self.definitions, audits=audits, limit=limit)
+                return found
 
     def refresh_metrics(self) -> list[RunVersion]:
         """Evaluate the metrics of all runs whose stored values come from other definitions, and return these runs.

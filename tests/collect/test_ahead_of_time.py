@@ -62,6 +62,7 @@ def require_time() -> None:
         pytest.skip("takes long; TRACEWAREHOUSE_TEST_LIBTPU names the interpreter to compile with")
 
 
+TWO_DEVICES_A_CHIP = "tpu7x:2x2x1"
 WIDE = "wide"
 """A model whose heads are as wide as published ones."""
 
@@ -93,7 +94,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"backend": "jax", "model": "deepseek_v2", "mesh": "pp=2,ep=2,tp=2", "layers": 3},
     ),
     "jax, v4": ("v4:2x2x1", {"backend": "jax", "model": "llama", "mesh": "dp=2,tp=2"}),
-    "jax, two devices a chip": ("tpu7x:2x2x1", {"backend": "jax", "model": "qwen3", "mesh": "tp=8"}),
+    "jax, two devices a chip": (TWO_DEVICES_A_CHIP, {"backend": "jax", "model": "qwen3", "mesh": "tp=8"}),
     "jax, one chip": ("v5e:1x1", {"backend": "jax", "model": "llama", "mesh": "tp=1"}),
     "jax, 64 chips": ("v6e:8x8", {"backend": "jax", "model": "qwen2", "mesh": "dp=8,tp=8"}),
     "jax, attention kernels in a pipeline": (
@@ -103,11 +104,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-ALWAYS = {
-    "attention kernels in both phases",
-    "jax, a pipeline",
-    "jax, two devices a chip",
-}
+ALWAYS = {"attention kernels in both phases", "jax, a pipeline"}
+"""Beside them the program that is compiled once is for two devices a chip."""
 
 
 def instructions(step: CompiledStep) -> list[Any]:
@@ -386,28 +384,30 @@ def test_a_program_is_compiled_once(tmp_path: Path, python: str, monkeypatch: py
     def processes(*_: Any, **__: Any) -> Any:
         raise AssertionError("a process was started")
 
-    spec, kept = run_spec(backend="jax", mesh="tp=4", batch=8, output_length=1), tmp_path / "kept"
-    [first] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "first", python, kept)
+    spec, kept = run_spec(backend="jax", model="qwen3", mesh="tp=8", batch=8, output_length=1), tmp_path / "kept"
+    [first] = compile_all([Configuration(spec, TWO_DEVICES_A_CHIP)], tmp_path / "first", python, kept)
+    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
+        warehouse.ingest(first.steps[0].file)
+        assert warehouse.query("SELECT mesh, device_count FROM main.runs").rows() == [("tp=8", 8)]
+        assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
     [folder] = [file.parent for file in kept.glob("*/program.json")]
     assert (folder / "program.hlo.pb.gz").read_bytes() == first.steps[0].file.read_bytes()
     (folder / "program.hlo.pb.gz").write_bytes(b"kept")
     with monkeypatch.context() as patch:
         patch.setattr(ahead_of_time, "_source", lambda: "other")
-        [again] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "again", python, kept)
+        [again] = compile_all([Configuration(spec, TWO_DEVICES_A_CHIP)], tmp_path / "again", python, kept)
     monkeypatch.setattr(ahead_of_time, "start_process", processes)
-    [second] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "second", python, kept)
+    [second] = compile_all([Configuration(spec, TWO_DEVICES_A_CHIP)], tmp_path / "second", python, kept)
     assert again.steps[0].file.read_bytes() == b"kept"
     manifests = [run.steps[0].file.with_name("manifest.json").read_text() for run in (first, again, second)]
     assert len(set(manifests)) == 1
     assert (second.steps[0].file.read_bytes(), second.steps[0].memory) == (b"kept", first.steps[0].memory)
     (folder / "refused.txt").write_text("too large")
-    [third] = compile_all([Configuration(spec, "v6e:2x2")], tmp_path / "third", python, kept)
-    assert third.refused == "compiling for v6e:2x2 failed: too large"
-    monkeypatch.undo()
-    larger = Configuration(spec.model_copy(update={"batch": 16}), "v6e:2x2")
-    [other] = compile_all([larger], tmp_path / "fourth", python, kept)
-    assert other.refused is None
-    assert len(list(kept.glob("*/program.json"))) == 2
+    [third] = compile_all([Configuration(spec, TWO_DEVICES_A_CHIP)], tmp_path / "third", python, kept)
+    assert third.refused == f"compiling for {TWO_DEVICES_A_CHIP} failed: too large"
+    larger = Configuration(spec.model_copy(update={"batch": 16}), TWO_DEVICES_A_CHIP)
+    with pytest.raises(AssertionError, match="a process was started"):
+        list(compile_all([larger], tmp_path / "fourth", python, kept))
 
 
 def test_donated_arguments_and_source_files_of_a_dump() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-pytest.importorskip("jax")
-pytest.importorskip("libtpu")
-
-from tracewarehouse.collect.jax.ahead_of_time import _digest
+if not all(map(find_spec, ("jax", "libtpu"))):
+    pytest.skip("jax and libtpu are not installed", allow_module_level=True)
 
 
 class Program:
@@ -27,6 +26,8 @@ class Program:
 
 def test_an_edit_above_a_line_compiles_nothing_anew() -> None:
     def digest(*program: Any, topology: str = "v6e:2x4") -> str:
+        from tracewarehouse.collect.jax.ahead_of_time import _digest
+
         return _digest(Program(*program), topology)
 
     assert digest(136) == digest(140) == digest(140, "psum", "/b/model.py")

@@ -13,6 +13,7 @@ import pytest
 from given_tables import warehouse_of
 from xplane_builder import Space, Unsigned
 
+from tests.collect.torch_processes import ENVIRONMENT
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import load_experiment, plan, run_spec
 from tracewarehouse.collect.run_spec import MICROBENCHMARKS
@@ -160,9 +161,10 @@ def test_all_other_programs_compile_for_every_generation(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_on_virtual_devices_every_kind_of_program_gives_rows(tmp_path: Path) -> None:
+def test_on_virtual_devices_every_kind_of_program_gives_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tracewarehouse.cli import run
 
+    monkeypatch.setenv("XLA_FLAGS", ENVIRONMENT["XLA_FLAGS"])
     assert run(["collect", "--model", MICROBENCHMARKS, "--mesh", "tp=2", "--backend", "jax", "-o", str(tmp_path)]) == 0
 
     (capture,) = tmp_path.iterdir()

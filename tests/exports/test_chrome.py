@@ -293,12 +293,6 @@ def test_trace_processor_reads_captures_of_the_repository(taken: Taken, tmp_path
     trace_processor_agrees(taken(ROOT / "data" / "captures" / "llama-pp2tp2-b4-i16-o5-hosts2"), tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tpu-2chip-vllm-tp2-prefill.xplane.pb"])
-def test_trace_processor_reads_real_captures(name: str, shared_traces: Path, taken: Taken, tmp_path: Path) -> None:
-    trace_processor_agrees(taken(shared_traces / name), tmp_path)
-
-
 def trace_processor_agrees(warehouse: Warehouse, tmp_path: Path) -> None:
     """The Perfetto UI has every event of every thread and finds no fault; the profiler's own files lack 3 % there."""
     events = keeps_the_rules_of_viewers(warehouse, tmp_path)

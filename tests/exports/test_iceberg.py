@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import Table
 from tiny_capture import write_capture_directory
 from xplane_builder import Space, Unsigned
 
@@ -25,6 +24,10 @@ from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+if TYPE_CHECKING:  # their import takes long, and tests are collected in every process
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
 
 LEFT_OUT = {("instructions", "program_id")}
 """Columns that Iceberg has no type for."""
@@ -57,6 +60,8 @@ def warehouse(made: Path, tmp_path: Path) -> Iterator[Warehouse]:
 
 @contextmanager
 def catalogue(folder: Path) -> Iterator[SqlCatalog]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
     opened = SqlCatalog("tracewarehouse", uri=f"sqlite:///{folder / CATALOGUE}")
     try:
         yield opened

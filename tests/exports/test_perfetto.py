@@ -428,13 +428,6 @@ def test_trace_processor_reads_a_capture_of_the_repository(whole: Whole) -> None
     trace_processor_agrees(target, trace)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tpu-2chip-vllm-tp2-prefill.xplane.pb"])
-def test_trace_processor_reads_real_captures(name: str, shared_traces: Path, whole: Whole) -> None:
-    _, target, trace = whole(shared_traces / name)
-    trace_processor_agrees(target, trace)
-
-
 def trace_processor_agrees(target: Path, trace: Trace) -> None:
     """It sees the slices, durations, arrows and samples that are in the file, and finds no fault with it."""
     problems, tracks, ops, links, counters = ask(

@@ -89,38 +89,39 @@ def test_print_cuts_nothing_of_a_run(page: Page, address: str, ids: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("path", "drawn", "scheme"),
+    ("path", "drawn", "width", "scheme"),
     [
-        ("/", 0, "light"),
-        ("/runs/{llama}", 15, "dark"),
-        ("/runs/{hostile}", 0, "light"),
-        ("/compare", 0, "dark"),
-        ("/compare?run={llama}&run={sp}&unlike=1", 1, "light"),
-        ("/metrics", 0, "dark"),
-        ("/metrics/step_time", 2, "light"),
-        ("/sql", 0, "dark"),
-        ("/sql?sql={sql}", 1, "light"),
-        ("/catalogue", 0, "light"),
+        ("/", 0, 1440, "light"),
+        ("/runs/{llama}", 15, 800, "dark"),  # wide and light in the tests of paper and of a tooltip
+        ("/runs/{hostile}", 0, 800, "light"),
+        ("/compare", 0, 1440, "dark"),
+        ("/compare?run={llama}&run={sp}&unlike=1", 1, 1440, "light"),
+        ("/metrics", 0, 800, "dark"),
+        ("/metrics/step_time", 2, 1440, "light"),
+        ("/sql", 0, 1440, "dark"),
+        ("/sql?sql={sql}", 1, 800, "light"),
+        ("/catalogue", 0, 800, "light"),
     ],
 )
-def test_every_page(page: Page, address: str, ids: dict[str, str], path: str, drawn: int, scheme: str) -> None:
-    """Wide in the other scheme, narrow and very narrow in this one; no text lies on another.
+def test_every_page(
+    page: Page, address: str, ids: dict[str, str], path: str, drawn: int, width: int, scheme: str
+) -> None:
+    """Wide or narrow, then very narrow; no text lies on another.
 
     axe-core looks at the narrowest page where it is installed.
     """
     sql = quote("SELECT name, kind, count(*) AS n FROM collectives JOIN runs USING (run_id) GROUP BY ALL ORDER BY ALL")
     given = {"llama": ids[LLAMA], "sp": ids[SP], "hostile": ids[HOSTILE[0]], "sql": sql}
-    for width, shown in ((1440, "dark" if scheme == "light" else "light"), (800, scheme)):
-        states = visited(page, address + path.format(**given), width, shown)
-        assert page.errors == []
-        assert [r for r in page.requests if not r.startswith((address, "data:"))] == []
-        assert set(states.values()) <= {"drawn", "absent"}
-        marks = dict(page.evaluate(MARKS))
-        assert len(marks) >= drawn
-        assert [name for name, count in marks.items() if not count] == []
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-        assert page.evaluate("document.title").endswith(" - tracewarehouse")
-        assert covered_texts(page) == []
+    states = visited(page, address + path.format(**given), width, scheme)
+    assert page.errors == []
+    assert [r for r in page.requests if not r.startswith((address, "data:"))] == []
+    assert set(states.values()) <= {"drawn", "absent"}
+    marks = dict(page.evaluate(MARKS))
+    assert len(marks) >= drawn
+    assert [name for name, count in marks.items() if not count] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate("document.title").endswith(" - tracewarehouse")
+    assert covered_texts(page) == []
     page.resize(390)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert covered_texts(page) == []

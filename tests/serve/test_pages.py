@@ -281,8 +281,8 @@ def test_metrics_and_one_of_them(client: TestClient, folder: Path, ids: dict[str
     assert client.get("/metrics/exposed_communication/charts/over-time").json()["specification"]
 
 
-@pytest.mark.parametrize("metric", ["roofline", "scaling_efficiency", "step_time?version=1", "top_kernels"])
-def test_metrics_that_are_not_stored_or_old_have_a_page(client: TestClient, metric: str) -> None:
+@pytest.mark.parametrize("metric", ["roofline", "scaling_efficiency"])
+def test_metrics_that_are_not_stored_have_a_page(client: TestClient, metric: str) -> None:
     page = client.get(f"/metrics/{metric}")
     assert page.status_code == 200
     for address in re.findall(r'href="(/sql\?[^"]*)"', page.text):

@@ -78,10 +78,10 @@ def test_runs_are_audited_together_as_each_alone(
     with tw.open(folder) as wh:
         [one] = wh.ingest(overlapping(tmp_path))
         [other] = wh.ingest(space.write(tmp_path / "other.xplane.pb"))
-    together = fsck()
-    assert {r["run_id"] for r in together[1]} == {one.run_id, other.run_id}
-    monkeypatch.setattr("tracewarehouse.evaluation.fsck._RUNS_AT_ONCE", 1)
-    assert fsck() == together
+    alone = fsck()
+    assert {r["run_id"] for r in alone[1]} == {one.run_id, other.run_id}
+    monkeypatch.setattr("tracewarehouse.evaluation.fsck._FEW", 0)
+    assert fsck() == alone
 
 
 def test_one_damaged_manifest_does_not_hide_the_others(folder: Path, tmp_path: Path, fsck: Fsck) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,13 +95,15 @@ def digests(warehouse: Path) -> dict[str, str]:
 
 
 def test_several_processes_write_the_same_bytes(captures: Path, tmp_path: Path) -> None:
+    for name in ("c3", "c4"):  # three are more than there are processes
+        shutil.rmtree(captures / name)
     with open_warehouse(tmp_path / "one", create=True) as one:
         expected = [one.ingest_capture(c) for c in find_captures(captures)]
     with open_warehouse(tmp_path / "many", create=True) as many:
         results = many.ingest(captures, jobs=2)
         assert [r.run_id for r in results] == [r.run_id for r in expected]
         assert [r.notes for r in results] == [r.notes for r in expected]
-    assert len(expected) == 5
+    assert len(expected) == 3
     assert digests(tmp_path / "many") == digests(tmp_path / "one")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import duckdb
 
@@ -12,6 +12,7 @@ from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.definition import View
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
+from tracewarehouse.evaluation.values import suspected_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.fsck import Problem
 from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
@@ -44,16 +45,16 @@ def fsck(lake: Lake, catalogue: Catalogue, definitions: Definitions) -> list[Pro
 
 _RUNS_AT_ONCE, _OPS_AT_ONCE = 100, 1_000_000
 """The most runs, and the most of their ops, to audit together: DuckDB plans an audit once, and memory stays bounded."""
+_FEW = 3
+"""So many runs are audited one by one, which takes less time than planning all audits without shared models."""
 
 
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
     for some in _few(runs):
-        violated: dict[str, list[View] | None] = {}
-        try:
-            with _lens(lake, definitions, some) as connection:
-                violated |= violated_audits(connection, definitions)
-        except MetricError:  # some audit fails for some run; auditing each run alone tells which
-            violated = {r.run_id: None for r in some}
+        violated: Mapping[str, list[View] | None] = {r.run_id: None for r in some}
+        if len(some) > _FEW:
+            with suppress(MetricError), _lens(lake, definitions, some) as connection:  # that of a run alone tells which
+                violated = violated_audits(connection, definitions)
         for run in some:
             if run.run_id in violated:
                 yield from _audit_run(lake, definitions, run, violated[run.run_id])
@@ -82,6 +83,8 @@ def _few(runs: list[RunVersion]) -> Iterator[list[RunVersion]]:
 def _audit_run(lake: Lake, definitions: Definitions, run: RunVersion, audits: list[View] | None) -> Iterator[Problem]:
     try:
         with _lens(lake, definitions, [run]) as connection:
+            if audits is None:
+                audits = suspected_audits(connection, run.run_id, definitions, run_sources(lake.root, [run]))
             findings = run_audits(connection, run.run_id, definitions, audits=audits, limit=1)
     except MetricError as error:
         yield Problem(run.run_id, run.name, None, f"an audit fails: {error}", "correct the audit")

@@ -60,6 +60,25 @@ def evaluate(
     return prepared.evaluate(connection, run_id, _run_sources(connection, run_id))
 
 
+def suspected_audits(
+    connection: duckdb.DuckDBPyConnection, run_id: str, definitions: Definitions, sources: Mapping[str, str | None]
+) -> list[View]:
+    """The audits that may find something in a run; the others find nothing.
+
+    Those of what ingest evaluates are evaluated together here, and models that several read are computed once.
+
+    Raises:
+        MetricError: a metric or an audit fails.
+    """
+    audits, metrics = derived.all_audits(definitions), prepared_metrics(connection, definitions)
+    evaluation = metrics.evaluate(connection, run_id, {t: source for t, source in sources.items() if source})
+    if evaluation.beyond_range:
+        return audits
+    found = {f.audit for f in evaluation.findings}
+    others = {m.view.path for m in definitions.metrics if m.view.compares_runs or not m.header.is_stored}
+    return [a for a in audits if a.name in found or a.path in others]
+
+
 _kept: dict[bool, PreparedMetrics] = {}
 
 

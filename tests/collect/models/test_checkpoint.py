@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import shutil
@@ -9,13 +10,13 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-safetensors_torch = pytest.importorskip("safetensors.torch")
+if importlib.util.find_spec("torch") is None or importlib.util.find_spec("safetensors") is None:
+    pytest.skip("torch and safetensors are not installed", allow_module_level=True)
 
-from published_checkpoint import write_checkpoint  # noqa: E402
+from published_checkpoint import write_checkpoint
 
-from tracewarehouse.collect.experiment import run_spec  # noqa: E402
-from tracewarehouse.collect.models.checkpoint import (  # noqa: E402
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.models.checkpoint import (
     INDEX,
     Checkpoint,
     CheckpointError,
@@ -23,7 +24,15 @@ from tracewarehouse.collect.models.checkpoint import (  # noqa: E402
     array_type,
     in_file_order,
 )
-from tracewarehouse.collect.parallel.weights import PublishedWeights  # noqa: E402
+from tracewarehouse.collect.parallel.weights import PublishedWeights
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Import torch, which takes long, where these tests run, and not wherever tests are collected."""
+    global safetensors_torch, torch
+    import safetensors.torch as safetensors_torch
+    import torch
 
 
 def weights_of(folder: Path) -> PublishedWeights:

@@ -27,7 +27,7 @@ from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text, read_manifest
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
-CAPTURE = Path(__file__).parents[3] / "data" / "captures" / "llama-tp4-b4-i16-o17"
+CAPTURE = Path(__file__).parents[3] / "data" / "captures" / "llama-pp2tp2-b4-i16-o5"
 TABLES = (*KEPT, "phases", "ops")
 QUESTIONS = (
     *(f"SELECT * FROM main.{table} ORDER BY ALL" for table in TABLES),

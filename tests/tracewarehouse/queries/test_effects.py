@@ -176,7 +176,7 @@ def test_the_command_has_no_effect_either() -> None:
         with pytest.raises(QueryError):
             assert target.read(sql.encode()) == [], sql
     assert target.read(b"FROM runs") == []
-    assert not run(target, seed=1, numbers=range(6)).failures
+    assert not run(target, seed=1, numbers=range(2)).failures
 
 
 def test_parameters_name_no_files(sandbox: Sandbox) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 WIDE = {
     "account": True,
     "billing-project": True,
@@ -22,16 +20,27 @@ WIDE = {
 """Flags of every command, and whether they take a value."""
 
 
-class Verb(NamedTuple):
-    """What one command takes."""
+class Verb:
+    """What one command takes.
 
-    positional: tuple[int, int]
-    values: str = ""
-    """Flags with a value, separated by spaces."""
-    switches: str = ""
-    required: tuple[str, ...] = ()
-    one_of: tuple[tuple[str, ...], ...] = ()
-    """Groups of flags of which exactly one must be given."""
+    Args:
+        positional: how many arguments without a name, at least and at most.
+        values: flags with a value, separated by spaces.
+        switches: flags without one.
+        required: flags that must be given.
+        one_of: groups of flags of which exactly one must be given.
+    """
+
+    def __init__(
+        self,
+        positional: tuple[int, int],
+        values: str = "",
+        switches: str = "",
+        required: tuple[str, ...] = (),
+        one_of: tuple[tuple[str, ...], ...] = (),
+    ) -> None:
+        self.positional, self.values, self.switches = positional, values, switches
+        self.required, self.one_of = required, one_of
 
     def flags(self) -> dict[str, bool]:
         """Every flag, and whether it takes a value."""

@@ -19,12 +19,15 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
 
 from flags import VERBS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, NoReturn
 
 CLOUD = Path(os.environ["FAKE_CLOUD"])
 HOSTS = {"v4": 4, "v5litepod": 4, "v6e": 4}

@@ -12,9 +12,12 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from gcloud import CLOUD, CONNECTION, DISKS, environment, fault, locked, project_of, read, refuse, write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FAMILY, IMAGES = "ubuntu-accel-2404-amd64-tpu-tpu7x", "ubuntu-os-accelerator-images"
 HOST_CHIPS = 4
