@@ -24,6 +24,7 @@ import numpy.typing as npt
 from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK
 from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn, StatKind
+from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
 from tracewarehouse.ingest.readers.files import in_temporary_file, temporary_file
@@ -403,7 +404,14 @@ class Table:
 def _arguments(events: Sequence[Event], at: Iterable[int]) -> list[Args]:
     """Return the arguments of events at some places; an event may have none."""
     texts = [events[i].args or b"null" for i in at]
-    return [a or _NO_ARGS for a in _decode_args(b"[%b]" % b",".join(texts))]
+    try:
+        return [a or _NO_ARGS for a in _decode_args(b"[%b]" % b",".join(texts))]
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$[")
+        raise MalformedError(
+            "no Kineto trace: looked for events with numbers and lists as arguments, "
+            f"found {shown(bytes(texts[int(place.split(']')[0])]).decode())}: {said}"
+        ) from None
 
 
 def _external(args: Args) -> _Number:

@@ -159,8 +159,9 @@ def read_calls(database: Database) -> Calls:
     end = np.where(end == NONE, start, end)  # a call that the profile cut
     order = np.lexsort((-end, start, thread))
     order = order[(thread[order] != NONE) & (start[order] != NONE)]
-    around = np.zeros(len(order), np.int64), np.full(len(order), -1, np.int64)
-    return Calls(*(column[order] for column in (thread, start, end, *others)), *around)
+    found = [column[order] for column in (thread, start, end, *others)]
+    found += [np.zeros(len(order), np.int64), np.full(len(order), -1, np.int64)]
+    return Calls(*found)
 
 
 def launching_calls(activities: Activities, calls: Calls) -> Int64:
