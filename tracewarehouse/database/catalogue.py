@@ -230,7 +230,6 @@ class Catalogue:
             raise WarehouseError(f"{lake.warehouse}: the database cannot be built: {what}") from None
 
     def _started(self, part: Path, *, is_new: bool) -> duckdb.DuckDBPyConnection:
-        """A copy of the file, or a file without runs if it was made for something else or is damaged."""
         if not is_new and self._is_file():
             shutil.copyfile(self.path, part)
             with suppress(duckdb.Error):

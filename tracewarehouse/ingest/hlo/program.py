@@ -68,7 +68,6 @@ class ModuleText:
             row.replica_device_ids.extend(r * partitions + p for r in range(replicas))
 
     def _read(self, lines: Iterable[str]) -> None:
-        """Read computations and their instructions; names become numbers in `_link`."""
         self._parsed: list[tuple[Any, Instruction]] = []
         computation = None
         for line in lines:
