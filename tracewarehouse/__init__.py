@@ -46,20 +46,14 @@ __all__ = [
     "sample",
 ]
 
-_HOMES = {
-    "CaptureError": ("tracewarehouse.ingest.errors", "CaptureError"),
-    "MetricError": ("tracewarehouse.ingest.errors", "MetricError"),
-    "QueryError": ("tracewarehouse.ingest.errors", "QueryError"),
-    "QueryResult": ("tracewarehouse.queries.result", "QueryResult"),
-    "SkippedEntryWarning": ("tracewarehouse.ingest.errors", "SkippedEntryWarning"),
-    "TracewarehouseError": ("tracewarehouse.ingest.errors", "TracewarehouseError"),
-    "UnreadRunWarning": ("tracewarehouse.ingest.errors", "UnreadRunWarning"),
-    "Warehouse": ("tracewarehouse.warehouse", "Warehouse"),
-    "WarehouseError": ("tracewarehouse.ingest.errors", "WarehouseError"),
-    "open": ("tracewarehouse.opened", "open_path"),
-    "query": ("tracewarehouse.opened", "query"),
-    "sample": ("tracewarehouse.ingest.capture.locations", "sample"),
+_HOMES = {name: "ingest.errors" for name in __all__ if name.endswith(("Error", "Warning"))} | {
+    "QueryResult": "queries.result",
+    "Warehouse": "warehouse",
+    "open": "opened",
+    "query": "opened",
+    "sample": "ingest.capture.locations",
 }
+"""The module of each name."""
 
 
 def __getattr__(name: str) -> Any:
@@ -69,8 +63,8 @@ def __getattr__(name: str) -> Any:
         return VERSION
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    value = getattr(import_module(module), attribute)
+    module = import_module(f"{__name__}.{_HOMES[name]}")
+    value = getattr(module, "open_path" if name == "open" else name)
     globals()[name] = value
     return value
 

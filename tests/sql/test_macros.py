@@ -604,6 +604,19 @@ def test_a_study_names_the_best_configuration_for_each_purpose(connection: duckd
         assert [p for (p,) in other.execute(sql).fetchall()] == ["one user", "the first token", "most tokens per chip"]
 
 
+def test_the_rival_of_a_mesh_has_its_batch_where_one_has(connection: duckdb.DuckDBPyConnection) -> None:
+    """One sequence cannot be divided over dp, so a mesh with dp has more; a third mesh has one as well."""
+    runs = {
+        "a": {"facts": {"mesh": "tp=8", "batch_size": 1}, "tpot": 1, "ttft": 9, "rate": 1},
+        "b": {"facts": {"mesh": "dp=2,tp=4", "batch_size": 8}, "tpot": 2, "ttft": 9, "rate": 1},
+    }
+    sql = "SELECT next_configuration FROM macros.study_choices({}) WHERE purpose = 'one user'"
+    assert connection.execute(sql.format(_study(connection, runs))).fetchone() == ("dp=2,tp=4, batch 8",)
+    runs["c"] = {"facts": {"mesh": "ep=8", "batch_size": 1}, "tpot": 3, "ttft": 9, "rate": 1}
+    with warehouse_of({}) as other:
+        assert other.execute(sql.format(_study(other, runs))).fetchone() == ("ep=8, batch 1",)
+
+
 def test_where_prompts_are_known_of_some_only_decode_steps_compete_alone(
     connection: duckdb.DuckDBPyConnection,
 ) -> None:

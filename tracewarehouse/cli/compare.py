@@ -6,7 +6,8 @@ import json
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from itertools import groupby
 from math import isfinite
@@ -90,7 +91,7 @@ def compare(
     Takes groups of runs too, and a baseline file. --all prints every value of every metric, and so do -m, --by and the
     formats for other programs. --why splits the step by part, layer, category, collective and operation.
     """
-    from tracewarehouse.comparison.compare import SPLITS, comparing
+    from tracewarehouse.comparison.compare import SPLITS
 
     if (baseline is None) == (published is None):
         raise typer.BadParameter("name what to compare with: a BASELINE, or --published FILE")
@@ -104,11 +105,7 @@ def compare(
     if why and by is not None and by not in splits:
         raise typer.BadParameter(f"--why splits a step by {', '.join(SPLITS)}, not by {by}")
     chosen = chosen_format(context, output_format, output)
-    with context.obj.open() as warehouse, comparing(warehouse, run, baseline, is_unlike_allowed=force) as comparison:
-        _note_sides(comparison)
-        _note_stale(warehouse, comparison)
-        say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
-        _say_predicted(comparison, is_screen=chosen == "table" and output is None)
+    with _compared(context, run, baseline, force, is_screen=chosen == "table" and output is None) as comparison:
         if why:
             steps = comparison.steps(splits[by] if by else None)
             if not len(steps):
@@ -179,7 +176,7 @@ def check(
 
     Exit codes: 0 when nothing is worse, 1 when something is, 2 when the runs cannot be compared.
     """
-    from tracewarehouse.comparison.compare import Limits, comparing
+    from tracewarehouse.comparison.compare import Limits
     from tracewarehouse.comparison.compare import check as check_runs
 
     limits = Limits(
@@ -187,11 +184,7 @@ def check(
     )
     chosen = chosen_format(context, output_format, output)
     try:
-        with context.obj.open() as warehouse, comparing(warehouse, run, against, is_unlike_allowed=force) as comparison:
-            _note_sides(comparison)
-            _note_stale(warehouse, comparison)
-            say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
-            _say_predicted(comparison, is_screen=chosen == "table" and output is None)
+        with _compared(context, run, against, force, is_screen=chosen == "table" and output is None) as comparison:
             result = check_runs(comparison, metric or (), limits)
     except TracewarehouseError as error:
         typer.echo(f"error: {error}", err=True)
@@ -224,6 +217,26 @@ def baseline(
         part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
+@contextmanager
+def _compared(context: typer.Context, run: str, against: str, force: bool, *, is_screen: bool) -> Iterator[Comparison]:
+    """Open the comparison, and note what a reader must know of its runs and their values."""
+    from tracewarehouse.comparison.compare import comparing
+
+    with context.obj.open() as warehouse, comparing(warehouse, run, against, is_unlike_allowed=force) as comparison:
+        _note_sides(comparison)
+        behind = {*comparison.sides.run_repeats, *comparison.sides.baseline_repeats}
+        if stale := [r.name for r in warehouse.stale_runs() if r.run_id in behind]:
+            typer.echo(f"note: {', '.join(stale)}: values of other definitions; run `tw metrics refresh`", err=True)
+        say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in behind))
+        if sides := comparison.predicted_sides():
+            said = f"redicted, not measured: the {' and the '.join(sides)}"
+            if is_screen:
+                typer.echo(f"P{said}.")
+            else:
+                say_note(f"p{said}")
+        yield comparison
+
+
 def _note_sides(comparison: Comparison) -> None:
     from tracewarehouse.comparison.compare import WORKLOAD
 
@@ -245,24 +258,6 @@ def _note_sides(comparison: Comparison) -> None:
         typer.echo(
             f"note: the baseline file has older versions, which are not compared: {names}; write it again", err=True
         )
-
-
-def _compared(comparison: Comparison) -> set[str]:
-    return {*comparison.sides.run_repeats, *comparison.sides.baseline_repeats}
-
-
-def _say_predicted(comparison: Comparison, *, is_screen: bool) -> None:
-    if sides := comparison.predicted_sides():
-        said = f"redicted, not measured: the {' and the '.join(sides)}"
-        if is_screen:
-            typer.echo(f"P{said}.")
-        else:
-            say_note(f"p{said}")
-
-
-def _note_stale(warehouse: Any, comparison: Comparison) -> None:
-    if stale := [r.name for r in warehouse.stale_runs() if r.run_id in _compared(comparison)]:
-        typer.echo(f"note: {', '.join(stale)}: values of other definitions; run `tw metrics refresh`", err=True)
 
 
 def _note_check(outcome: Check, limits: Limits) -> None:

@@ -296,7 +296,7 @@ def new(
 
     They go into the folder of --sql, or into the package's in a checkout. The draft works; change what it computes.
     """
-    from tracewarehouse.definitions.new_metric import new_metric
+    from tracewarehouse.definitions.lock import new_metric
 
     written = new_metric(name, context.obj.sql, topic, needs or ())
     for path in written:

@@ -372,7 +372,6 @@ def _deleted_at_the_end(slices: Slices, name: str, is_wanted: bool) -> Iterator[
 
 
 def _say_what_costs(slices: Slices, name: str) -> None:
-    """Warn that a slice is left, if it is; it may exist even if its creation failed."""
     if entry := slices.state.slices().get(name):
         how = "still runs and costs" if entry.status == "ready" else "may be there and cost"
         lasting_echo(f"{name} {how}; tw tpu delete {name} ends it", err=True)

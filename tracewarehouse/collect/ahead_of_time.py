@@ -104,9 +104,6 @@ def compile_all(
     A run is refused if the topology and the mesh differ in the number of devices, the model cannot be traced, or the
     compiler refuses the topology or the program; under torch_xla also if a published model does not fit the memory of
     this host, which holds zeros for its weights.
-
-    Raises:
-        MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
     """
     waiting: deque[_Task] = deque()
     for number, configuration in enumerate(configurations):

@@ -49,11 +49,6 @@ def attach(
 
     Returns:
         The capture directory, `output/<first host>-<port>-<time>`.
-
-    Raises:
-        MissingDependencyError: grpcio is not installed.
-        AttachError: an address is invalid, nothing answers there, the server is no profiler or cannot record now, or
-            nothing ran meanwhile. The message names host and port, and nothing is written.
     """
     if find_spec("grpc") is None:
         raise MissingDependencyError(

@@ -20,7 +20,6 @@ from tracewarehouse.dashboards.theme import (
     kind_color,
     named_color,
     number,
-    part_bars,
     percent,
     powers,
     series_color,
@@ -82,11 +81,8 @@ def collective_time(warehouse: Warehouse, run: str) -> Figure:
         run,
     )
     return drawn.figure(
-        part_bars(
-            drawn.data,
+        drawn.part_bars(
             "collective",
-            drawn.values("collective"),
-            drawn.values("phase"),
             _TIME_COLORS,
             x=alt.X("ms:Q", title="time per step, mean over devices", axis=axis("ms")),
             tooltip=number("ms", "ms per step"),
@@ -111,11 +107,8 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
         run=run,
     )
     return drawn.figure(
-        part_bars(
-            drawn.data,
+        drawn.part_bars(
             "collective",
-            drawn.values("collective"),
-            drawn.values("phase"),
             _OVERLAP_COLORS,
             x=alt.X("share:Q", title="share of the windows", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
             tooltip=percent("share"),

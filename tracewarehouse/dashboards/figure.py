@@ -16,7 +16,7 @@ import altair as alt
 
 from tracewarehouse.comparison.compare import referenced_run_ids
 from tracewarehouse.dashboards.registry import CHARTS, Chart
-from tracewarehouse.dashboards.theme import WIDTH, config
+from tracewarehouse.dashboards.theme import WIDTH, bar_height, by_phase, config, named_color, tooltips
 from tracewarehouse.ingest.errors import WarehouseError, system_refusals
 from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
@@ -60,6 +60,38 @@ class Drawn:
     def values(self, column: str) -> list[Any]:
         """The distinct values of a column, in the order of the rows."""
         return list(dict.fromkeys(r[column] for r in self.rows))
+
+    def part_bars(
+        self, bar: str, colors: dict[str, str], x: alt.X, tooltip: alt.Tooltip, *, has_ranges: bool = False
+    ) -> Any:
+        """Horizontal stacked bars of the parts of each value of a column, a panel per phase, in the order of the rows.
+
+        Args:
+            bar: the column that names a bar; the rows have phase, part and position too.
+            colors: colours of the parts.
+            x: the length of a part.
+            tooltip: the tooltip of that length.
+            has_ranges: rows have low_ms and high_ms, the range of the whole bar, or NULL.
+        """
+        bars = self.values(bar)
+        chart: Any = (
+            alt.Chart(self.data if not has_ranges else alt.Undefined)
+            .mark_bar()
+            .encode(
+                x=x,
+                y=alt.Y(f"{bar}:N", sort=bars, title=None),
+                color=named_color("part", colors),
+                order=alt.Order("position:Q"),
+                tooltip=tooltips("phase:N", f"{bar}:N", "part:N", tooltip),
+            )
+        )
+        if has_ranges:
+            low = x.copy()
+            low["shorthand"] = "low_ms:Q"
+            ranged = alt.Chart().transform_filter("isValid(datum.low_ms)").mark_rule(strokeWidth=1.5)
+            ranged = ranged.encode(x=low, x2="high_ms:Q", y=alt.Y(f"{bar}:N", sort=bars))
+            chart = alt.layer(chart, ranged, data=self.data)
+        return by_phase(chart, self.values("phase"), height=bar_height(len(bars)))
 
     def figure(self, chart: Any, subtitle: str, description: str, **differing: Any) -> Figure:
         """The figure of an Altair chart; a name, a title or metrics that differ from the registry's can be given."""

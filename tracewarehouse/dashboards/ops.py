@@ -321,7 +321,6 @@ def _mean_layers(warehouse: Warehouse, name: str, runs: Sequence[str]) -> Drawn:
 
 
 def _layer_stacks(drawn: Drawn, row: str) -> Any:
-    """Bars of mean layers with their names where they fit, for each value of a column; a panel per phase of many."""
     bars = [r for r in drawn.rows if r["what"] == "mean layer"]
     rows, phases = drawn.values(row), drawn.values("phase")
     y = alt.Y(f"{row}:N", sort=rows, title=None)
@@ -353,7 +352,6 @@ def _in_order(rows: list[dict[str, Any]]) -> str:
 
 
 def _layers_in_words(rows: list[dict[str, Any]]) -> str:
-    """How many layers a phase has, how long they take, and which are far from the median."""
     layers = [r for r in rows if r["what"] == "layer"]
     median = layers[0]["median_us"]
     far = sorted((r for r in layers if abs(r["difference_us"]) > ODD * median), key=lambda r: -abs(r["difference_us"]))

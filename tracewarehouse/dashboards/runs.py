@@ -23,7 +23,6 @@ from tracewarehouse.dashboards.theme import (
     mesh_shape,
     named_color,
     number,
-    part_bars,
     percent,
     series_color,
     tooltips,
@@ -147,11 +146,8 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
         most=most,
     )
     has_ranges = any(r["low_ms"] is not None for r in drawn.rows)
-    chart = part_bars(
-        drawn.data,
+    chart = drawn.part_bars(
         "run",
-        drawn.values("run"),
-        drawn.values("phase"),
         {p: c for p, c in PART_COLORS.items() if p in drawn.values("part")},
         x=alt.X("mean_ms:Q", title="time of a step, mean over devices", axis=axis("ms")),
         tooltip=number("mean_ms", "ms"),

@@ -14,7 +14,6 @@ from tracewarehouse.dashboards.theme import (
     axis,
     named_color,
     number,
-    part_bars,
     percent,
     series_color,
     tooltips,
@@ -86,11 +85,8 @@ def idle_parts(warehouse: Warehouse, run: str) -> Figure:
         run=run,
     )
     return drawn.figure(
-        part_bars(
-            drawn.data,
+        drawn.part_bars(
             "device",
-            drawn.values("device"),
-            drawn.values("phase"),
             _IDLE_COLORS,
             x=alt.X("ms:Q", title="idle time per step", axis=axis("ms")),
             tooltip=number("ms", "ms per step"),

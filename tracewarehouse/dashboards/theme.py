@@ -142,47 +142,6 @@ def by_phase(chart: Any, phases: Sequence[str], height: int | alt.Step) -> Any:
     )
 
 
-def part_bars(
-    data: Any,
-    bar: str,
-    bars: Sequence[Any],
-    phases: Sequence[str],
-    colors: dict[str, str],
-    x: alt.X,
-    tooltip: alt.Tooltip,
-    has_ranges: bool = False,
-) -> Any:
-    """Horizontal stacked bars, a panel per phase.
-
-    Args:
-        data: rows with phase, part, position, and the columns of `bar` and `x`.
-        bar: the column that names a bar.
-        bars: its values, in the order of the bars.
-        phases: the phases, in the order of the panels.
-        colors: colours of the parts.
-        x: the length of a part.
-        tooltip: the tooltip of that length.
-        has_ranges: rows have low_ms and high_ms, the range of the whole bar, or NULL.
-    """
-    chart = (
-        alt.Chart(data if not has_ranges else alt.Undefined)
-        .mark_bar()
-        .encode(
-            x=x,
-            y=alt.Y(f"{bar}:N", sort=list(bars), title=None),
-            color=named_color("part", colors),
-            order=alt.Order("position:Q"),
-            tooltip=tooltips("phase:N", f"{bar}:N", "part:N", tooltip),
-        )
-    )
-    if has_ranges:
-        low = x.copy()
-        low["shorthand"] = "low_ms:Q"
-        ranged = alt.Chart().transform_filter("isValid(datum.low_ms)").mark_rule(strokeWidth=1.5)
-        chart = alt.layer(chart, ranged.encode(x=low, x2="high_ms:Q", y=alt.Y(f"{bar}:N", sort=list(bars))), data=data)
-    return by_phase(chart, phases, height=bar_height(len(bars)))
-
-
 def phase_bars(
     data: Any, phases: Sequence[str], x: alt.X, y: alt.Y, height: int, tooltip: list[alt.Tooltip]
 ) -> alt.Chart:

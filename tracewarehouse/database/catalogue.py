@@ -1,19 +1,9 @@
 """Keeps warehouse.duckdb, the catalogue: manifests and small tables of all runs, and all views, in one file.
 
-    <warehouse>/warehouse.duckdb
-
-A question over ten thousand runs reads this file instead of as many manifests and files. It holds each run's manifest
-(`store.manifests`), the names of its files (`store.files`), the rows of the small tables (`store.runs`,
-`store.metric_values` and others), and the views, macros and comments of sql/. Any DuckDB since 1.2 opens it.
-
 The manifests stay the truth. An entry counts as long as the manifest is still the file that was read, with the same
-inode, size and times. A run without a valid entry is read from its own files. A catalogue that is missing, damaged, of
-another version or in use by a writer counts for nothing. So it can be deleted at any time.
-
-A query writes nothing. Ingest, `tw build` and the other commands that change runs bring the catalogue up to date. They
-hold the lock of the warehouse, extend a copy by the runs that it lacks, and put the copy in the file's place. Readers
-go on with the file that they opened. In a warehouse of more than a thousand runs, ingest waits until one in a hundred
-is missing; `tw build` and `tw shell` do not.
+inode, size and times; a run without such an entry is read from its own files. Writers hold the lock of the warehouse,
+extend a copy, and put it in the file's place, so readers go on with the file that they opened. A query writes nothing.
+docs/architecture.md says when the file is brought up to date.
 """
 
 from __future__ import annotations
@@ -240,7 +230,6 @@ class Catalogue:
             raise WarehouseError(f"{lake.warehouse}: the database cannot be built: {what}") from None
 
     def _started(self, part: Path, *, is_new: bool) -> duckdb.DuckDBPyConnection:
-        """A copy of the file, or a file without runs if it was made for something else or is damaged."""
         if not is_new and self._is_file():
             shutil.copyfile(self.path, part)
             with suppress(duckdb.Error):

@@ -162,12 +162,10 @@ class _RunTables:
             self._next.setdefault((r["host"], r["plane"], r["line"], r["line_id"]), []).append(i)
 
     def line(self, host: str, plane: str, line: PlainLine) -> int | None:
-        """Return the index of the next line of that name that was not read yet."""
         indices = self._next.get((host, plane, line.name, line.line_id))
         return indices.pop() if indices else None
 
     def instruction(self, event_id: int) -> int:
-        """Return an event's instruction, -1 if it is not in ops."""
         return self._instruction_ids[event_id] if event_id < len(self._instruction_ids) else -1
 
     @property

@@ -63,11 +63,7 @@ def shipped() -> tuple[Calibration, ...]:
 
 
 def read_calibrations(path: Path) -> tuple[Calibration, ...]:
-    """Return the rows of a file; none if it does not exist.
-
-    Raises:
-        CaptureError: it is no table of calibrations.
-    """
+    """Return the rows of a file; none if it does not exist."""
     if not path.exists():
         return ()
     return _rows(path.read_text(encoding="utf-8").splitlines(keepends=True), path.name)

@@ -63,10 +63,6 @@ def write_capture(output: Path, manifest: Manifest, prediction: Prediction, step
 
     The name gets `-predicted` at its end if it does not say so itself. The same arguments give the same bytes. The
     folder is there whole or not at all.
-
-    Raises:
-        CaptureError: the steps are not those of the prediction, or name instructions that their programs lack.
-        CollectError: the capture cannot be written.
     """
     if [s.facts for s in steps] != prediction.phases:
         raise CaptureError(f"{manifest.name}: the predicted steps are not those that the prediction describes")
@@ -201,11 +197,7 @@ def _breakdown(cost: OpCost) -> bytes:
 
 
 def _whole_program(name: str, step: PredictedStep) -> _Program:
-    """Return the program with a copy of each instruction for each layer that it stands for.
-
-    Raises:
-        CaptureError: the program lacks an instruction that is timed.
-    """
+    """Return the program with a copy of each instruction for each layer that it stands for."""
     keys = dict.fromkeys((op.instruction, op.layer) for op in step.ops)
     for instruction, _ in keys:
         if step.module.instruction(instruction) is None:

@@ -125,11 +125,7 @@ def room_refusal(spec: RunSpec, topology: str) -> str | None:
 
 
 def memory_refusal(run: CompiledRun) -> str | None:
-    """Return why a compiled model does not fit its slice; None if it does.
-
-    Raises:
-        UnsteadyLayersError: it comes so near to the memory of a chip that only the whole model tells.
-    """
+    """Return why a compiled model does not fit its slice; None if it does."""
     chip, place = chip_memory(run.steps[0].chip), run.configuration
     most = max(device_bytes(whole_memory(step, place)) for step in run.steps)
     if place.part.layers != place.spec.layers and abs(most / chip - 1) < NEAR:

@@ -39,9 +39,6 @@ def op_costs(module: HloModule, names: Collection[str], context_tokens: float | 
     """Return the costs of some of a program's instructions, by name.
 
     Attention over pages reads the keys and values of contexts of `context_tokens`; None for all there is room for.
-
-    Raises:
-        MalformedError: the program is damaged.
     """
     schedule = Schedule(module.raw)
     products = _Products(module.raw)

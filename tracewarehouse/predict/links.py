@@ -51,9 +51,6 @@ def collective_time(machine: Machine, collective: SliceCollective) -> TimeRange:
 
     The range takes every rate of the table at its low or at its high end. Devices beyond those of the slice are on
     further slices, which the data center network connects.
-
-    Raises:
-        ValueError: a device has a number below 0.
     """
     if not collective.groups or all(len(set(group)) < 2 for group in collective.groups):
         return TimeRange(0, 0, 0)

@@ -16,7 +16,6 @@ class Machine:
     """A slice of TPUs, as a prediction sees it.
 
     Attributes:
-        topology: the slice.
         rates: what its chips and links reach, by class and name, such as ('clock', 'hz').
         hbm_bytes_per_s: peak of the HBM of a device.
         flops_per_s: peak of a device for products of bf16.
@@ -43,12 +42,7 @@ class Machine:
         hbm_factor: float = 1.0,
         host_ms: float = 0.0,
     ) -> Machine:
-        """Return the machine with a topology, such as 'v6e:2x4'; rows of `own` win over the rates that ship.
-
-        Raises:
-            ValueError: it is no name of a topology.
-            CaptureError: the rates of the generation are not known.
-        """
+        """Return the machine with a topology, such as 'v6e:2x4'; rows of `own` win over the rates that ship."""
         place = Topology.parse(topology)
         found = rates(place.generation, own)
         if ("clock", "hz") not in found:

@@ -55,7 +55,6 @@ class TimedOp(NamedTuple):
 
     Attributes:
         instruction: name of the instruction in the program.
-        start_ps: its start.
         duration_ps: its duration; `low_ps` and `high_ps` are the range in which it is expected.
         queue: 'core', or the queue on which the transfer runs that the instruction starts.
         basis: what the time rests on.
@@ -101,10 +100,6 @@ def predict_program(
 
     Returns:
         The ops in the order in which the core comes to them.
-
-    Raises:
-        MalformedError: the program is damaged.
-        CaptureError: it is for more devices than the slice has.
     """
     devices, noted = math.prod(module.device_counts), len(module.notes)
     if devices > machine.topology.devices:

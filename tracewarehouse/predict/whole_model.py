@@ -55,9 +55,6 @@ def whole_model(module: HloModule, ops: Sequence[TimedOp], added: int, dense: in
         ops: one execution of it, as `predict_program` gives it.
         added: layers that were not compiled.
         dense: the first so many layers are of another kind.
-
-    Raises:
-        UnsteadyLayersError: the layers differ by more than 5 %, or there are too few.
     """
     if not added:
         return WholeModel(list(ops), 0, 0.0)

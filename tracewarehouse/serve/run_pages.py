@@ -132,7 +132,6 @@ def _ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
 
 
 def _query(parameters: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The query for the runs that match the filters, and the filters that are set."""
     said = {k: v for k in ("name", *_CHOICES, "since", "until") if (v := parameters.get(k, "").strip())}
     conditions = []
     for name, value in said.items():

@@ -298,7 +298,6 @@ def _ended(error: BaseException | None) -> BaseException | None:
 
 
 def _told(error: Exception) -> QueryError:
-    """An error with the message of Spark's error, without its stack."""
     said = str(error)
     if "ARITHMETIC_OVERFLOW" in said:
         return QueryError(

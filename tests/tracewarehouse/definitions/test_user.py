@@ -17,7 +17,7 @@ from given_tables import warehouse_of
 import tracewarehouse as tw
 from tracewarehouse.cli import run
 from tracewarehouse.definitions.derived import UNTOLD
-from tracewarehouse.definitions.new_metric import new_metric
+from tracewarehouse.definitions.lock import new_metric
 from tracewarehouse.definitions.portable import portability_notes
 from tracewarehouse.definitions.reading import MOST_CHARACTERS, MOST_DEFINITIONS, MOST_NESTED, SQL, load_with
 from tracewarehouse.ingest.errors import MetricError
@@ -411,7 +411,7 @@ class TestCommandLine:
         checkout = tmp_path / "checkout"
         copied = shutil.copytree(SQL, checkout / "tracewarehouse" / "sql")
         (checkout / "pyproject.toml").touch()
-        for module in ("lock", "new_metric", "reading"):
+        for module in ("lock", "reading"):
             monkeypatch.setattr(f"tracewarehouse.definitions.{module}.SQL", copied)
         written = new_metric("ops_per_phase", None, "ops", ["with_ops"])
         assert [str(p.relative_to(checkout)) for p in written] == [

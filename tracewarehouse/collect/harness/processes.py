@@ -45,11 +45,7 @@ def record_process(spec: RunSpec, number: int, shared: Path, stack: Stack) -> No
 
 
 def run_together(commands: Sequence[Sequence[str]], folder: Path) -> None:
-    """Run processes that need each other, and end all when one fails.
-
-    Raises:
-        CheckError: a process failed; its last line.
-    """
+    """Run processes that need each other, and end all when one fails."""
     logs = [folder / f"rank{rank}.log" for rank in range(len(commands))]
     processes: list[subprocess.Popen[bytes]] = []
     try:

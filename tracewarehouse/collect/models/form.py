@@ -182,11 +182,7 @@ def complete_config(model: PretrainedModel) -> dict[str, Any]:
 
 
 def model_form(model: PretrainedModel, layers: int) -> ModelForm:
-    """Return what the steps of the first layers of a model need.
-
-    Raises:
-        ExperimentError: the collector does not know the model's kind of angles.
-    """
+    """Return what the steps of the first layers of a model need."""
     fields = complete_config(model)
     rope, norm = fields["rope_parameters"], Norm(fields["rms_norm_eps"])
     is_latent = model.has_latent_cache

@@ -60,11 +60,7 @@ Shape = tuple[int, ...]
 
 
 class ModelFields:
-    """Facts about a model from the fields of its config.json, under the names of all architectures.
-
-    Attributes:
-        config: the fields.
-    """
+    """Facts about a model from the fields of its config.json, under the names of all architectures."""
 
     config: dict[str, Any]
 
@@ -291,12 +287,7 @@ def is_folder(name: str) -> bool:
 
 
 def pretrained_model(name: str) -> PretrainedModel:
-    """Return the numbers of a published model, by Hugging Face id or local folder.
-
-    Raises:
-        ExperimentError: it is neither in the table nor a folder with a config.json; the message lists the known models,
-            and says how to add one. Or the collector cannot build the folder's model.
-    """
+    """Return the numbers of a published model, by Hugging Face id or local folder."""
     if (published := known_models().get(name)) is not None:
         return published
     if is_folder(name):

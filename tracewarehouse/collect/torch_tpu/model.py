@@ -74,11 +74,7 @@ class TorchTpuModel:
 
 
 def device_weights(subject: Subject, place: Place) -> Weights:
-    """Bring this device's parts of all weights to it.
-
-    Raises:
-        CollectError: a weight does not divide into equal parts.
-    """
+    """Bring this device's parts of all weights to it."""
     spec, weights = subject.spec, subject.weights
     weights.copy_heads(spec)
     found = {}

@@ -32,12 +32,7 @@ def pending(specs: list[RunSpec], output: Output) -> list[RunSpec]:
 def fetch(
     cloud: Provider, entry: Slice, specs: list[RunSpec], output: Output, show: Callable[[str], None]
 ) -> list[Path]:
-    """Copy the captures that every host finished in the same round and that `output` lacks.
-
-    Raises:
-        InterruptionError: a host does not answer, or a copy broke off.
-        CollectError: something else is in the way of a capture, or the hosts recorded different things.
-    """
+    """Copy the captures that every host finished in the same round and that `output` lacks."""
     output.remove_leftovers(specs)
     missing = pending(specs, output)
     if not missing:

@@ -97,13 +97,7 @@ def plan_slices(
     spot: bool | None = None,
     used: Iterable[Slice] = (),
 ) -> list[PlannedSlice]:
-    """Return the slices that an experiment needs one after the other, smallest first, besides those that exist.
-
-    Raises:
-        ExperimentError: a run does not fit into the memory of its chips.
-        TpuError: a run is not for TPUs, or no slice of its size exists.
-        QuotaError: a slice is outside of the quota.
-    """
+    """Return the slices that an experiment needs one after the other, smallest first, besides those that exist."""
     details = quota.generation(generation)
     by_size: dict[int, list[RunSpec]] = {}
     for spec in tpu_runs(experiment):

@@ -127,13 +127,7 @@ class Slices:
         return entry
 
     def delete(self, name: str, *, attempts: int = 1) -> None:
-        """Delete a slice that was created here.
-
-        Raises:
-            TakenError: the slice that now has the name is another one, which is left alone.
-            DeletionError: it could not be deleted.
-            TpuError: it was not created here.
-        """
+        """Delete a slice that was created here."""
         entry = self.state.get(name)
         for attempt in self.attempts(attempts):
             with attempt:
@@ -180,11 +174,7 @@ class Slices:
         self.state.put(entry)
 
     def found(self, entry: Slice) -> str | None:
-        """Return the state of the slice; None if Google does not say.
-
-        Raises:
-            TakenError: another slice has its name.
-        """
+        """Return the state of the slice; None if Google does not say."""
         try:
             return self.cloud(entry).state(entry)
         except (StateError, RefusedError):

@@ -60,11 +60,6 @@ def run_sweep(
     A capture that is already in `output` is not recorded again. If the slice is preempted or the connection lost, the
     slice is created again if need be, and the missing runs are recorded. Every capture renews the number of attempts.
     With `by_model` a capture is in `output/<model>/<parallelism>`.
-
-    Raises:
-        InterruptionError: every attempt was interrupted.
-        TpuError: the slice was not created here, cannot be created again or set up; or no run fits it.
-        CollectError: the output cannot be written to.
     """
     installation = installation or Installation()
     entry = slices.state.get(name)

@@ -242,7 +242,6 @@ class _Instructions:
 
     @cached_property
     def parts(self) -> tuple[list[str], Int64]:
-        """The parts of the model, and the index of each instruction's part; -1 for none."""
         parts, codes = coded(self._rows.column("part"))
         return parts, codes.fill_null(-1).to_numpy().copy()
 

@@ -94,7 +94,6 @@ def opening_window(warehouse: Warehouse, run: str) -> tuple[int, int] | None:
 
 
 def _write_counters(run: SelectedRun, writer: PacketWriter, parent: int) -> None:
-    """Write the counters of a run below a track: collectives in flight, and what the profiler counted."""
     in_flight = run.arrow(f"SELECT * FROM macros.collectives_in_flight({run.arguments}) ORDER BY at_ps")
     counters = run.arrow(
         "SELECT plane, host, name, start_ps, value FROM main.counters "

@@ -77,7 +77,6 @@ def load_costs(path: str | os.PathLike[str]) -> Costs:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object with distinct names; a repeated name would hide a cost."""
     tree = dict(pairs)
     if len(tree) < len(pairs):
         names = [name for name, _ in pairs]

@@ -233,7 +233,6 @@ def _siblings(path: Path) -> list[Path]:
 
 
 def _beside(folder: Path) -> tuple[Path | None, Path | None]:
-    """Return manifest.json and card.yaml of the capture directory to which this run folder belongs."""
     home = profile_folder(folder)
     root = home.resolve()
     manifest, card = (p if _is_there(p, root) else None for p in (home / name for name in _DESCRIPTIONS))

@@ -271,7 +271,6 @@ def share_chips(devices: Sequence[Device]) -> None:
 
 
 def _complete(device: Device, known: dict[str, Any]) -> None:
-    """Fill in the peaks that the capture does not state, from an entry of the hardware table."""
     rates, is_ici = known["peak_flops_per_s"], known["link"] == "ici"
     device.peak_flops_per_s = device.peak_flops_per_s or rates["bf16"]
     device.peak_int8_flops_per_s, device.peak_fp8_flops_per_s = rates.get("int8"), rates.get("fp8")

@@ -142,7 +142,6 @@ def _of_step(runs: Sequence[Run], rows: Mapping[Program, _Rows]) -> _Rows | None
 
 
 def _rows_of_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> dict[Program, _Rows]:
-    """Rows of the programs on the first device that shows products."""
     for survey in surveys:
         cores = defaultdict[int, list[Plane]](list)
         for plane, core in survey.tpus:

@@ -15,9 +15,9 @@ from tracewarehouse.ingest.hlo.instruction import KNOWN_TRIPS, Instruction, Loop
 from tracewarehouse.ingest.hlo.op_names import decoded
 from tracewarehouse.ingest.hlo.proto import shape_of
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+from tracewarehouse.ingest.hlo.schedule import trip_count
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, TUPLE_TYPE, Shape
 from tracewarehouse.ingest.hlo.text import frontend_attributes, parse_instruction
-from tracewarehouse.ingest.hlo.trip_counts import trip_count
 
 MOST_DEVICES = 1 << 16
 """Most devices that a program may be compiled for; the largest slices have about ten thousand."""
@@ -68,7 +68,6 @@ class ModuleText:
             row.replica_device_ids.extend(r * partitions + p for r in range(replicas))
 
     def _read(self, lines: Iterable[str]) -> None:
-        """Read computations and their instructions; names become numbers in `_link`."""
         self._parsed: list[tuple[Any, Instruction]] = []
         computation = None
         for line in lines:

@@ -1,15 +1,8 @@
 """Publishes and lists runs: immutable Parquet files per version, and a manifest per run that names its current version.
 
-    <warehouse>/lake/<run id>/<version>/<table>.parquet
-                manifests/<run id>.json
-
-Each file holds its run as a column, so the folders are not named `key=value`: a reader would find the column twice.
-A writer writes a version in a staging folder, moves the folder into place as a whole, and then replaces the manifest;
-this makes the version current. Readers find files only through manifests, so they see a run completely or not at all,
-and nothing ever blocks them.
-
-Files and folders are synced to disk before the manifest that names them. After a loss of power, a run is therefore
-either in its old state or in its new one.
+A writer writes a version in a staging folder, moves the folder into place as a whole, syncs it to disk, and then
+replaces the manifest. Readers find files only through manifests, so they see a run completely or not at all, also after
+a loss of power, and nothing ever blocks them.
 """
 
 from __future__ import annotations

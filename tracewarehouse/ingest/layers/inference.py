@@ -263,7 +263,6 @@ class _Votes:
 
     @property
     def are_hopeless(self) -> bool:
-        """True if several orders of ops have been tried and none has confident layers."""
         return len(self._found) >= _TRIED and all(p.confidence < MIN_CONFIDENCE for _, _, p in self._found)
 
     def result(self, program: Program, with_parts: bool) -> ProgramLayers:

@@ -186,6 +186,5 @@ def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritt
 
 
 def _slim(lines: PlaneLines) -> Plane:
-    """The plane without the metadata that its events do not need."""
     names = [] if lines.device else [EventMetadata(m.name) for m in lines.plane.event_metadata]
     return replace(lines.plane, event_metadata=names, metadata_ids=[], lines=[], stats=())

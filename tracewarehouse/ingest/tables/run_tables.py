@@ -61,7 +61,6 @@ class EventsWritten:
 
 
 def _host_lines(survey: RunSurvey, surveyed: HostSurvey) -> Iterator[PlaneLines]:
-    """Yield the planes of a host that have lines; numbers the instructions of its TPU planes."""
     host = surveyed.host
     for position, plane in enumerate(host.trace.planes):
         if not plane.lines:

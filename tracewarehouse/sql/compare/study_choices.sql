@@ -6,8 +6,8 @@ description: >
   per chip, and for cost. A configuration that does not fit in memory does not compete. A workload with one configuration has no
   row.
 notes: >
-  Where all configurations have one mesh, the second best takes the place of the best of another mesh. Cost has a row
-  only if it is known for all configurations. If prompts are not known for all configurations, tokens per chip and cost
+  Another mesh is one with the same batch, if there is one with it. Where all configurations have one mesh, the second
+  best takes its place. Cost has a row only if it is known for all configurations. If prompts are not known for all configurations, tokens per chip and cost
   have rows for decode steps alone.
 ---*/
 WITH points AS (
@@ -102,7 +102,7 @@ unpriced AS (
 ranked AS (
   SELECT
     r.*,
-    p.mesh,
+    p.mesh, p.batch_size,
     ROW_NUMBER() OVER (PARTITION BY r.workload, r."position" ORDER BY r.badness, r.configuration, r.run_id) AS place
   FROM rated AS r
   INNER JOIN points AS p ON r.run_id = p.run_id
@@ -113,7 +113,8 @@ following AS (
   SELECT
     n.*,
     ROW_NUMBER() OVER (
-      PARTITION BY n.workload, n."position" ORDER BY n.mesh IS NOT DISTINCT FROM b.mesh, n.place
+      PARTITION BY n.workload, n."position"
+      ORDER BY n.mesh IS NOT DISTINCT FROM b.mesh, n.batch_size IS DISTINCT FROM b.batch_size, n.place
     ) AS nearness
   FROM ranked AS n
   INNER JOIN ranked AS b ON n.workload = b.workload AND n."position" = b."position" AND b.place = 1

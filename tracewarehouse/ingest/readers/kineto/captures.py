@@ -28,7 +28,6 @@ def captured_calls(table: Table, rows: Int64, launch: Int64, is_graph: Flags) ->
     """Yield the events of each replayed graph, and the captures that may be its own.
 
     Args:
-        table: the events.
         rows: the rows of the device's events.
         launch: row of the call that launched each, -1 for none, shape of `rows`.
         is_graph: whether that call replays a graph, shape of `rows`.

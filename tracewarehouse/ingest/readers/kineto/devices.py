@@ -66,7 +66,6 @@ class Gpu:
     """The plane of a GPU, and the batches of the lines that the reader made for it.
 
     Attributes:
-        plane: the plane.
         made: batches by name of the line.
         dispatched: row of the call that began each execution.
     """
@@ -118,7 +117,6 @@ class GpuPlanes:
 
         Args:
             ordinal: its number on the host.
-            facts: its stats.
             lines: the lines of its events.
             streams: numbers in the table of the lines of its streams.
             notes: the same of its other lines.

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from tracewarehouse.ingest.columns import bounds
 from tracewarehouse.ingest.columns.profiler_names import COLLECTIVE_MARK
 from tracewarehouse.ingest.columns.records import Int8, Int32, Int64, StatColumn, StatKind
+from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Id
 from tracewarehouse.ingest.readers.chrome.values import PS_PER_US, exact_picoseconds, picoseconds
 from tracewarehouse.ingest.readers.files import in_temporary_file, temporary_file
@@ -148,10 +149,6 @@ _phase_of: Callable[[Event], str] = attrgetter("ph")
 _category_of: Callable[[Event], str] = attrgetter("cat")
 _name_of: Callable[[Event], str] = attrgetter("name")
 _NO_ARGS = Args()
-_CODES = {category: int(family) for category, family in FAMILIES.items()}
-_SET, _LAUNCH, _OPERATOR, _ANNOTATION, _OTHER = map(
-    int, (Family.SET, Family.LAUNCH, Family.OPERATOR, Family.ANNOTATION, Family.OTHER)
-)
 
 
 _COLUMNS = [np.dtype(kind) for kind in (np.int64, np.int64, np.int64, np.int64, np.int32, np.int32, np.int32, np.int8)]
@@ -249,7 +246,7 @@ class Table:
 
     def _add(self, events: Sequence[Event], start: Int64, duration: Int64) -> None:
         n, categories = len(events), list(map(_category_of, events))
-        codes = {c: _CODES.get(c, _OTHER) for c in set(categories)}
+        codes = {c: FAMILIES.get(c, Family.OTHER) for c in set(categories)}
         family = np.fromiter(map(codes.__getitem__, categories), np.int8, n)
         keys: list[tuple[bool, Any, Any]] = [(False, e.pid, e.tid) for e in events]
         link, external = np.zeros((2, n), np.int64)
@@ -257,7 +254,7 @@ class Table:
         shown: dict[int, Args] = {}
         said: dict[int, Args] = {}
 
-        at = np.flatnonzero(family <= _SET)
+        at = np.flatnonzero(family <= Family.SET)
         args, work = _arguments(events, at), at.tolist()
         for i, a in zip(work, args, strict=True):
             e = events[i]
@@ -268,13 +265,13 @@ class Table:
         said |= {i: a for i, a in zip(work, args, strict=True) if a.collective}
         self.instance |= {row + i: bytes(a.instance) for i, a in said.items() if a.instance}
 
-        at = np.flatnonzero(family == _LAUNCH)
+        at = np.flatnonzero(family == Family.LAUNCH)
         args = _arguments(events, at)
         link[at] = _integers([a.correlation for a in args])
         calls = zip(at.tolist(), args, strict=True)
         self.bytes |= {row + i: _integer(a.bytes) for i, a in calls if a.bytes is not None}
 
-        at = np.flatnonzero(family == _OPERATOR)
+        at = np.flatnonzero(family == Family.OPERATOR)
         args, operators = _arguments(events, at), at.tolist()
         external[at] = _integers(list(map(_external, args)))
         link[at] = [0 if a.sequence is None else _integer(a.sequence) + 1 for a in args]
@@ -286,7 +283,8 @@ class Table:
             if a.collective:
                 said[i] = a
 
-        marks = [i for i in np.flatnonzero(family == _ANNOTATION).tolist() if COLLECTIVE_MARK.match(events[i].name)]
+        marks = np.flatnonzero(family == Family.ANNOTATION).tolist()
+        marks = [i for i in marks if COLLECTIVE_MARK.match(events[i].name)]
         shown |= {i: a for i, a in zip(marks, _arguments(events, marks), strict=True) if a.dims}
         for i in sorted(shown):  # numbers follow the file, wherever a piece of it ends
             detail[i] = self.inputs[bytes(shown[i].dims), bytes(shown[i].types)]
@@ -305,7 +303,7 @@ class Table:
             name: np.array([getattr(self, name)[key] for key in getattr(part, name)], np.int32)
             for name in ("names", "lines", "inputs", "shapes", "messages")
         }
-        row, of_device = self._count, part.family <= _SET
+        row, of_device = self._count, part.family <= Family.SET
         detail = np.zeros(len(of_device), np.int32)
         detail[of_device] = numbered["shapes"][part.detail[of_device]]
         detail[~of_device] = numbered["inputs"][part.detail[~of_device]]
@@ -406,7 +404,14 @@ class Table:
 def _arguments(events: Sequence[Event], at: Iterable[int]) -> list[Args]:
     """Return the arguments of events at some places; an event may have none."""
     texts = [events[i].args or b"null" for i in at]
-    return [a or _NO_ARGS for a in _decode_args(b"[%b]" % b",".join(texts))]
+    try:
+        return [a or _NO_ARGS for a in _decode_args(b"[%b]" % b",".join(texts))]
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$[")
+        raise MalformedError(
+            "no Kineto trace: looked for events with numbers and lists as arguments, "
+            f"found {shown(bytes(texts[int(place.split(']')[0])]).decode())}: {said}"
+        ) from None
 
 
 def _external(args: Args) -> _Number:

@@ -85,11 +85,7 @@ def kernel_sizes(first: int, second: int, third: int) -> tuple[list[int], list[i
 
 
 def read_activities(database: Database) -> Activities:
-    """Read what ran on all devices; a graph that was recorded as a whole counts only where its kernels are absent.
-
-    Raises:
-        MalformedError: the database is damaged.
-    """
+    """Read what ran on all devices; a graph that was recorded as a whole counts only where its kernels are absent."""
     width = len(_COLUMNS) + len(_OWN[KERNEL])
     kinds, parts = [np.zeros(0, np.int64)], [np.zeros((width, 0), np.int64)]
     for kind, table in _TABLES.items():
@@ -151,11 +147,7 @@ class Calls(Columns):
 
 
 def read_calls(database: Database) -> Calls:
-    """Read the calls of all host threads.
-
-    Raises:
-        MalformedError: the database is damaged.
-    """
+    """Read the calls of all host threads."""
     parts = [np.zeros((6, 0), np.int64)]
     columns = ("globalTid", "start", "end", "correlationId", "nameId", "eventClass")
     for table in CALLS:
@@ -167,8 +159,9 @@ def read_calls(database: Database) -> Calls:
     end = np.where(end == NONE, start, end)  # a call that the profile cut
     order = np.lexsort((-end, start, thread))
     order = order[(thread[order] != NONE) & (start[order] != NONE)]
-    around = np.zeros(len(order), np.int64), np.full(len(order), -1, np.int64)
-    return Calls(*(column[order] for column in (thread, start, end, *others)), *around)
+    found = [column[order] for column in (thread, start, end, *others)]
+    found += [np.zeros(len(order), np.int64), np.full(len(order), -1, np.int64)]
+    return Calls(*found)
 
 
 def launching_calls(activities: Activities, calls: Calls) -> Int64:

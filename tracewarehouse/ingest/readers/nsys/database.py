@@ -144,11 +144,7 @@ class Database:
             self._idle.append(connection)
 
     def checked(self, values: Sequence[object]) -> list[int]:
-        """Return values as integers, NULL as NONE.
-
-        Raises:
-            MalformedError: one is no integer.
-        """
+        """Return values as integers, NULL as NONE."""
         found = [NONE if value is None else value for value in values]
         for value in found:
             if not isinstance(value, int):
@@ -161,22 +157,14 @@ class Database:
         )
 
     def texts(self, query: str) -> Iterator[tuple[object, ...]]:
-        """Yield the rows of a query of any values.
-
-        Raises:
-            MalformedError: the database is damaged.
-        """
+        """Yield the rows of a query of any values."""
         with self._reading():
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(ROWS):
                 yield from rows
 
     def at(self, places: Int64, query: str) -> Iterator[tuple[int, tuple[object, ...]]]:
-        """Yield the rows of a query of any values, each with its place.
-
-        Raises:
-            MalformedError: there are more or fewer than places, as in a damaged database.
-        """
+        """Yield the rows of a query of any values, each with its place."""
         with self._reading():
             try:
                 yield from zip(places.tolist(), self.texts(query), strict=True)
@@ -192,11 +180,7 @@ class Database:
 
 
 def _check_size(file: CaptureFile) -> None:
-    """Refuse a file that ends before its last page, which SQLite takes for one of zeros.
-
-    Raises:
-        MalformedError: it does.
-    """
+    """Refuse a file that ends before its last page, which SQLite takes for one of zeros."""
     page, count = int.from_bytes(file.head[16:18], "big"), int.from_bytes(file.head[28:32], "big")
     wanted = (page if page > 1 else 1 << 16) * count  # 1 stands for 65,536
     if file.size < max(wanted, 100):

@@ -147,7 +147,6 @@ class XPlaneTrace(DivisibleTrace):
 
     @contextmanager
     def _named(self, plane: Plane, line: Line) -> Iterator[None]:
-        """Name the line in errors about bytes that are no events."""
         try:
             yield
         except (MalformedError, IndexError) as error:
