@@ -716,6 +716,26 @@ def test_evenness_is_that_of_load_imbalance_and_of_the_mean_layers(recorded: War
             assert found[row["phase"]]["layers"] == row["layers"]
 
 
+def test_an_op_of_the_layers_that_runs_outside_of_their_loop_is_in_no_layer(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    """Four layers of 10 us each; the same kernel ran once before them, for 1 us."""
+    ops = [
+        {"event_id": k, "device_id": 0, "step": 0, "phase": "decode", "instruction_id": 1, "iteration": layer}
+        | {"start_us": 10 * k, "duration_us": 10 if layer is not None else 1}
+        for k, layer in enumerate([None, 0, 1, 2, 3])
+    ]
+    loop = {"instruction_id": 1, "loop_layer": 0, "layers_per_iteration": 1}
+    mark = {"kind": "phase", "name": "decode", "device_id": 0, "index": 0, "start_us": 0, "end_us": 50}
+    fill(connection, {"runs": [{}], "devices": [{}], "instructions": [loop], "phases": [mark], "ops": ops})
+    assert connection.execute("SELECT layer, self_ps FROM models.layer_ops ORDER BY layer").fetchall() == [
+        (layer, 10_000_000) for layer in range(4)
+    ]
+    [run] = connection.execute("SELECT run_id FROM main.runs").fetchall()
+    found = connection.execute("SELECT layers, odd_difference FROM macros.evenness([?])", run).fetchall()
+    assert found == [(4, 0.0)]
+
+
 def test_the_timeline_shows_a_typical_step_and_the_next_to_its_end(connection: duckdb.DuckDBPyConnection) -> None:
     """Steps of 50, 100, 400, 100, 100, 100 us, and a last one; each begins with 40 us of one op.
 
