@@ -165,7 +165,10 @@ def _outcome(
 
 
 def rows(warehouse: Warehouse, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return what is predicted of each configuration, as macros.planned_runs says; others have the reason `refused`."""
+    """Return what is predicted of each configuration, as macros.planned_runs says; others have the reason `refused`.
+
+    Whether a model fits is not known from a run that has a part of its layers.
+    """
     ids = [outcome.run_id for outcome in outcomes if outcome.run_id is not None]
     answer = warehouse.query(f"FROM macros.planned_runs([{', '.join(map(literal, ids))}])") if ids else None
     facts = {row["run_id"]: row for row in answer.dicts()} if answer is not None else {}
@@ -176,5 +179,7 @@ def rows(warehouse: Warehouse, outcomes: Sequence[Outcome]) -> list[dict[str, An
         if outcome.run_id is None or place.spec is None:
             out.append(asked | {"refused": outcome.refused})
         else:
-            out.append(facts[outcome.run_id] | {"model_layers": model_layers(place.spec)})
+            whole = model_layers(place.spec)
+            part = {"is_fitting": None} if place.spec.layers < whole else {}
+            out.append(facts[outcome.run_id] | part | {"model_layers": whole})
     return out

@@ -130,7 +130,7 @@ def test_a_row_says_what_the_metrics_of_the_run_say(planned: Callable[..., Any],
         "refused": "compiling for v6e:2x4 failed: Ran out of memory on HBM",
     }
     assert (row["layers"], row["model_layers"], row["compiled_layers"]) == (4, 80, 4)
-    assert (row["chips"], row["memory_bytes"], row["is_fitting"]) == (8, 4 * GB, True)
+    assert (row["chips"], row["memory_bytes"], row["is_fitting"]) == (8, 4 * GB, None)  # a part
     with open_warehouse(tmp_path / "w") as warehouse:
 
         def one(sql: str) -> Any:
@@ -253,7 +253,7 @@ def test_a_whole_model_is_compiled_where_its_first_layers_cannot_tell(
     """The program has four layers, and eight are needed to tell the steady one."""
     [row] = planned(MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8", "--json")
     assert [each.compiled_layers for each in compiler.asked] == [8, None]
-    assert (row["layers"], row["compiled_layers"]) == (80, 80)
+    assert (row["layers"], row["compiled_layers"], row["is_fitting"]) == (80, 80, True)
     planned(*STUDY, "--batches", "64", code=1)
     compiler.asked.clear()
     [whole] = planned(MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8", "--whole", "--json")
