@@ -289,17 +289,13 @@ def _heading(topology: str, members: Sequence[dict[str, Any]]) -> str:
     changes += [f"host {row['host_ms']:g} ms a step"] if row["host_ms"] else []
     changes += [f"kernels {row['kernels']}"] if row["kernels"] else []
     facts = [
-        f"{row['layers']} layers" if row["layers"] == row["model_layers"] else _part(row),
+        (f"only {row['layers']} of " if row["layers"] != row["model_layers"] else "") + f"{row['model_layers']} layers",
         row["dtype"],
         f"{row['input_length']} tokens in, {row['output_length']} out",
         f"{row['chips']} chips of {row['capacity_bytes'] / 1e9:.3g} GB",
         *changes,
     ]
     return f"{row['model']} on {topology}, predicted: {', '.join(facts)}"
-
-
-def _part(row: dict[str, Any]) -> str:
-    return f"only {row['layers']} of {row['model_layers']} layers"
 
 
 _HEADERS = ["mesh", "b", "TTFT ms", "TPOT ms", "s", "tok/s/c", "comm%", "MFU%", "MB/tok", "GB", "h/M", "$/M", "bound"]

@@ -219,8 +219,6 @@ class Figure:
         import vl_convert
 
         if width_mm is not None and ending != ".html":
-            from tracewarehouse.dashboards.figure import drawing
-
             return drawing(self.specification(), ending, width_mm)
         specification = self.specification() | {
             "title": self._heading,

@@ -233,11 +233,11 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
         warehouse,
         "sweep",
         f"""WITH points AS (
-              SELECT *, coalesce(device_kind, 'unknown chip') AS chip, min(chip) OVER () < max(chip) OVER () AS has_kinds
+              SELECT *, coalesce(device_kind, 'unknown chip') AS chip, min(chip) OVER () < max(chip) OVER () AS is_mixed
               FROM macros.run_points($runs)
               WHERE {value} IS NOT NULL AND batch_size IS NOT NULL AND input_length IS NOT NULL
             )
-            SELECT series || ', ' || mesh || if(has_kinds, ', ' || chip, '') AS configuration,
+            SELECT series || ', ' || mesh || if(is_mixed, ', ' || chip, '') AS configuration,
                    batch_size, input_length, avg({value}) AS value, count(*) AS runs
             FROM points
             GROUP BY ALL
