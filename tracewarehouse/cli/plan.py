@@ -289,13 +289,19 @@ def _heading(topology: str, members: Sequence[dict[str, Any]]) -> str:
     changes += [f"host {row['host_ms']:g} ms a step"] if row["host_ms"] else []
     changes += [f"kernels {row['kernels']}"] if row["kernels"] else []
     facts = [
-        (f"only {row['layers']} of " if row["layers"] != row["model_layers"] else "") + f"{row['model_layers']} layers",
+        f"{row['layers']} layers" if row["layers"] == row["model_layers"] else _part(members, row),
         row["dtype"],
         f"{row['input_length']} tokens in, {row['output_length']} out",
         f"{row['chips']} chips of {row['capacity_bytes'] / 1e9:.3g} GB",
         *changes,
     ]
     return f"{row['model']} on {topology}, predicted: {', '.join(facts)}"
+
+
+def _part(members: Sequence[dict[str, Any]], row: dict[str, Any]) -> str:
+    is_too_large = all(each["is_fitting"] is False for each in members if "refused" not in each)
+    said = " (the whole does not fit)" if is_too_large else ""
+    return f"only {row['layers']} of {row['model_layers']} layers{said}"
 
 
 _HEADERS = ["mesh", "b", "TTFT ms", "TPOT ms", "s", "tok/s/c", "comm%", "MFU%", "MB/tok", "GB", "h/M", "$/M", "bound"]

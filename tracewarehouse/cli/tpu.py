@@ -100,15 +100,17 @@ def _predicted_steps(folder: Path, generation: str) -> dict[StepKey, StepTimes]:
 
     with open_warehouse(str(folder)) as warehouse:
         rows = warehouse.query(
-            "SELECT r.model, r.mesh, r.sequence_parallelism, r.batch_size, r.input_length, "  # noqa: S608
+            "SELECT r.model, r.num_layers, r.mesh, r.sequence_parallelism, r.capacity_factor, "  # noqa: S608
+            "r.batch_size, r.input_length, "
             "MAX(CASE WHEN v.metric = 'ttft' THEN v.value END), MAX(CASE WHEN v.metric = 'tpot' THEN v.value END) "
             "FROM main.runs AS r JOIN main.metric_values AS v ON r.run_id = v.run_id "
             "WHERE r.origin = 'predicted' AND v.metric IN ('ttft', 'tpot') AND r.run_id IN "
-            f"(SELECT run_id FROM main.predictions WHERE topology LIKE {literal(generation + ':%')}) GROUP BY ALL"
+            "(SELECT run_id FROM main.predictions WHERE ici_factor = 1 AND hbm_factor = 1 "
+            f"AND topology LIKE {literal(generation + ':%')}) GROUP BY ALL"
         ).rows()
     return {
-        (model, mesh, mode, batch, length): StepTimes(prefill / 1e3, (decode or 0.0) / 1e3)
-        for model, mesh, mode, batch, length, prefill, decode in rows
+        (model, layers, mesh, mode, room, batch, length): StepTimes(prefill / 1e3, (decode or 0.0) / 1e3)
+        for model, layers, mesh, mode, room, batch, length, prefill, decode in rows
         if prefill is not None
     }
 

@@ -167,7 +167,7 @@ def _outcome(
 def rows(warehouse: Warehouse, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return what is predicted of each configuration, as macros.planned_runs says; others have the reason `refused`.
 
-    Whether a model fits is not known from a run that has a part of its layers.
+    Of a part of a model `is_fitting` is of the whole: False where weights and cache alone are too large, else None.
     """
     ids = [outcome.run_id for outcome in outcomes if outcome.run_id is not None]
     answer = warehouse.query(f"FROM macros.planned_runs([{', '.join(map(literal, ids))}])") if ids else None
@@ -179,7 +179,9 @@ def rows(warehouse: Warehouse, outcomes: Sequence[Outcome]) -> list[dict[str, An
         if outcome.run_id is None or place.spec is None:
             out.append(asked | {"refused": outcome.refused})
         else:
-            whole = model_layers(place.spec)
-            part = {"is_fitting": None} if place.spec.layers < whole else {}
-            out.append(facts[outcome.run_id] | part | {"model_layers": whole})
+            row = facts[outcome.run_id] | {"model_layers": model_layers(place.spec)}
+            if row["model_layers"] != place.spec.layers:  # a part that fits says nothing of the whole
+                whole = place.spec.model_copy(update={"layers": row["model_layers"]})
+                row["is_fitting"] = False if room_refusal(whole, place.topology) else None
+            out.append(row)
     return out

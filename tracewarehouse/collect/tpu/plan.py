@@ -171,14 +171,15 @@ class StepTimes:
     decode_s: float
 
 
-StepKey = tuple[str, str, str | None, int, int]
-"""Model, mesh, sequence parallelism, batch and input length, as the warehouse names them."""
+StepKey = tuple[str, int, str, str | None, str | None, int, int]
+"""Model, layers, mesh, sequence parallelism, capacity factor, batch and input length, as the warehouse names them."""
 
 
 def step_key(spec: RunSpec) -> StepKey:
     """Return under which key the warehouse has a run."""
     name = Path(spec.model).name if spec.is_published else f"{spec.model}-tiny"
-    return name, str(spec.mesh), spec.sequence_parallelism, spec.batch, spec.input_length
+    room = None if spec.capacity_factor is None else f"{float(spec.capacity_factor):g}"
+    return name, spec.layers, str(spec.mesh), spec.sequence_parallelism, room, spec.batch, spec.input_length
 
 
 def expected_s(spec: RunSpec, hosts: int, steps: Mapping[StepKey, StepTimes]) -> float | None:

@@ -155,7 +155,7 @@ SELECT
   p.decode_mfu, -- MFU of a decode step.
   f.memory_bytes, -- Memory of a device, for the whole model.
   f.capacity_bytes, -- Memory that a device has.
-  f.memory_bytes <= f.capacity_bytes AS is_fitting, -- The layers of the run fit; `tw plan` says it of whole models alone.
+  f.memory_bytes <= f.capacity_bytes AS is_fitting, -- All layers of the run fit.
   k.prompt_chip_hours, -- Chip-hours for a million tokens of prompts.
   k.prompt_usd, -- Their price; NULL if unknown.
   k.output_chip_hours, -- Chip-hours for a million output tokens, as of decode steps.
