@@ -533,6 +533,9 @@ def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connect
     assert same["real"] == same["again"]
     assert same["said"] == same["twice"]
     assert len({same["real"], same["said"], same["faster"]}) == 3
+    works = connection.execute(f"SELECT run_id, workload FROM macros.study_points({list(ids)})").fetchall()
+    names = {"real": "m", "again": "m", "said": "m, predicted", "twice": "m, predicted"}
+    assert dict(works) == {run: f"{names.get(run, 'm, predicted, ICI x 2.0')}, 16 in, 4 out" for run in ids}
 
 
 def _study(connection: duckdb.DuckDBPyConnection, runs: dict[str, dict[str, Any]]) -> str:
