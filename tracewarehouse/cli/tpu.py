@@ -214,7 +214,7 @@ def run(
     Runs whose mesh has another size than the slice are left out. A second call records what is still missing. A capture
     that ingest cannot read, or that lacks the collectives that the mesh promises, counts as failed; it is kept.
     """
-    from tracewarehouse.cli.collect import capture_faults
+    from tracewarehouse.cli.collect import capture_faults, say_unproved
     from tracewarehouse.collect.experiment import load_experiment
     from tracewarehouse.collect.tpu.installation import Installation
     from tracewarehouse.collect.tpu.sweep import run_sweep
@@ -240,6 +240,7 @@ def run(
                 lasting_echo(f"error: {path.name}: {fault}", err=True)
         else:
             lasting_echo(path)
+            say_unproved(path)
     if result.other_sizes:
         lasting_echo(f"left out, for slices of another size: {', '.join(result.other_sizes)}", err=True)
     for run_name, why in result.missing.items():
