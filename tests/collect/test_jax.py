@@ -108,11 +108,11 @@ def test_equal_workloads_under_torch_xla_and_jax(
         {"model": "qwen3_moe", "mesh": "pp=2,ep=2"},
         {"model": "deepseek_v2", "mesh": "ep=4", "dtype": "bfloat16"},
         {"model": "qwen3", "mesh": "dp=2,tp=2", "sequence_parallelism": "ring"},
-        {"model": "llama", "mesh": "tp=4", "sequence_parallelism": "ulysses"},
+        {"model": "qwen3", "mesh": "tp=8", "sequence_parallelism": "ulysses"},  # with copies of key-value heads
     ],
     ids=lambda fields: run_spec(backend="jax", **fields).name,
 )
-def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], fields: dict[str, Any]) -> None:
+def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], tmp_path: Path, fields: dict[str, Any]) -> None:
     sizes = {"batch": 4, "input_length": 8, "output_length": 3}
     spec = run_spec(backend="jax", **(sizes | fields))
     checks = require_promises_kept(record, spec)
@@ -123,6 +123,27 @@ def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], fields: dic
         tokens = checks["routed_pairs"] / routing.chosen
         # A token goes to one device at least, and to as many as its experts can be on; both are one on one device.
         assert tokens <= checks["token_sends"] <= tokens * routing.most_devices(spec.axis("ep"))
+    if spec.sequence_parallelism:
+        found = traffic(collectives(tmp_path / spec.name, tmp_path / "warehouse"))
+        assert {key[1:]: sent for key, sent in found.items() if key[0] == 0} == split_attention(spec)
+
+
+def split_attention(spec: RunSpec) -> dict[tuple[str, str], int]:
+    """Bytes of a prefill in float32, by the closed forms of docs/parallelism.md and the model's configuration."""
+    architecture, devices = model_architecture(spec.model), spec.axis("tp")
+    width = architecture.config["head_dim"]
+    sequences = spec.batch // spec.axis("dp")
+    of_a_head = 4 * sequences * spec.input_length // devices * width  # of a device's part of the sequence
+    query, keys = (of_a_head * heads for heads in (architecture.num_heads, max(architecture.num_kv_heads, devices)))
+    found = {
+        # the last position, to every device; the largest logits of each piece of the vocabulary, and their indices
+        ("all-reduce", "tp"): 4 * sequences * architecture.config["hidden_size"],
+        ("all-gather", "tp"): 2 * 4 * sequences * devices,
+        ("all-to-all", "tp"): spec.layers * 2 * keys,
+    }
+    if spec.sequence_parallelism == "ring":
+        return found | {("collective-permute", "tp"): spec.layers * 2 * (devices - 1) * keys}
+    return found | {("all-to-all", "tp"): spec.layers * 2 * (keys + query)}
 
 
 def test_hosts_run_one_program(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
