@@ -13,7 +13,7 @@ from tracewarehouse.collect.experiment import Experiment, load_experiment, plan,
 from tracewarehouse.collect.tpu.plan import plan_slices
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.collect.tpu.state import Slice, State
-from tracewarehouse.collect.tpu.weights import all_weights, largest_weights, weight_bytes
+from tracewarehouse.collect.tpu.weights import all_weights, weight_bytes
 
 
 def entry(name: str, chips: int, zone: str, spot: bool) -> Slice:
@@ -138,7 +138,6 @@ def test_weights_on_disk() -> None:
     assert weight_bytes(deepseek) == math.ceil(1.05 * 671_026_404_352)
     assert weight_bytes(run_spec()) == 0
     assert weight_bytes(few) < weight_bytes(deepseek) / 3 + 2e9
-    assert largest_weights([eight_billion, deepseek]) == weight_bytes(deepseek)
     assert all_weights([eight_billion, deepseek, few]) == weight_bytes(deepseek) + weight_bytes(eight_billion)
 
 
