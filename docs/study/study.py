@@ -128,12 +128,12 @@ class Results:
             min(timed, key=lambda key: float(self.rows[key]["tpot_ms"]))
             for keys in rivals.values()
             if all(key in self.rows for key in keys)
-            and (timed := [key for key in keys if self.rows[key]["tpot_ms"] is not None])
+            and (timed := [key for key in keys if self.rows[key].get("tpot_ms") is not None])
         }
 
         def turn(each: Asked) -> int:
             row = self.rows.get(each.key)
-            if row is not None and (each.steps == "decode" or row["ttft_ms"] is not None):
+            if row is not None and (each.steps == "decode" or row.get("ttft_ms") is not None):
                 return 0
             return 1 if each.steps == "decode" else 2 if each.key in fastest else 3
 
