@@ -306,7 +306,7 @@ def _part(members: Sequence[dict[str, Any]], row: dict[str, Any]) -> str:
 
 _HEADERS = ["mesh", "b", "TTFT ms", "TPOT ms", "s", "tok/s/c", "comm%", "MFU%", "MB/tok", "GB", "h/M", "$/M", "bound"]
 """Columns of the table: batch, latencies with their ranges, end to end, output tokens a second and chip, exposed
-communication and MFU of prefill/decode, bytes sent for an output token, memory that fits, chip-hours and dollars for a
+communication and MFU of prefill/decode, bytes sent for an output token, memory, chip-hours and dollars for a
 million output tokens, what prefill/decode use most."""
 
 

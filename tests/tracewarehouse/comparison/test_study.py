@@ -261,7 +261,7 @@ def test_a_whole_model_is_compiled_where_its_first_layers_cannot_tell(
     """The program has four layers, and eight are needed to tell the steady one."""
     [row] = planned(MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8", "--json")
     assert [each.compiled_layers for each in compiler.asked] == [8, None]
-    assert (row["layers"], row["compiled_layers"]) == (80, 80)
+    assert (row["layers"], row["compiled_layers"], row["is_fitting"]) == (80, 80, True)
     planned(*STUDY, "--batches", "64", code=1)
     compiler.asked.clear()
     [whole] = planned(MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8", "--whole", "--json")
