@@ -104,6 +104,8 @@ def test_every_run_of_the_study_fits_its_chips_and_the_quota(name: str) -> None:
     assert sorted(r.name for s in slices for r in s.runs) == sorted(r.name for r in runs)
     assert all(r.name in s.memory for s in slices for r in s.runs if r.is_published)
     assert {r.sequence_parallelism for r in runs} == {None, "megatron", "ulysses", "ring"}
+    # Models and parallelisms are compared at equal lengths.
+    assert {(r.batch, r.input_length, r.output_length) for r in runs} == {(8, 1024, 129)}
     models = {r.model.partition("/")[2] for r in runs}
     assert models >= {"DeepSeek-V2-Lite", "DeepSeek-V3.1-Base", "Qwen2.5-32B", "Llama-3.1-8B", "Llama-3.1-70B"}
 
