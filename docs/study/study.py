@@ -203,13 +203,17 @@ def answered(words: str, table: Path, total: int) -> str:
 
     with duckdb.connect() as connection:
         connection.execute(f"CREATE VIEW configurations AS FROM read_parquet('{table}')")
-        [(done, both, unfit)] = connection.execute(
-            "SELECT count(tpot_ms), count(ttft_ms), count(*) FILTER (WHERE tpot_ms IS NULL) FROM configurations"
+        [(done, both, unfit, uncompiled)] = connection.execute(
+            """SELECT count(tpot_ms), count(ttft_ms),
+                      count(*) FILTER (WHERE tpot_ms IS NULL AND refused LIKE 'does not fit%'),
+                      count(*) FILTER (WHERE tpot_ms IS NULL AND refused NOT LIKE 'does not fit%')
+               FROM configurations"""
         ).fetchall()
+        left = total - unfit - uncompiled
         far = (
-            f"{total} configurations are asked.\n{unfit} do not fit the memory of their chips. Of the other "
-            f"{total - unfit}, {done} are predicted: {both} with their prefill, {done - both} with their decode\n"
-            "step alone."
+            f"{total} configurations are asked.\n{unfit} do not fit the memory of their chips, and the compiler "
+            f"refuses {uncompiled}. Of the other {left},\n{done} are predicted: {both} with their prefill, "
+            f"{done - both} with their decode step alone."
         )
         return _FAR.sub(lambda found: found[1] + far, _QUERY.sub(answer, words))
 
