@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli.collect import ByModelOption, CapturesOption
+from tracewarehouse.cli.collect import ByModelOption, CapturesOption, report, to_stderr
 from tracewarehouse.cli.output import lasting_echo
 
 if TYPE_CHECKING:
@@ -214,7 +214,6 @@ def run(
     Runs whose mesh has another size than the slice are left out. A second call records what is still missing. A capture
     that ingest cannot read, or that lacks the collectives that the mesh promises, counts as failed; it is kept.
     """
-    from tracewarehouse.cli.collect import capture_faults
     from tracewarehouse.collect.experiment import load_experiment
     from tracewarehouse.collect.tpu.installation import Installation
     from tracewarehouse.collect.tpu.sweep import run_sweep
@@ -232,19 +231,12 @@ def run(
             attempts=attempts,
             by_model=by_model,
         )
-    is_faulty = False
-    for path in result.recorded:
-        if faults := capture_faults(path):
-            is_faulty = True
-            for fault in faults:
-                lasting_echo(f"error: {path.name}: {fault}", err=True)
-        else:
-            lasting_echo(path)
+    faulty = [path for path in result.recorded if report(path)]
     if result.other_sizes:
         lasting_echo(f"left out, for slices of another size: {', '.join(result.other_sizes)}", err=True)
     for run_name, why in result.missing.items():
         lasting_echo(f"error: not recorded: {run_name}: {why}; see {output / name}.log", err=True)
-    if result.missing or is_faulty:
+    if result.missing or faulty:
         raise typer.Exit(1)
 
 
@@ -348,10 +340,8 @@ def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
     from tracewarehouse.collect.tpu.slices import Slices
     from tracewarehouse.collect.tpu.state import State
 
-    def show(line: str) -> None:
-        lasting_echo(line, err=True)
-
-    return Slices(State(state), load_quota(quota) if quota else load_quota(), Gcloud(show), show, backoff)
+    table = load_quota(quota) if quota else load_quota()
+    return Slices(State(state), table, Gcloud(to_stderr), to_stderr, backoff)
 
 
 DELETIONS = 5

@@ -17,7 +17,7 @@ from tracewarehouse.collect.memory import MemoryNeed, require_memory
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.quota import Pool, Quota
 from tracewarehouse.collect.tpu.state import Slice
-from tracewarehouse.collect.tpu.weights import BOOT_FREE, all_weights, largest_weights, weight_bytes
+from tracewarehouse.collect.tpu.weights import BOOT_FREE, all_weights, weight_bytes
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PlannedSlice:
     @property
     def disk(self) -> int:
         """Bytes of the largest model's files, for which the disk of each host must have room."""
-        return largest_weights(self.runs)
+        return max(map(weight_bytes, self.runs), default=0)
 
     @property
     def all_disk(self) -> int:
@@ -239,11 +239,11 @@ def within_budget(slices: Sequence[PlannedSlice], chip_hours: float) -> Choice:
         seen |= _facets(run, slices[number])
         chosen.setdefault(number, []).append(run)
         waiting.remove((number, run))
-    kept = []
-    for number, planned in enumerate(slices):
-        names = {run.name for run in chosen.get(number, [])}
-        if names:
-            kept.append(replace(planned, runs=[run for run in planned.runs if run.name in names]))
+    kept = [
+        replace(planned, runs=[run for run in planned.runs if run in chosen[number]])
+        for number, planned in enumerate(slices)
+        if number in chosen
+    ]
     return Choice(kept, [run for _, run in waiting], spent)
 
 
