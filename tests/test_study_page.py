@@ -45,15 +45,15 @@ def test_kept_programs_come_first_then_prefills_of_the_fastest_meshes(tmp_path: 
         (0, "decode", "tp=8", 1),
         (0, "decode", "dp=2,tp=4", 1),
         (0, "decode", "tp=8", 8),
-        (1, "both", "tp=8", 1),
-        (2, "decode", "dp=2,tp=4", 8),
+        (1, "decode", "dp=2,tp=4", 8),
+        (2, "both", "tp=8", 1),
         (3, "both", "dp=2,tp=4", 1),
         (3, "both", "tp=8", 8),
         (3, "both", "dp=2,tp=4", 8),
     ]
-    results.rows[both[3].key] = {"tpot_ms": None, "ttft_ms": None, "refused": "does not fit"}
+    results.rows[both[3].key] = {"refused": "does not fit"}
     turn = results.turn(both)
-    assert [(each.mesh, each.key[-1]) for each in both if turn(each) == 1] == [("tp=8", 1), ("tp=8", 8)]
+    assert [(each.mesh, each.key[-1]) for each in both if turn(each) == 2] == [("tp=8", 1), ("tp=8", 8)]
 
 
 def test_the_page_has_ten_findings_with_a_query_each() -> None:

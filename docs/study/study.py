@@ -117,8 +117,8 @@ class Results:
     def turn(self, study: Sequence[Asked]) -> Callable[[Asked], int]:
         """Return what tells when a configuration is computed.
 
-        What has a row comes first, since its programs are kept. Then come the prefills of the meshes that have the
-        fastest decode step of a model, slice and batch, once all of these are known, then all decode steps.
+        What has a row comes first, since its programs are kept. Then come all decode steps, then the prefills of the
+        meshes that have the fastest decode step of a model, slice and batch.
         """
         rivals: dict[tuple[str, str, int], list[Key]] = {}
         for each in study:
@@ -128,14 +128,14 @@ class Results:
             min(timed, key=lambda key: float(self.rows[key]["tpot_ms"]))
             for keys in rivals.values()
             if all(key in self.rows for key in keys)
-            and (timed := [key for key in keys if self.rows[key]["tpot_ms"] is not None])
+            and (timed := [key for key in keys if self.rows[key].get("tpot_ms") is not None])
         }
 
         def turn(each: Asked) -> int:
             row = self.rows.get(each.key)
-            if row is not None and (each.steps == "decode" or row["ttft_ms"] is not None):
+            if row is not None and (each.steps == "decode" or row.get("ttft_ms") is not None):
                 return 0
-            return 1 if each.steps == "both" and each.key in fastest else 2 if each.steps == "decode" else 3
+            return 1 if each.steps == "decode" else 2 if each.key in fastest else 3
 
         return turn
 
@@ -203,13 +203,17 @@ def answered(words: str, table: Path, total: int) -> str:
 
     with duckdb.connect() as connection:
         connection.execute(f"CREATE VIEW configurations AS FROM read_parquet('{table}')")
-        [(done, both, unfit)] = connection.execute(
-            "SELECT count(tpot_ms), count(ttft_ms), count(*) FILTER (WHERE tpot_ms IS NULL) FROM configurations"
+        [(done, both, unfit, uncompiled)] = connection.execute(
+            """SELECT count(tpot_ms), count(ttft_ms),
+                      count(*) FILTER (WHERE tpot_ms IS NULL AND refused LIKE 'does not fit%'),
+                      count(*) FILTER (WHERE tpot_ms IS NULL AND refused NOT LIKE 'does not fit%')
+               FROM configurations"""
         ).fetchall()
+        left = total - unfit - uncompiled
         far = (
-            f"{total} configurations are asked.\n{unfit} do not fit the memory of their chips. Of the other "
-            f"{total - unfit}, {done} are predicted: {both} with their prefill, {done - both} with their decode\n"
-            "step alone."
+            f"{total} configurations are asked.\n{unfit} do not fit the memory of their chips, and the compiler "
+            f"refuses {uncompiled}. Of the other {left},\n{done} are predicted: {both} with their prefill, "
+            f"{done - both} with their decode step alone."
         )
         return _FAR.sub(lambda found: found[1] + far, _QUERY.sub(answer, words))
 

@@ -30,7 +30,7 @@ from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.parallel.expert_places import Rows
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
+from tracewarehouse.collect.tpu.compile_ahead import Topology, as_hlo_proto, donated_arguments, without_folders
 from tracewarehouse.collect.tpu.plan import plan_slices
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.ingest.hlo.program import CLASSES
@@ -408,6 +408,25 @@ def test_a_program_is_compiled_once(tmp_path: Path, python: str, monkeypatch: py
     larger = Configuration(spec.model_copy(update={"batch": 16}), TWO_DEVICES_A_CHIP)
     with pytest.raises(AssertionError, match="a process was started"):
         list(compile_all([larger], tmp_path / "fourth", python, kept))
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "told"),
+    [
+        ("v6e:1x1", 1, {"chips_per_host_bounds": [1, 1, 1]}),
+        ("v5e:1x2", 2, {"chips_per_host_bounds": [1, 2, 1]}),
+        ("v6e:2x4", 8, {}),
+        ("v5e:8x16", 128, {"wrap": (False, True, False)}),
+        ("v6e:16x16", 256, {"wrap": (True, True, False)}),
+        ("v4:2x2x4", 16, {"chip_config_name": "megacore"}),
+        ("v4:4x4x4", 64, {"chip_config_name": "megacore", "wrap": (True, True, True)}),
+        ("tpu7x:2x2x1", 8, {}),
+        ("tpu7x:4x4x8", 256, {"wrap": (True, True, True)}),
+    ],
+)
+def test_libtpu_is_told_of_rings_small_hosts_and_whole_chips(name: str, devices: int, told: dict[str, Any]) -> None:
+    topology = Topology.parse(name)
+    assert (topology.devices, topology.options) == (devices, told)
 
 
 def test_donated_arguments_and_source_files_of_a_dump() -> None:

@@ -129,6 +129,7 @@ def test_leftovers_of_ended_processes_go(tmp_path: Path) -> None:
         ),
         ({"reference": "full", "tokens_equal": None, "tied_steps": 4}, "its tokens are not compared; 4 steps are not"),
         ({"reference": "full", "tokens_equal": False}, "its tokens differ from the reference's where two logits are"),
+        ({}, "its backend names no reference, so its tokens are not compared"),
         ({"reference": "finite_logits"}, "no reference was computed, so its tokens are not compared"),
         (
             {"reference": "first_layers", "first_layers": 3, "first_layers_tokens_equal": True},

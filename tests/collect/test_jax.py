@@ -29,7 +29,6 @@ from tracewarehouse.collect.parallel.expert_places import Routing
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest
-from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse
 
 if importlib.util.find_spec("jax") is None:
@@ -108,7 +107,7 @@ def test_equal_workloads_under_torch_xla_and_jax(
         {"model": "qwen3_moe", "mesh": "pp=2,ep=2"},
         {"model": "deepseek_v2", "mesh": "ep=4", "dtype": "bfloat16"},
         {"model": "qwen3", "mesh": "dp=2,tp=2", "sequence_parallelism": "ring"},
-        {"model": "llama", "mesh": "tp=4", "sequence_parallelism": "ulysses"},
+        {"model": "qwen3", "mesh": "tp=8"},  # with copies of key-value heads
     ],
     ids=lambda fields: run_spec(backend="jax", **fields).name,
 )
@@ -123,6 +122,24 @@ def test_a_run_keeps_its_promises(record: Callable[[RunSpec], Path], fields: dic
         tokens = checks["routed_pairs"] / routing.chosen
         # A token goes to one device at least, and to as many as its experts can be on; both are one on one device.
         assert tokens <= checks["token_sends"] <= tokens * routing.most_devices(spec.axis("ep"))
+
+
+def split_attention(spec: RunSpec) -> dict[tuple[str, str], int]:
+    """Bytes of a prefill in float32, by the closed forms of docs/parallelism.md and the model's configuration."""
+    architecture, devices = model_architecture(spec.model), spec.axis("tp")
+    width = architecture.config["head_dim"]
+    sequences = spec.batch // spec.axis("dp")
+    of_a_head = 4 * sequences * spec.input_length // devices * width  # of a device's part of the sequence
+    query, keys = (of_a_head * heads for heads in (architecture.num_heads, max(architecture.num_kv_heads, devices)))
+    found = {
+        # the last position, to every device; the largest logits of each piece of the vocabulary, and their indices
+        ("all-reduce", "tp"): 4 * sequences * architecture.config["hidden_size"],
+        ("all-gather", "tp"): 2 * 4 * sequences * devices,
+        ("all-to-all", "tp"): spec.layers * 2 * keys,
+    }
+    if spec.sequence_parallelism == "ring":
+        return found | {("collective-permute", "tp"): spec.layers * 2 * (devices - 1) * keys}
+    return found | {("all-to-all", "tp"): spec.layers * 2 * (keys + query)}
 
 
 def test_hosts_run_one_program(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
@@ -186,7 +203,7 @@ def test_a_published_model_with_more_devices_than_key_value_heads(
     record: Callable[[RunSpec], Path], tmp_path: Path
 ) -> None:
     write_checkpoint(tmp_path / "published", "qwen2", layers=2)
-    fields = {"mesh": "tp=8", "batch": 2, "input_length": 8, "output_length": 3}
+    fields = {"mesh": "tp=8", "batch": 2, "input_length": 8, "output_length": 3, "sequence_parallelism": "ulysses"}
     checks = require_promises_kept(record, run_spec(model=str(tmp_path / "published"), backend="jax", **fields))
     assert (checks["reference"], checks["tokens_equal"]) == ("full", True)
 
@@ -206,7 +223,9 @@ def require_promises_kept(record: Callable[[RunSpec], Path], spec: RunSpec) -> d
     capture = record(spec)
     checks = load_manifest(capture / "manifest.json").checks
     assert checks["tokens_equal"] in ((True,) if checks.get("comparable_share") != 0 else (None,))
-    ingest_one(capture, capture.parent / "warehouse")
+    sent = traffic(collectives(capture, capture.parent / "warehouse"))
+    if spec.sequence_parallelism in ("ulysses", "ring"):
+        assert {key[1:]: size for key, size in sent.items() if key[0] == 0} == split_attention(spec)
     with tw.open(capture.parent / "warehouse") as warehouse:
         assert warehouse.query("SELECT flag FROM main.quality_flags").rows() == []
         (run,) = warehouse.query("SELECT split_part(framework, ' ', 1), mesh FROM main.runs").rows()

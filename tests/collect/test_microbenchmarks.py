@@ -112,7 +112,7 @@ def test_what_only_a_model_has_is_refused(fields: dict[str, object], said: str) 
 def test_a_compiled_sample_measures_what_it_is_for() -> None:
     chosen = r"fusion\.(vmem\.1024x|hbm\.8192x)|copy.*\.4194304|(all-reduce|all-gather)-dp-tp\.(4096|268435456)$"
     chosen += r"|paged\.\d+x\d+x512x|product.*\.8x4096x1792|arguments\.300"
-    programs = compiled("v6e:2x2", "dp=2,tp=2", chosen)
+    programs = compiled("v4:2x2x1", "dp=2,tp=2", chosen)
 
     assert len(programs) == 10
     for name, shown in programs.items():

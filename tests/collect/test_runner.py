@@ -99,7 +99,7 @@ def test_finished_runs_are_skipped(output: Path) -> None:
     collect(Experiment.from_runs(ONE), output)
 
     planned = dry_run(Experiment.from_runs(ONE, TWO), output)
-    assert [(p.spec.name, p.devices, p.captures) for p in planned] == [(ONE.name, 4, 0), (TWO.name, 2, 1)]
+    assert [(p.spec.name, p.is_recorded) for p in planned] == [(ONE.name, True), (TWO.name, False)]
     assert captures(output) == {ONE.name}
     (result,) = collect(Experiment.from_runs(ONE), output, resume=False)
     assert result.status == "failed"

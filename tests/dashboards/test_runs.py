@@ -24,11 +24,15 @@ pytestmark = pytest.mark.usefixtures("asked_once")
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    """A step of 150, 180 and 240 us with batches of 1, 1 and 4."""
+    """A step of 150, 180 and 240 us with batches of 1, 1 and 4; and one of 300 us on other chips."""
     folder = tmp_path_factory.mktemp("study")
     with open_warehouse(folder / "warehouse", create=True) as opened:
         for name, period, batch in (("fast", 150, 1), ("slow", 180, 1), ("wide", 240, 4)):
             opened.ingest(write_capture_directory(folder / name, name, period=period, batch=batch))
+        moved = write_capture_directory(folder / "moved", "moved", period=300)
+        [file] = moved.rglob("*.xplane.pb")
+        file.write_bytes(file.read_bytes().replace(b"TPU v6 Lite", b"TPU v5 Lite"))
+        opened.ingest(moved)
         yield opened
 
 
@@ -63,6 +67,17 @@ def test_points_of_equal_runs_are_both_on_the_front() -> None:
             "FROM macros.run_points(['a', 'b', 'c']) ORDER BY run_id"
         ).fetchall()
     assert rows == [("a", 2, 50, 50, True), ("b", 2, 50, 50, True), ("c", 2, 50, 30, False)]
+
+
+def test_a_sweep_has_the_mean_of_equal_runs_and_never_of_two_kinds_of_chips(study: Warehouse) -> None:
+    kinds, one = (
+        {(r["configuration"], r["batch_size"]): (round(r["value"], 3), r["runs"]) for r in figure.rows}
+        for figure in (runs.sweep_heat_map(study, names) for names in ([*ALL, "moved"], ALL))
+    )
+    assert sorted(one.values()) == [(0.165, 2), (0.24, 1)]
+    assert sorted(kinds.values()) == [(0.165, 2), (0.24, 1), (0.3, 1)]
+    panels = {label for label, _ in one}
+    assert {label for label, _ in kinds} == {f"{each}, TPU {kind} Lite" for each in panels for kind in ("v5", "v6")}
 
 
 def test_scaling_needs_two_numbers_of_chips(study: Warehouse) -> None:

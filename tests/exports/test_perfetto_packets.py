@@ -18,9 +18,9 @@ from tracewarehouse.exports.perfetto.wire import (
     key,
     messages,
     repeated,
-    varint,
     varints,
 )
+from tracewarehouse.ingest.protobuf import varint
 
 INTEGERS = st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 127, 128, 2**14 - 1, 2**14, 2**63]), max_size=20)
 

@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 from tests.predict.programs import program
 from tracewarehouse.cli import app
 from tracewarehouse.comparison.calibration import calibrate
+from tracewarehouse.comparison.compare import comparing
+from tracewarehouse.dashboards.report import study_report
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
 from tracewarehouse.ingest.columns.profiler_names import PREDICTION_PLANE
-from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.ingest.errors import MetricError, QueryError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.readers.xplane import wire
 from tracewarehouse.predict.calibrations import Calibration, described, rates, read_calibrations
@@ -98,7 +100,7 @@ def warehouse(tmp_path: Path) -> Iterator[Warehouse]:
         yield opened
 
 
-def test_measured_over_predicted_time_by_kind(warehouse: Warehouse) -> None:
+def test_measured_over_predicted_time_by_kind_and_nothing_averaged_over_both(warehouse: Warehouse) -> None:
     rows = warehouse.query(
         "SELECT op_kind, n, p10, p50, p90, matched_share, is_same_program FROM metrics.prediction_error "
         "ORDER BY op_kind"
@@ -106,6 +108,20 @@ def test_measured_over_predicted_time_by_kind(warehouse: Warehouse) -> None:
     assert [row[:2] + row[5:] for row in rows] == [("all-reduce", 24, 1.0, True), ("product", 24, 1.0, True)]
     assert rows[0][2:5] == pytest.approx((0.8, 0.8, 0.8))
     assert rows[1][2:5] == pytest.approx((1.35, 1.5, 1.65))
+    for runs, against, side in (("recorded,predicted", "recorded", "run"), ("recorded", "predicted,recorded", "basel")):
+        with (
+            pytest.raises(MetricError, match=f"the {side}.* has predicted and recorded runs, and nothing is averaged"),
+            comparing(warehouse, runs, against, is_unlike_allowed=True),
+        ):
+            pass
+    with comparing(warehouse, "recorded", "predicted") as found:
+        assert found.predicted_sides() == ["baseline"]
+    for runs, begins in ((["recorded", "predicted"], "1 of 2 runs: predicted,"), (["predicted"], "Predicted,")):
+        [section] = study_report(warehouse, runs, ["scaling"]).sections
+        assert [w for w in section.words if "redicted" in w] == [
+            f"{begins} not measured: queueing, continuous batching, a server's own kernels, quantization and the host "
+            "are left out."
+        ]
 
 
 def test_rates_follow_the_recorded_run_and_the_same_again_changes_nothing(warehouse: Warehouse) -> None:

@@ -234,7 +234,7 @@ def test_range_and_price_by_hand(warehouse: Warehouse) -> None:
     assert value(warehouse, "token_cost", "phase = 'decode'", "usd_per_million_tokens") == pytest.approx(2.7 * hours)
 
 
-def test_what_only_a_recording_shows_is_refused(warehouse: Warehouse) -> None:
+def test_what_only_a_recording_shows_is_refused_and_a_chart_says_what_it_draws(warehouse: Warehouse) -> None:
     refused = {
         "collective_attribution", "collective_skew", "device_idle", "hockney", "host_gap",
         "launch_overhead", "load_imbalance", "prediction_error", "straggler_ranking", "sync_wait",
@@ -244,6 +244,8 @@ def test_what_only_a_recording_shows_is_refused(warehouse: Warehouse) -> None:
     assert all("the run is predicted" in reason for _, reason in rows)
     names = ", ".join(f"'{metric}'" for metric in refused)
     assert warehouse.query(f"SELECT * FROM metrics.all_values WHERE metric IN ({names})").rows() == []
+    drawn = CHARTS["exposed-communication"](warehouse, "small-tp2-predicted")
+    assert drawn.subtitle.endswith(" Predicted, not measured.")
     with pytest.raises(NothingToDraw, match="the run is predicted, and no host leaves a device idle"):
         CHARTS["idle"](warehouse, "small-tp2-predicted")
 

@@ -38,10 +38,18 @@ def microseconds(topology: str, *args: object, **more: object) -> float:
 
 # The table of the notes on prediction, in their order: predicted and measured microseconds.
 STATED = [829, 603, 678, 519, 378, 425, 125_900, 5104, 24.9, 5.2, 4.5, 1.7]
+ALL_GATHERS = [10, 37, 142, 561, 2239]
+"""Stated of those on the SparseCores, from which the hop there was fitted afterwards."""
 
 
-def test_numbers_come_out_as_stated() -> None:
-    assert [predicted(row).mid_ps / 1e6 for row in measured()[: len(STATED)]] == pytest.approx(STATED, rel=0.01)
+def test_the_seventeen_numbers_come_out_as_stated_or_better() -> None:
+    found = [predicted(row).mid_ps / 1e6 for row in measured()]
+    assert found[: len(STATED)] == pytest.approx(STATED, rel=0.01)
+    real = [float(row["measured_us"]) for row in measured()]
+    gathers = slice(len(STATED), len(STATED) + len(ALL_GATHERS))
+    for mid, us, stated in zip(found[gathers], real[gathers], ALL_GATHERS, strict=True):
+        assert abs(mid - us) < abs(stated - us)
+        assert mid == pytest.approx(us, rel=0.03)
 
 
 def test_nine_in_ten_measured_collectives_lie_in_their_range() -> None:

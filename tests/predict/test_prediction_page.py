@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from pathlib import Path
 
 import pytest
+
+from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.predict.costs import op_costs
+from tracewarehouse.predict.machine import Machine
+from tracewarehouse.predict.timeline import predict_program
+from tracewarehouse.predict.whole_model import whole_model
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
@@ -66,6 +73,18 @@ def test_the_recorded_step_of_tpu7x_with_its_own_kernel_is_within_five_percent()
     found = prediction.step(row, prediction.PROGRAMS)
     assert found
     assert found.mid == pytest.approx(float(row["measured_ms"]), rel=0.05)
+
+
+@needs_programs
+def test_the_products_of_that_step_are_within_five_percent() -> None:
+    """The convolution fusions of the recorded step take 42.31 and 42.25 ms on its two devices."""
+    raw = (prediction.PROGRAMS / "qwen2.5-32b-dp4tp2-tpu7x2x2x1-b4x1024-l8-prefill.hlo.pb.gz").read_bytes()
+    module = HloModule("prefill", gzip.decompress(raw), [])
+    ops = whole_model(module, predict_program(module, Machine.named("tpu7x:2x2x1")), 64 - 8).ops
+    costs = op_costs(module, {op.instruction for op in ops})
+    products = [op.duration_ps for op in ops if costs[op.instruction].category == "convolution fusion"]
+    assert len(products) == 7 * 64 + 1  # the recorded program has query, key and value, and gate and up, as one
+    assert sum(products) / 1e9 == pytest.approx(42.28, rel=0.05)
 
 
 def test_a_program_that_is_not_kept_is_a_dash() -> None:

@@ -231,6 +231,8 @@ def test_sums_beyond_64_bits_leave_their_metrics_without_a_value_and_all_others_
     assert not [r for r in rows if r["value"] is None]
     [tpot] = [r["value"] for r in rows if r["metric"] == "tpot"]
     assert tpot == pytest.approx(10 / 1000)
+    assert run([*place, "audit"]) == 1
+    assert "value_beyond_range: Numbers do not fit 64 bits" in capsys.readouterr().out
 
 
 def test_times_that_add_up_beyond_64_bits_do_not_end_an_ingest(

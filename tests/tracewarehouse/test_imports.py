@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import duckdb
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tiny_capture import tiny_capture
+
+ROOT = Path(__file__).parents[2]
 
 EXTRAS = [
     *(
@@ -62,6 +69,30 @@ def test_every_module_is_imported_without_the_extras_and_collect_says_what_to_in
     for line, sentence in zip(done.stderr.splitlines(), said.values(), strict=True):
         begins, _, extra = sentence.rpartition("[")
         assert line.startswith(f"error: {begins}which is not installed: pip install 'tracewarehouse[{extra}'")
+
+
+def brought(requirements: list[str]) -> set[str]:
+    """The packages that pip would install for these, as far as their own needs are known here."""
+    seen: set[tuple[str, str]] = set()
+    waiting = [(Requirement(text), "") for text in requirements]
+    while waiting:
+        need, extra = waiting.pop()
+        known = canonicalize_name(need.name), ",".join(sorted(need.extras))
+        if known in seen or (need.marker and not need.marker.evaluate({"extra": extra})):
+            continue
+        seen.add(known)
+        with contextlib.suppress(PackageNotFoundError):
+            own = map(Requirement, requires(need.name) or [])
+            waiting += [(each, of) for each in own for of in ("", *need.extras)]
+    return {name for name, _ in seen}
+
+
+def test_the_extra_jax_brings_no_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = brought([*project["dependencies"], *project["optional-dependencies"]["jax"]])
+
+    assert {"jax", "tokenizers", "duckdb", "pydantic-core"} <= found  # the last is what another one needs
+    assert not found & {"torch", "torch-xla", "torch-tpu", "transformers", "safetensors"}
 
 
 INGEST = """

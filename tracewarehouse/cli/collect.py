@@ -15,6 +15,7 @@ from tracewarehouse.cli.options import a_folder
 from tracewarehouse.cli.output import lasting_echo
 
 if TYPE_CHECKING:
+    from tracewarehouse.collect.capture import Output
     from tracewarehouse.collect.runner import CaptureResult, PlannedRun, Progress
 
 # also of `tw plan`
@@ -113,7 +114,7 @@ def collect(
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
-    from tracewarehouse.collect.capture import Output, unproved
+    from tracewarehouse.collect.capture import Output
     from tracewarehouse.collect.experiment import run_spec
 
     fields = {
@@ -147,7 +148,7 @@ def collect(
     else:
         plan = experiments.load_experiment(experiment)
     if dry_run:
-        _print_plan(runner.dry_run(plan, output, by_model=by_model))
+        _print_plan(runner.dry_run(plan, output, by_model=by_model), Output(output, by_model))
         return
     if references:
         from tracewarehouse.collect.harness.subject import compute_reference
@@ -160,22 +161,12 @@ def collect(
     place = Output(output, by_model)
     pythons = _interpreters(python or [], {run.backend for run in experiments.plan(plan)})
 
-    with _progress() as (report, say):
+    with _progress() as (show, say):
 
         def tell(progress: Progress) -> None:
-            report(progress)
-            name = progress.spec.name
-            if progress.state not in ("recorded", "skipped"):
-                return
-            capture = place.capture(progress.spec)
-            if of_capture := capture_faults(capture):
-                faults[name] = of_capture
-                for fault in of_capture:
-                    say(f"error: {name}: {fault}")
-                return
-            lasting_echo(capture)
-            if note := unproved(capture):
-                say(f"note: {name}: {note}")
+            show(progress)
+            if progress.state in ("recorded", "skipped") and (found := report(place.capture(progress.spec), say)):
+                faults[progress.spec.name] = found
 
         results = runner.collect(plan, output, resume=resume, by_model=by_model, pythons=pythons, on_progress=tell)
     _print_summary(results, faults)
@@ -225,20 +216,46 @@ def _attach(addresses: str, output: Path, duration_ms: int, fields: dict[str, An
     typer.echo(capture)
 
 
-def _print_plan(planned: list[PlannedRun]) -> None:
+def _print_plan(planned: list[PlannedRun], place: Output) -> None:
     for run in planned:
         files = f"{run.spec.hosts} file{'s' * (run.spec.hosts > 1)}"
-        state = "to record" if run.captures else "recorded"
+        state = "recorded" if run.is_recorded else "to record"
         memory = f"\t{run.memory} per device" if run.memory else ""
-        typer.echo(f"{run.spec.name}\t{run.devices} devices\t{files}\t{state}{memory}")
-    left = sum(run.captures for run in planned)
-    devices = max(run.devices for run in planned)
+        typer.echo(f"{run.spec.name}\t{run.spec.mesh.size} devices\t{files}\t{state}{memory}")
+        if run.is_recorded:
+            say_unproved(place.capture(run.spec))
+    left = sum(not run.is_recorded for run in planned)
+    devices = max(run.spec.mesh.size for run in planned)
     typer.echo(f"{len(planned)} run{'s' * (len(planned) != 1)}, {left} to record, on up to {devices} devices", err=True)
-    refused = [run.refusal for run in planned if run.refusal and run.captures]
+    refused = [run.refusal for run in planned if run.refusal and not run.is_recorded]
     for refusal in refused:
         typer.echo(f"error: {refusal}", err=True)
     if refused:
         raise typer.Exit(1)
+
+
+def to_stderr(line: str) -> None:
+    """Print a line that is no result."""
+    lasting_echo(line, err=True)
+
+
+def report(capture: Path, say: Callable[[str], None] = to_stderr) -> list[str]:
+    """Print a finished capture and what it does not prove, or the promises that it breaks; return these."""
+    faults = capture_faults(capture)
+    for fault in faults:
+        say(f"error: {capture.name}: {fault}")
+    if not faults:
+        lasting_echo(capture)
+        say_unproved(capture, say)
+    return faults
+
+
+def say_unproved(capture: Path, say: Callable[[str], None] = to_stderr) -> None:
+    """Say what a recorded capture's own checks could not show of its tokens."""
+    from tracewarehouse.collect.capture import unproved
+
+    if note := unproved(capture):
+        say(f"note: {capture.name}: {note}")
 
 
 def _print_summary(results: list[CaptureResult], faults: dict[str, list[str]]) -> None:
@@ -303,11 +320,7 @@ def _unmarked(folder: Path) -> list[str]:
 def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
     """Yield functions that report progress and print a line on standard error; on a terminal, above a bar of runs."""
     if not sys.stderr.isatty():
-
-        def say_to_pipe(line: str) -> None:
-            lasting_echo(line, err=True)
-
-        yield (lambda progress: say_to_pipe(_line(progress))), say_to_pipe
+        yield (lambda progress: to_stderr(_line(progress))), to_stderr
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn

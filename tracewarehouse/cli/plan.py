@@ -289,7 +289,7 @@ def _heading(topology: str, members: Sequence[dict[str, Any]]) -> str:
     changes += [f"host {row['host_ms']:g} ms a step"] if row["host_ms"] else []
     changes += [f"kernels {row['kernels']}"] if row["kernels"] else []
     facts = [
-        f"{row['layers']} layers" if row["layers"] == row["model_layers"] else _part(row),
+        f"{row['layers']} layers" if row["layers"] == row["model_layers"] else _part(members, row),
         row["dtype"],
         f"{row['input_length']} tokens in, {row['output_length']} out",
         f"{row['chips']} chips of {row['capacity_bytes'] / 1e9:.3g} GB",
@@ -298,13 +298,15 @@ def _heading(topology: str, members: Sequence[dict[str, Any]]) -> str:
     return f"{row['model']} on {topology}, predicted: {', '.join(facts)}"
 
 
-def _part(row: dict[str, Any]) -> str:
-    return f"only {row['layers']} of {row['model_layers']} layers"
+def _part(members: Sequence[dict[str, Any]], row: dict[str, Any]) -> str:
+    is_too_large = all(each["is_fitting"] is False for each in members if "refused" not in each)
+    said = " (the whole does not fit)" if is_too_large else ""
+    return f"only {row['layers']} of {row['model_layers']} layers{said}"
 
 
 _HEADERS = ["mesh", "b", "TTFT ms", "TPOT ms", "s", "tok/s/c", "comm%", "MFU%", "MB/tok", "GB", "h/M", "$/M", "bound"]
 """Columns of the table: batch, latencies with their ranges, end to end, output tokens a second and chip, exposed
-communication and MFU of prefill/decode, bytes sent for an output token, memory that fits, chip-hours and dollars for a
+communication and MFU of prefill/decode, bytes sent for an output token, memory, chip-hours and dollars for a
 million output tokens, what prefill/decode use most."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli.collect import ByModelOption, CapturesOption
+from tracewarehouse.cli.collect import ByModelOption, CapturesOption, report, to_stderr
 from tracewarehouse.cli.output import lasting_echo
 
 if TYPE_CHECKING:
@@ -100,15 +100,17 @@ def _predicted_steps(folder: Path, generation: str) -> dict[StepKey, StepTimes]:
 
     with open_warehouse(str(folder)) as warehouse:
         rows = warehouse.query(
-            "SELECT r.model, r.mesh, r.sequence_parallelism, r.batch_size, r.input_length, "  # noqa: S608
+            "SELECT r.model, r.num_layers, r.mesh, r.sequence_parallelism, r.capacity_factor, "  # noqa: S608
+            "r.batch_size, r.input_length, "
             "MAX(CASE WHEN v.metric = 'ttft' THEN v.value END), MAX(CASE WHEN v.metric = 'tpot' THEN v.value END) "
             "FROM main.runs AS r JOIN main.metric_values AS v ON r.run_id = v.run_id "
             "WHERE r.origin = 'predicted' AND v.metric IN ('ttft', 'tpot') AND r.run_id IN "
-            f"(SELECT run_id FROM main.predictions WHERE topology LIKE {literal(generation + ':%')}) GROUP BY ALL"
+            "(SELECT run_id FROM main.predictions WHERE ici_factor = 1 AND hbm_factor = 1 "
+            f"AND topology LIKE {literal(generation + ':%')}) GROUP BY ALL"
         ).rows()
     return {
-        (model, mesh, mode, batch, length): StepTimes(prefill / 1e3, (decode or 0.0) / 1e3)
-        for model, mesh, mode, batch, length, prefill, decode in rows
+        (model, layers, mesh, mode, room, batch, length): StepTimes(prefill / 1e3, (decode or 0.0) / 1e3)
+        for model, layers, mesh, mode, room, batch, length, prefill, decode in rows
         if prefill is not None
     }
 
@@ -212,7 +214,6 @@ def run(
     Runs whose mesh has another size than the slice are left out. A second call records what is still missing. A capture
     that ingest cannot read, or that lacks the collectives that the mesh promises, counts as failed; it is kept.
     """
-    from tracewarehouse.cli.collect import capture_faults
     from tracewarehouse.collect.experiment import load_experiment
     from tracewarehouse.collect.tpu.installation import Installation
     from tracewarehouse.collect.tpu.sweep import run_sweep
@@ -230,19 +231,12 @@ def run(
             attempts=attempts,
             by_model=by_model,
         )
-    is_faulty = False
-    for path in result.recorded:
-        if faults := capture_faults(path):
-            is_faulty = True
-            for fault in faults:
-                lasting_echo(f"error: {path.name}: {fault}", err=True)
-        else:
-            lasting_echo(path)
+    faulty = [path for path in result.recorded if report(path)]
     if result.other_sizes:
         lasting_echo(f"left out, for slices of another size: {', '.join(result.other_sizes)}", err=True)
     for run_name, why in result.missing.items():
         lasting_echo(f"error: not recorded: {run_name}: {why}; see {output / name}.log", err=True)
-    if result.missing or is_faulty:
+    if result.missing or faulty:
         raise typer.Exit(1)
 
 
@@ -346,10 +340,8 @@ def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
     from tracewarehouse.collect.tpu.slices import Slices
     from tracewarehouse.collect.tpu.state import State
 
-    def show(line: str) -> None:
-        lasting_echo(line, err=True)
-
-    return Slices(State(state), load_quota(quota) if quota else load_quota(), Gcloud(show), show, backoff)
+    table = load_quota(quota) if quota else load_quota()
+    return Slices(State(state), table, Gcloud(to_stderr), to_stderr, backoff)
 
 
 DELETIONS = 5

@@ -175,7 +175,9 @@ class _Task:
         for phase in self.phases if self.spec.has_model else small:
             said = json.loads((self.folder / f"{phase}.json").read_text(encoding="utf-8"))
             program = self.folder / f"{phase}.hlo.pb.gz"
-            steps.append(CompiledStep(phase, program, _chip(said["device_kind"]), said["memory"]))
+            known = chip_named(said["device_kind"])  # libtpu's name of it
+            chip = str(known["kind"]) if known else said["device_kind"]
+            steps.append(CompiledStep(phase, program, chip, said["memory"]))
         return CompiledRun(self.configuration, tuple(steps))
 
 
@@ -283,12 +285,6 @@ def _compile_torch_xla(task: _Task, python: str) -> None:
     _run(trace, lambda said: f"tracing the model failed: {shown(said)}")
     programs = [str(folder / f"{phase}.txt") for phase, _ in spec.step_lengths]
     _run([python, str(_COMPILER), task.topology, str(folder), *programs], lambda said: _failure(task.topology, said))
-
-
-def _chip(kind: str) -> str:
-    """Return the kind of a chip in the table of hardware, given libtpu's name of it."""
-    entry = chip_named(kind)
-    return str(entry["kind"]) if entry else kind
 
 
 def _require_compiler(python: str, packages: tuple[str, ...]) -> str:

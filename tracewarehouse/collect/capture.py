@@ -121,7 +121,9 @@ def unproved(capture: Path) -> str | None:
     checks = manifest.checks
     if manifest.model is None:  # microbenchmarks generate no token
         return None
-    if checks.get("reference") == "finite_logits":
+    if "reference" not in checks:
+        return "its backend names no reference, so its tokens are not compared"
+    if checks["reference"] == "finite_logits":
         return "no reference was computed, so its tokens are not compared; its logits are finite"
     said = [text for text in (_of_tokens(checks), _of_ties(checks)) if text is not None]
     return "; ".join(said) or None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tracewarehouse.collect.errors import CollectError, ExperimentError
 from tracewarehouse.collect.models.architectures import model_architecture
@@ -18,7 +17,7 @@ from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.expert_places import Routing, places, served_rows
 from tracewarehouse.collect.parallel.partition import BY_KV_HEAD, MODES, Partition, weight_partition
 from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
-from tracewarehouse.ingest.capture.hardware import chips
+from tracewarehouse.ingest.capture.hardware import chip_named, chips
 from tracewarehouse.ingest.capture.manifest import Mesh
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -173,16 +172,12 @@ def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:
     return memory_need(model, whole).total
 
 
-def known_chips() -> dict[str, dict[str, Any]]:
-    """Return the entries of the table of hardware by kind, such as `TPU v5e`."""
-    return {entry["kind"]: entry for entry in chips()}
-
-
 def chip_memory(kind: str) -> int:
     """Return the memory in bytes of a chip of a kind in the table."""
-    entry = known_chips().get(kind, {})
+    entry = chip_named(kind) or {}
     if "hbm_gb" not in entry:
-        raise CollectError(f"the memory of {kind!r} is not known; known are {', '.join(known_chips())}")
+        known = ", ".join(each["kind"] for each in chips())
+        raise CollectError(f"the memory of {kind!r} is not known; known are {known}")
     return int(entry["hbm_gb"] * 1e9)
 
 

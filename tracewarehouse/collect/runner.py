@@ -68,9 +68,8 @@ class PlannedRun:
     """One line of a dry run."""
 
     spec: RunSpec
-    devices: int
-    captures: int
-    """Captures to record: 0 if the finished capture is there."""
+    is_recorded: bool
+    """Whether the finished capture is there."""
     memory: MemoryNeed | None = None
     """Memory per device, for a published model."""
     refusal: str | None = None
@@ -82,8 +81,7 @@ def dry_run(spec: Experiment, output: Path, *, by_model: bool = False) -> list[P
     return [
         PlannedRun(
             run,
-            run.mesh.size,
-            int(not is_recorded(Output(output, by_model).folder(run), run)),
+            is_recorded(Output(output, by_model).folder(run), run),
             memory_need(pretrained_model(run.model), run) if run.is_published else None,
             _refusal(run),
         )

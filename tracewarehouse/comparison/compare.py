@@ -146,7 +146,7 @@ def comparing(
 
     Raises:
         WarehouseError: a run or the file does not exist.
-        MetricError: the workloads differ.
+        MetricError: the workloads differ, or one side has predicted runs and others.
     """
     from tracewarehouse.comparison.baseline import open_with, read_baseline
 
@@ -299,8 +299,15 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
     unlike: list[str] = []
     unknown: list[str] = []
     both = literal((*runs, *baselines))
-    sql = f"SELECT run_id, {', '.join(WORKLOAD)} FROM main.runs WHERE list_contains({both}, run_id)"
+    sql = f"SELECT run_id, origin, {', '.join(WORKLOAD)} FROM main.runs WHERE list_contains({both}, run_id)"
     rows = query(sql).dicts()
+    for name, side in (("run", runs), ("baseline", baselines)):
+        origins = {row["origin"] for row in rows if row["run_id"] in side}
+        if "predicted" in origins and len(origins) > 1:
+            raise MetricError(
+                f"the {name} has {' and '.join(sorted(origins))} runs, and nothing is averaged over both; "
+                "name runs of one origin on each side"
+            )
     for column in WORKLOAD:
         ours, theirs = ({row[column] for row in rows if row["run_id"] in side} for side in (runs, baselines))
         known = (ours | theirs) - {None}

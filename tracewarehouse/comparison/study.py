@@ -165,7 +165,10 @@ def _outcome(
 
 
 def rows(warehouse: Warehouse, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return what is predicted of each configuration, as macros.planned_runs says; others have the reason `refused`."""
+    """Return what is predicted of each configuration, as macros.planned_runs says; others have the reason `refused`.
+
+    Of a part of a model `is_fitting` is of the whole: False where weights and cache alone are too large, else None.
+    """
     ids = [outcome.run_id for outcome in outcomes if outcome.run_id is not None]
     answer = warehouse.query(f"FROM macros.planned_runs([{', '.join(map(literal, ids))}])") if ids else None
     facts = {row["run_id"]: row for row in answer.dicts()} if answer is not None else {}
@@ -176,5 +179,9 @@ def rows(warehouse: Warehouse, outcomes: Sequence[Outcome]) -> list[dict[str, An
         if outcome.run_id is None or place.spec is None:
             out.append(asked | {"refused": outcome.refused})
         else:
-            out.append(facts[outcome.run_id] | {"model_layers": model_layers(place.spec)})
+            row = facts[outcome.run_id] | {"model_layers": model_layers(place.spec)}
+            if row["model_layers"] != place.spec.layers:  # a part that fits says nothing of the whole
+                whole = place.spec.model_copy(update={"layers": row["model_layers"]})
+                row["is_fitting"] = False if room_refusal(whole, place.topology) else None
+            out.append(row)
     return out

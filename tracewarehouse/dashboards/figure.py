@@ -46,11 +46,12 @@ class NothingToDraw(WarehouseError):  # noqa: N818  the absence of data is an an
 
 @dataclass(frozen=True)
 class Drawn:
-    """The rows that a chart draws, and their query with all parameters filled in."""
+    """The rows that a chart draws, their query with all parameters filled in, and a sentence on predicted runs."""
 
     entry: Chart
     sql: str
     rows: list[dict[str, Any]]
+    predicted: str
 
     @property
     def data(self) -> alt.NamedData:
@@ -94,8 +95,12 @@ class Drawn:
         return by_phase(chart, self.values("phase"), height=bar_height(len(bars)))
 
     def figure(self, chart: Any, subtitle: str, description: str, **differing: Any) -> Figure:
-        """The figure of an Altair chart; a name, a title or metrics that differ from the registry's can be given."""
+        """The figure of an Altair chart; a name, a title or metrics that differ from the registry's can be given.
+
+        Where the subtitle does not tell that runs are predicted, it gets the sentence that does.
+        """
         entry = self.entry
+        subtitle += self.predicted * ("predicted" not in subtitle)
         same: dict[str, Any] = {n: getattr(entry, n) for n in ("name", "title", "metrics", "is_folded")}
         return Figure(drawn=self, chart=chart, subtitle=subtitle, description=description, **same | differing)
 
@@ -116,10 +121,14 @@ def ask(warehouse: Warehouse, name: str, sql: str, *, needs: str = "", **paramet
     for several in parameters.keys() & {"runs", "against"}:
         parameters[several] = referenced_run_ids(warehouse, parameters[several])
     text = cleandoc(re.sub(r"\$(\w+)", lambda found: literal(parameters[found[1]]), sql))
-    rows = [{k: plain(v) for k, v in row.items()} for row in warehouse.query(text).dicts()]
+    answer = warehouse.query(text)
+    rows = [{k: plain(v) for k, v in row.items()} for row in answer.dicts()]
     if not rows:
         raise NothingToDraw(needs or CHARTS[name].needs)
-    return Drawn(CHARTS[name], text, rows)
+    asked = {parameters.get("run"), *parameters.get("runs", ()), *parameters.get("against", ())} - {None}
+    told = [run.name for run in answer.flagged_runs if "predicted" in run.flags and run.run_id in asked]
+    which = f": {', '.join(told)}" if len(told) < len(asked) else ""
+    return Drawn(CHARTS[name], text, rows, f" Predicted, not measured{which}." if told else "")
 
 
 @dataclass(frozen=True)
@@ -210,8 +219,6 @@ class Figure:
         import vl_convert
 
         if width_mm is not None and ending != ".html":
-            from tracewarehouse.dashboards.figure import drawing
-
             return drawing(self.specification(), ending, width_mm)
         specification = self.specification() | {
             "title": self._heading,

@@ -223,7 +223,7 @@ def _all_of_study(warehouse: Warehouse, runs: str | Sequence[str]) -> tuple[list
 
 
 def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str = "tpot_ms") -> Figure:
-    """A value of each configuration by batch and prompt length; a panel per model and mesh. Repeats are averaged.
+    """A value of each configuration by batch and prompt; a panel per model, mesh and chip. Repeats are averaged.
 
     Args:
         value: tpot_ms, ttft_ms, tokens_per_s, tokens_per_s_per_user or tokens_per_s_per_chip.
@@ -233,10 +233,14 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
     drawn = ask(
         warehouse,
         "sweep",
-        f"""SELECT series || ', ' || mesh AS configuration, batch_size, input_length, avg({value}) AS value,
-                   count(*) AS runs
-            FROM macros.run_points($runs)
-            WHERE {value} IS NOT NULL AND batch_size IS NOT NULL AND input_length IS NOT NULL
+        f"""WITH points AS (
+              SELECT *, coalesce(device_kind, 'unknown chip') AS chip, min(chip) OVER () < max(chip) OVER () AS is_mixed
+              FROM macros.run_points($runs)
+              WHERE {value} IS NOT NULL AND batch_size IS NOT NULL AND input_length IS NOT NULL
+            )
+            SELECT series || ', ' || mesh || if(is_mixed, ', ' || chip, '') AS configuration,
+                   batch_size, input_length, avg({value}) AS value, count(*) AS runs
+            FROM points
             GROUP BY ALL
             ORDER BY configuration, batch_size, input_length""",
         runs=runs,
@@ -260,7 +264,7 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
     named = [r | {"at": f"batch {r['batch_size']}, prompt {r['input_length']}"} for r in drawn.rows]
     return drawn.figure(
         chart,
-        "A panel per model and mesh; where several runs have one configuration, their mean.",
+        "A panel per model, mesh and kind of chip; where several runs have one configuration, their mean.",
         largest(named, "value", unit, "configuration", "at"),
         title=f"Sweep: {label} by batch, prompt length and mesh",
         metrics=(metric,),

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.exports.files import naming_the_unwritable, whole_file
-from tracewarehouse.exports.perfetto.wire import varint
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.protobuf import Field, message_classes
+from tracewarehouse.ingest.protobuf import Field, message_classes, varint
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Builds protobuf message classes from tables of fields at import, without generated code.
+"""Builds protobuf message classes from tables of fields at import, without generated code, and encodes integers.
 
 Any protobuf runtime from 4.25 on therefore works, and a message declares only the fields that are read.
 """
@@ -29,6 +29,17 @@ class Field(NamedTuple):
     kind: str
     is_repeated: bool = False
     oneof: str | None = None
+
+
+def varint(value: int) -> bytes:
+    """One integer; a negative one as its two's complement in 64 bits."""
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from tracewarehouse.ingest.columns.profiler_names import (
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+from tracewarehouse.ingest.protobuf import varint
 from tracewarehouse.predict.costs import OpCost, op_costs
 from tracewarehouse.predict.timeline import TimedOp, program_end
 
@@ -99,7 +100,7 @@ class _Writer:
         body = b"".join(lines) + plane.metadata_fields()
         for number, tail in enumerate(tails):
             head = _integer(1, 2 + number) + _content(2, f"/device:TPU:{number}")
-            yield _varint(1 << 3 | 2) + _varint(len(head) + len(body) + len(tail)) + head
+            yield varint(1 << 3 | 2) + varint(len(head) + len(body) + len(tail)) + head
             yield body
             yield tail
         yield _content(1, self._programs_plane())
@@ -295,19 +296,10 @@ class _Plane:
         return self._stats.setdefault(name, len(self._stats) + 1)
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _integer(number: int, value: int) -> bytes:
-    return _varint(number << 3) + _varint(value)
+    return varint(number << 3) + varint(value)
 
 
 def _content(number: int, value: bytes | str) -> bytes:
     raw = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | 2) + _varint(len(raw)) + raw
+    return varint(number << 3 | 2) + varint(len(raw)) + raw

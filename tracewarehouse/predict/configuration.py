@@ -182,9 +182,7 @@ def predicted_capture(
         capacity_bytes=chip_memory(run.steps[0].chip),
         calibration=described(own),
         phases=[step.facts for step in steps],
-        ici_factor=what_if.ici_factor,
-        hbm_factor=what_if.hbm_factor,
-        host_ms=what_if.host_ms,
+        **factors,
     )
     promised = [each for each in manifest.promised_collectives or () if each.phase in place.phases]
     changed = manifest.model_copy(update={"name": name, "promised_collectives": promised})

@@ -42,12 +42,22 @@ def test_a_run_takes_what_its_parts_take() -> None:
     """8.03 billion weights of 16 bits and 5 % are 16.86 GB, in 67.5 s; twelve generations of 0.1 s and 128 of 10 ms."""
     steps = {step_key(BIG): StepTimes(0.1, 0.01)}
 
-    assert step_key(BIG) == ("Llama-3.1-8B", "tp=8", None, 8, 1024)
+    assert step_key(BIG) == ("Llama-3.1-8B", 32, "tp=8", None, None, 8, 1024)
     seconds = expected_s(BIG, 1, steps)
     assert seconds == pytest.approx(60 + 67.45 + 2 * 60 + 12 * (0.1 + 128 * 0.01), abs=0.1)
     assert GENERATIONS == 2 + 2 * PROFILED_PAIRS
     assert expected_s(BIG.model_copy(update={"batch": 1}), 1, steps) is None
     assert expected_s(run_spec(model="microbenchmarks", backend="jax", device="tpu"), 1, {}) == 660
+
+
+def test_a_part_of_a_model_and_experts_without_places_take_their_own_time() -> None:
+    """The sweep of v6e has the whole DeepSeek-V3.1 with places and its first 20 layers as served, on one mesh."""
+    fields = FIELDS | {"model": "deepseek-ai/DeepSeek-V3.1-Base", "mesh": "ep=8,tp=8", "input_length": 1024}
+    whole = run_spec(capacity_factor=1.25, **fields)
+
+    assert step_key(whole) == ("DeepSeek-V3.1-Base", 61, "ep=8,tp=8", None, "1.25", 8, 1024)
+    for other in ({"capacity_factor": "inf"}, {}, {"layers": 20, "capacity_factor": 1.25}, {"layers": 20}):
+        assert expected_s(run_spec(**fields, **other), 16, {step_key(whole): StepTimes(1, 1)}) is None
 
 
 def test_hours_are_said_only_where_all_are_known() -> None:
@@ -122,9 +132,11 @@ def test_steps_come_from_predicted_runs_of_the_generation(tmp_path: Path) -> Non
         rows = "SELECT metric, MAX(value) FROM main.metric_values WHERE metric IN ('ttft', 'tpot') GROUP BY 1"
         told = dict(warehouse.query(rows).rows())
 
+        warehouse.ingest(write(tmp_path / "slower", ici_factor=0.5, host_ms=50.0))  # what no real slice does
+
     steps = _predicted_steps(tmp_path / "warehouse", "v6e")
 
-    assert list(steps) == [("small", "tp=2", None, 4, 256)]
+    assert list(steps) == [("small", 2, "tp=2", None, None, 4, 256)]
     (times,) = steps.values()
     assert (times.prefill_s, times.decode_s) == (told["ttft"] / 1e3, told["tpot"] / 1e3)
     assert times.prefill_s > 0

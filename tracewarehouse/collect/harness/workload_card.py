@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracewarehouse.collect.harness.backend import Recording
-from tracewarehouse.collect.memory import known_chips
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import decode_form, prefill_form
 from tracewarehouse.collect.parallel.partition import MODES
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.ingest.capture.card import WorkloadCard
+from tracewarehouse.ingest.capture.hardware import chip_named
 
 FRAMEWORKS = {"torch_xla": "torchxla"}
 """Names that CCL-Bench gives to backends, where they differ from ours."""
@@ -139,7 +139,7 @@ def _microbatch_size(spec: RunSpec) -> int:
 
 def _network(chip: str | None, count: int) -> dict[str, Any]:
     """Return the topology of a slice's links, and a chip's Gbit/s in both directions between and within slices."""
-    entry = known_chips().get(chip or "")
+    entry = chip_named(chip)
     if entry is None:
         return {}
     bandwidth = ["", int(entry["link_gbps"] * 8 * 2)]

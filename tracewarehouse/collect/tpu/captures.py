@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from tracewarehouse.collect.capture import (
     partial_directory,
     staged_capture,
     write_error,
+    write_manifest,
 )
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.run_spec import RunSpec
@@ -21,6 +21,7 @@ from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.gcloud import Provider
 from tracewarehouse.collect.tpu.slices import InterruptionError
 from tracewarehouse.collect.tpu.state import Slice
+from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
 
@@ -94,7 +95,5 @@ def merge_hosts(parts: list[Path], output: Path, spec: RunSpec) -> None:
                     raise CollectError(f"{spec.name}: two hosts recorded a profile named {profile.name}")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(profile, target)
-        manifest = json.loads((staging / MANIFEST).read_text(encoding="utf-8"))
-        manifest["hosts"] = sorted(map(host_name, xplane_files(staging)))
-        text = json.dumps(manifest, indent=1, ensure_ascii=False)
-        (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        hosts = sorted(map(host_name, xplane_files(staging)))
+        write_manifest(staging, load_manifest(staging / MANIFEST).model_copy(update={"hosts": hosts}))

@@ -17,7 +17,7 @@ from tracewarehouse.collect.memory import MemoryNeed, require_memory
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.quota import Pool, Quota
 from tracewarehouse.collect.tpu.state import Slice
-from tracewarehouse.collect.tpu.weights import BOOT_FREE, all_weights, largest_weights, weight_bytes
+from tracewarehouse.collect.tpu.weights import BOOT_FREE, all_weights, weight_bytes
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PlannedSlice:
     @property
     def disk(self) -> int:
         """Bytes of the largest model's files, for which the disk of each host must have room."""
-        return largest_weights(self.runs)
+        return max(map(weight_bytes, self.runs), default=0)
 
     @property
     def all_disk(self) -> int:
@@ -171,14 +171,15 @@ class StepTimes:
     decode_s: float
 
 
-StepKey = tuple[str, str, str | None, int, int]
-"""Model, mesh, sequence parallelism, batch and input length, as the warehouse names them."""
+StepKey = tuple[str, int, str, str | None, str | None, int, int]
+"""Model, layers, mesh, sequence parallelism, capacity factor, batch and input length, as the warehouse names them."""
 
 
 def step_key(spec: RunSpec) -> StepKey:
     """Return under which key the warehouse has a run."""
     name = Path(spec.model).name if spec.is_published else f"{spec.model}-tiny"
-    return name, str(spec.mesh), spec.sequence_parallelism, spec.batch, spec.input_length
+    room = None if spec.capacity_factor is None else f"{float(spec.capacity_factor):g}"
+    return name, spec.layers, str(spec.mesh), spec.sequence_parallelism, room, spec.batch, spec.input_length
 
 
 def expected_s(spec: RunSpec, hosts: int, steps: Mapping[StepKey, StepTimes]) -> float | None:
@@ -238,11 +239,11 @@ def within_budget(slices: Sequence[PlannedSlice], chip_hours: float) -> Choice:
         seen |= _facets(run, slices[number])
         chosen.setdefault(number, []).append(run)
         waiting.remove((number, run))
-    kept = []
-    for number, planned in enumerate(slices):
-        names = {run.name for run in chosen.get(number, [])}
-        if names:
-            kept.append(replace(planned, runs=[run for run in planned.runs if run.name in names]))
+    kept = [
+        replace(planned, runs=[run for run in planned.runs if run in chosen[number]])
+        for number, planned in enumerate(slices)
+        if number in chosen
+    ]
     return Choice(kept, [run for _, run in waiting], spent)
 
 

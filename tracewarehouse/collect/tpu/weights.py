@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.models.checkpoint import INDEX, SINGLE, hub_cache
-from tracewarehouse.collect.models.pretrained import CONFIG, PretrainedModel, is_folder, known_models, pretrained_model
+from tracewarehouse.collect.models.pretrained import CONFIG, is_folder, known_models, pretrained_model
 from tracewarehouse.collect.run_spec import RunSpec
 
 DESCRIPTIONS = ("*.json", "tokenizer*")
@@ -115,22 +115,16 @@ _EIGHT_BITS = ("deepseek_v3",)
 """Architectures that are published with 8 bits per weight; all others have 16."""
 
 
-def stored_bytes(model: PretrainedModel, layers: int) -> int:
-    """Return the bytes of the files with a published model's first layers and its weights outside of the layers."""
-    element = 1 if model.architecture in _EIGHT_BITS else 2
-    return math.ceil(MARGIN * element * model.count_parameters(layers))
-
-
 def weight_bytes(spec: RunSpec) -> int:
-    """Return the bytes that the files of a run's model take on a disk; 0 for a tiny model and a local folder."""
+    """Return the bytes of the files with the first layers of a run's model and its weights outside of the layers.
+
+    A tiny model and a local folder take none.
+    """
     if not spec.is_published or is_folder(spec.model):
         return 0
-    return stored_bytes(pretrained_model(spec.model), spec.layers)
-
-
-def largest_weights(specs: Iterable[RunSpec]) -> int:
-    """Return the bytes that a disk needs for runs one after the other, which make room for each other."""
-    return max(map(weight_bytes, specs), default=0)
+    model = pretrained_model(spec.model)
+    element = 1 if model.architecture in _EIGHT_BITS else 2
+    return math.ceil(MARGIN * element * model.count_parameters(spec.layers))
 
 
 def all_weights(specs: Iterable[RunSpec]) -> int:

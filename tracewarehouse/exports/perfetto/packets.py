@@ -28,10 +28,9 @@ from tracewarehouse.exports.perfetto.wire import (
     key,
     messages,
     repeated,
-    varint,
     varints,
 )
-from tracewarehouse.ingest.protobuf import Field, message_classes
+from tracewarehouse.ingest.protobuf import Field, message_classes, varint
 
 AT_ONCE = 1 << 17
 """Packets whose bytes are in memory at once."""

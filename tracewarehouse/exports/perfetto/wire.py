@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracewarehouse.ingest.protobuf import varint
+
 VARINT, FIXED64, LENGTH = 0, 1, 2
 """Wire types."""
 Int64 = npt.NDArray[np.int64]
@@ -25,17 +27,6 @@ _SHIFTS = np.arange(0, 70, 7, dtype=np.uint64)
 def key(number: int, wire_type: int) -> bytes:
     """The key that comes before a field."""
     return varint(number << 3 | wire_type)
-
-
-def varint(value: int) -> bytes:
-    """One integer; a negative one as its two's complement in 64 bits."""
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def varints(prefix: bytes, values: Integers, is_absent: npt.NDArray[np.bool_] | None = None) -> Encoded:

@@ -12,20 +12,11 @@ WITH kinds AS (
 ),
 
 predicted AS (
-  SELECT
-    run_id,
-    MIN(topology) AS topology,
-    MIN(rules_version) AS rules_version,
-    MIN(ici_factor) AS ici_factor,
-    MIN(hbm_factor) AS hbm_factor,
-    MIN(host_ps) AS host_ps,
-    MIN(kernels) AS kernels,
-    MIN(chip_price_usd_per_h) AS chip_price_usd_per_h,
-    MIN(compiled_layers) AS compiled_layers,
-    COUNT(*) AS steps,
-    MIN(calibration) AS calibration
+  SELECT DISTINCT
+    run_id, topology, rules_version, ici_factor, hbm_factor, host_ps, kernels, chip_price_usd_per_h, calibration,
+    MIN(compiled_layers) OVER (PARTITION BY run_id) AS compiled_layers,
+    COUNT(*) OVER (PARTITION BY run_id) AS steps
   FROM main.predictions
-  GROUP BY run_id
 ),
 
 described AS (

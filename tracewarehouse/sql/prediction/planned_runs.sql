@@ -73,12 +73,6 @@ facts AS (
   GROUP BY run_id
 ),
 
-links AS (
-  SELECT run_id, phase, fraction AS share
-  FROM metrics.communication_fraction_v1
-  WHERE LIST_CONTAINS(runs, run_id)
-),
-
 memories AS (
   SELECT run_id, phase, MAX(hbm_gbps) AS gbps
   FROM metrics.hbm_bandwidth_v1
@@ -89,13 +83,13 @@ memories AS (
 shares AS (
   SELECT
     run_id, m.phase, m.mfu,
-    COALESCE(l.share, 0) AS links_share,
+    COALESCE(l.fraction, 0) AS links_share,
     f.host_ms * m.steps / m.time_ms AS host_share,
     -- the bandwidth is that while the device is busy, and it is not while it waits for the host
     COALESCE(h.gbps / f.hbm_gbps, 0) * (1 - f.host_ms * m.steps / m.time_ms) AS hbm_share
   FROM metrics.mfu_v1 AS m
   INNER JOIN facts AS f USING (run_id)
-  LEFT JOIN links AS l USING (run_id, phase)
+  LEFT JOIN metrics.communication_fraction_v1 AS l USING (run_id, phase)
   LEFT JOIN memories AS h USING (run_id, phase)
 ),
 
@@ -161,7 +155,7 @@ SELECT
   p.decode_mfu, -- MFU of a decode step.
   f.memory_bytes, -- Memory of a device, for the whole model.
   f.capacity_bytes, -- Memory that a device has.
-  f.memory_bytes <= f.capacity_bytes AS is_fitting, -- The whole model fits.
+  f.memory_bytes <= f.capacity_bytes AS is_fitting, -- All layers of the run fit.
   k.prompt_chip_hours, -- Chip-hours for a million tokens of prompts.
   k.prompt_usd, -- Their price; NULL if unknown.
   k.output_chip_hours, -- Chip-hours for a million output tokens, as of decode steps.
