@@ -173,17 +173,16 @@ def _has_trace_events(head: bytes) -> bool:
 
 
 def file_format(file: CaptureFile) -> Format:
-    """Return the format of a file, by its content."""
+    """Return the format of a file, by its content, else by its name."""
     head = file.head
     if marked := next((f for f in FORMATS if f.begins and f.begins(head)), None):
         return marked
-    foreign = foreign_kind(file.path.name)
-    if foreign:
+    if foreign := foreign_kind(file.path.name):
         hint = f"; give {LOOKED_FOR}, or HLO" if foreign.endswith("not read") else ""
         raise CaptureError(f"{file.path}: {foreign}{hint}")
     if file.path.name.endswith(HLO_TEXT.endings):
         raise CaptureError(f"{file.path}: no compiled program: HLO text begins with `HloModule`; give what XLA dumped")
-    return next(f for f in FORMATS if f.begins is None)
+    return format_by_file_name(file.path.name) or XPLANE
 
 
 def format_by_file_name(name: str) -> Format | None:

@@ -474,6 +474,11 @@ class TestRefusals:
         found = self.refused(Export("4.1.0").kernel(0, 1).write(tmp_path / "a.sqlite"))
         assert "schema 4.1.0; versions 2.9 to 3.25 are read" in found
 
+    def test_a_file_of_this_name_that_is_no_database(self, tmp_path: Path) -> None:
+        (tmp_path / "a.sqlite").write_text("<html>the login page</html>" * 20)
+        found = self.refused(tmp_path / "a.sqlite")
+        assert "looked for an SQLite database, found b'<html>the login '" in found
+
     def test_nothing_recorded(self, tmp_path: Path) -> None:
         assert "without events" in self.refused(Export().gpu(0).write(tmp_path / "a.sqlite"))
 

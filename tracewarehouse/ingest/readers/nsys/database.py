@@ -183,11 +183,11 @@ def _check_size(file: CaptureFile) -> None:
     """Refuse a file that ends before its last page, which SQLite takes for one of zeros."""
     page, count = int.from_bytes(file.head[16:18], "big"), int.from_bytes(file.head[28:32], "big")
     wanted = (page if page > 1 else 1 << 16) * count  # 1 stands for 65,536
-    if file.size < max(wanted, 100):
-        raise MalformedError(
-            f"{file.path}: damaged: looked for the {wanted:,} bytes that its header states, found {file.size:,}; "
-            "copy or export it again"
-        )
+    is_sqlite = file.head.startswith(b"SQLite format 3\0")
+    looked_for = f"the {wanted:,} bytes that its header states" if is_sqlite else "an SQLite database"
+    if not is_sqlite or file.size < max(wanted, 100):
+        found = f"{file.size:,}" if is_sqlite else shown(str(bytes(file.head[:16])))
+        raise MalformedError(f"{file.path}: damaged: looked for {looked_for}, found {found}; copy or export it again")
 
 
 @contextmanager
