@@ -155,7 +155,10 @@ class TestFolders:
     def test_files_of_other_profilers_are_named_for_what_they_are(self, tmp_path: Path, name: str, kind: str) -> None:
         file = tmp_path / name
         file.write_bytes(b"\0" + bytes(100))
-        with pytest.raises(CaptureError, match=f"no capture in this folder.*left out .*{name} .{kind}"):
+        with pytest.raises(
+            CaptureError,
+            match=f"no capture in this folder.*left out .*{name} .{kind}(, which|; run `nsys export .*{name}`)",
+        ):
             find_captures(tmp_path)
         with pytest.raises(CaptureError, match=f"{name}: {kind}(, which is not read; give |; run `nsys export )"):
             ingest_one(file, tmp_path / "w")

@@ -17,6 +17,7 @@ from tests.predict.programs import program
 from tracewarehouse.cli import app
 from tracewarehouse.comparison.calibration import calibrate
 from tracewarehouse.comparison.compare import comparing
+from tracewarehouse.dashboards.report import study_report
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
 from tracewarehouse.ingest.columns.profiler_names import PREDICTION_PLANE
@@ -115,6 +116,12 @@ def test_measured_over_predicted_time_by_kind_and_nothing_averaged_over_both(war
             pass
     with comparing(warehouse, "recorded", "predicted") as found:
         assert found.predicted_sides() == ["baseline"]
+    for runs, begins in ((["recorded", "predicted"], "1 of 2 runs: predicted,"), (["predicted"], "Predicted,")):
+        [section] = study_report(warehouse, runs, ["scaling"]).sections
+        assert [w for w in section.words if "redicted" in w] == [
+            f"{begins} not measured: queueing, continuous batching, a server's own kernels, quantization and the host "
+            "are left out."
+        ]
 
 
 def test_rates_follow_the_recorded_run_and_the_same_again_changes_nothing(warehouse: Warehouse) -> None:

@@ -94,7 +94,7 @@ def test_in_a_pipeline_each_tick_gets_the_layers_of_a_stage() -> None:
 @pytest.mark.parametrize(
     ("times", "dense", "said"),
     [
-        ([50, 45, 42, 42, 45, 42, 41], 0, "takes 7% more than the shortest"),
+        ([500, 450, 420, 420, 442, 420, 410], 0, "takes 5% more than the shortest"),
         ([50, 45, 42], 0, "4 layers are too few to tell the steady one; compile 8"),
         ([50, 45, 42, 42, 42], 4, "6 layers are too few to tell the steady one; compile 12"),
     ],
@@ -103,6 +103,11 @@ def test_layers_that_tell_no_others_are_refused(times: list[int], dense: int, sa
     names, ops = layers(times)
     with pytest.raises(UnsteadyLayersError, match=said):
         whole_model(module(names), ops, 4, dense)
+
+
+def test_layers_that_differ_by_less_than_five_percent_tell_others() -> None:
+    names, ops = layers([500, 450, 420, 420, 440, 420, 410])
+    assert whole_model(module(names), ops, 4).spread == pytest.approx(20 / 420)
 
 
 def test_dense_layers_before_the_experts_are_not_the_steady_ones() -> None:

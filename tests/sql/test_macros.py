@@ -509,14 +509,16 @@ def test_a_host_that_only_launches_steps_times_none(
 def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connection: duckdb.DuckDBPyConnection) -> None:
     work = {"model": "m", "batch_size": 8, "input_length": 16, "output_length": 4, "manifest": '{"spec": {"tp": 2}}'}
     ids = {"real": "recorded", "again": "recorded", "said": "predicted", "twice": "predicted", "faster": "predicted"}
-    rates = {"real": 50, "again": 40, "said": 100, "twice": 100, "faster": 200}
+    ids["own"] = "predicted"  # by rates that its user measured
+    rates = {"real": 50, "again": 40, "said": 100, "twice": 100, "faster": 200, "own": 150}
     given: dict[str, Any] = {
         "runs": [work | {"run_id": run, "origin": origin} for run, origin in ids.items()],
         "devices": [{"run_id": run, "device_id": 0, "kind": "v"} for run in ids],
         "predictions": [
             {"run_id": run, "phase": "decode", "topology": "v6e:1x1", "hbm_factor": 1, "ici_factor": factor}
             for run, factor in (("said", 1), ("twice", 1), ("faster", 2))
-        ],
+        ]
+        + [{"run_id": "own", "phase": "decode", "hbm_factor": 1, "ici_factor": 1, "calibration": "mine"}],
         "metric_values": [
             row
             for run, rate in rates.items()
@@ -527,12 +529,14 @@ def test_predicted_and_recorded_runs_are_never_of_one_series_nor_repeats(connect
     points = connection.execute(f"SELECT run_id, series, is_on_front FROM macros.run_points({list(ids)})").fetchall()
     assert {(run, series, front) for run, series, front in points} == {
         ("real", "m", True), ("again", "m", False), ("said", "m, predicted", True), ("twice", "m, predicted", True),
-        ("faster", "m, predicted, ICI x 2.0", True),
+        ("faster", "m, predicted, ICI x 2.0", True), ("own", "m, predicted, rates of mine", True),
     }  # fmt: skip
     same = dict(connection.execute("SELECT run_id, configuration FROM macros.configurations()").fetchall())
     assert same["real"] == same["again"]
     assert same["said"] == same["twice"]
-    assert len({same["real"], same["said"], same["faster"]}) == 3
+    assert len({same["real"], same["said"], same["faster"], same["own"]}) == 4
+    works = connection.execute(f"SELECT run_id, workload FROM macros.study_points({list(ids)})").fetchall()
+    assert dict(works) == {run: f"{series}, 16 in, 4 out" for run, series, _ in points}
 
 
 def _study(connection: duckdb.DuckDBPyConnection, runs: dict[str, dict[str, Any]]) -> str:
@@ -714,6 +718,26 @@ def test_evenness_is_that_of_load_imbalance_and_of_the_mean_layers(recorded: War
         for row in layers:
             assert abs(found[row["phase"]]["odd_difference"]) == pytest.approx(row["most"])
             assert found[row["phase"]]["layers"] == row["layers"]
+
+
+def test_an_op_of_the_layers_that_runs_outside_of_their_loop_is_in_no_layer(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    """Four layers of 10 us each; the same kernel ran once before them, for 1 us."""
+    ops = [
+        {"event_id": k, "device_id": 0, "step": 0, "phase": "decode", "instruction_id": 1, "iteration": layer}
+        | {"start_us": 10 * k, "duration_us": 10 if layer is not None else 1}
+        for k, layer in enumerate([None, 0, 1, 2, 3])
+    ]
+    loop = {"instruction_id": 1, "loop_layer": 0, "layers_per_iteration": 1}
+    mark = {"kind": "phase", "name": "decode", "device_id": 0, "index": 0, "start_us": 0, "end_us": 50}
+    fill(connection, {"runs": [{}], "devices": [{}], "instructions": [loop], "phases": [mark], "ops": ops})
+    assert connection.execute("SELECT layer, self_ps FROM models.layer_ops ORDER BY layer").fetchall() == [
+        (layer, 10_000_000) for layer in range(4)
+    ]
+    [run] = connection.execute("SELECT run_id FROM main.runs").fetchall()
+    found = connection.execute("SELECT layers, odd_difference FROM macros.evenness([?])", run).fetchall()
+    assert found == [(4, 0.0)]
 
 
 def test_the_timeline_shows_a_typical_step_and_the_next_to_its_end(connection: duckdb.DuckDBPyConnection) -> None:

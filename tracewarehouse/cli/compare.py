@@ -37,7 +37,7 @@ Run = Annotated[
 ]
 
 _WIDTH = 80
-_NO_STEPS = "no steps on both sides, or a baseline file, which holds values only"
+_NO_STEPS = "no phase has steps on both sides, or one is a baseline file, which holds values only"
 
 
 def _percent(text: str | float) -> float:
@@ -238,8 +238,6 @@ def _compared(context: typer.Context, run: str, against: str, force: bool, *, is
 
 
 def _note_sides(comparison: Comparison) -> None:
-    from tracewarehouse.comparison.compare import WORKLOAD
-
     sides = comparison.sides
     for name, named, repeats in (
         ("run", sides.runs, sides.run_repeats),
@@ -249,9 +247,7 @@ def _note_sides(comparison: Comparison) -> None:
             typer.echo(f"note: noise of the {name} from {more} more runs of its configuration", err=True)
     if both := set(sides.runs) & set(sides.baselines):
         typer.echo(f"note: on both sides: {', '.join(sorted(both))}", err=True)
-    if comparison.unknown == WORKLOAD:
-        typer.echo("note: no run says its workload, so they may differ", err=True)
-    elif comparison.unknown:
+    if comparison.unknown:
         typer.echo(f"note: not known for all runs, so not compared: {', '.join(comparison.unknown)}", err=True)
     if comparison.replaced:
         names = ", ".join(comparison.replaced)

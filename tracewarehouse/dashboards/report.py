@@ -236,8 +236,10 @@ def study_report(
         section.facts.append(("Workload", workloads.pop()))
     if len(machines := {(p["chips"], p["device_kind"]) for p in points if p["chips"] and p["device_kind"]}) == 1:
         section.facts.append(("Chips", "{} x {}".format(*machines.pop())))
-    is_predicted = any(p["origin"] == "predicted" for p in points)
-    section.words = [f"{words.NOT_PREDICTED}."] * is_predicted + words.choices(best)
+    if predicted := sum(p["origin"] == "predicted" for p in points):
+        part = f"{predicted} of {len(points)} runs: p" if predicted < len(points) else "P"
+        section.words = [f"{part}{words.NOT_PREDICTED[1:]}."]
+    section.words += words.choices(best)
     for name in names:
         _add(section, name, warehouse, run_ids)
     for figure in section.figures:

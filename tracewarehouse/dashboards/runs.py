@@ -157,7 +157,8 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
         chart,
         f"Mean step of each configuration, most throughput per chip first, at most {most} of a workload."
         + (" Lines are the ranges of predicted steps." if has_ranges else ""),
-        " ".join(communication_shares(drawn.rows)) or "No step has a part to tell.",
+        " ".join(communication_shares(drawn.rows))
+        or "No two configurations of a workload differ in exposed communication.",
     )
 
 

@@ -32,6 +32,8 @@ FEWEST = 3
 """Number of executions that two hosts must share before their clocks are compared."""
 _LEAVING_PS = 20_000_000
 """Ranks of GPUs may leave a collective so far apart (20 us); ends that lie closer tell nothing about clocks."""
+_FARTHEST_PS = 60_000_000_000_000
+"""Clocks of the machines of a job do not lie a minute apart; files of two recordings do."""
 _UNLIKE = 4
 """A pairing is ruled out if its spread is this many times that of the pairing by counting."""
 
@@ -216,7 +218,8 @@ def correct(hosts: Sequence[Host], ends: SharedEnds, least_ps: int = 0) -> Itera
 
     Each host is compared with the earlier host with which it shares most executions. Its clock is moved only if this
     brings the ends closer together, by more than they scatter and than `least_ps`, and contradicts cause and effect no
-    more often. Hosts that share none with those, as stages of a pipeline of GPUs, are compared among themselves.
+    more often. A rank's file that is over a minute away is doubted all the same. Hosts that share none with those, as
+    stages of a pipeline of GPUs, are compared among themselves.
     """
     is_here = ends.is_here.astype(np.float64)
     shared = is_here.T @ is_here
@@ -255,20 +258,21 @@ def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int, least_ps: 
     host.clock_instances, host.clock_residual_ps = len(at), before
     is_known = host.clock_source != "none"
     against, against_moved = _contradictions(ends, at, a, b, 0), _contradictions(ends, at, a, b, by)
+    is_apart = bool(least_ps) and is_known and hosts[a].clock_source != "none" and abs(by) > _FARTHEST_PS
     is_better = after < before and abs(by) > max(after, least_ps) and against_moved <= against
-    if is_better and not _is_ambiguous(ends, at, a, b, by, after):
+    is_moved = is_better and not _is_ambiguous(ends, at, a, b, by, after)
+    if is_moved:
         ends.moved(b, by)
         host.clock_offset_ps += by
         host.clock_correction_ps = by
         host.clock_residual_ps = after
         host.clock_source = "collective_ends"
-    elif not is_known or 2 * against > len(at) or (is_better and against):
-        yield Flag(
-            "clock_uncertain",
-            f"the ends of {len(at)} collectives shared with {hosts[a].name} lie {by / 1e6:+.3f} us apart, "
-            f"{against} of them against cause and effect, but do not tell the clocks' difference safely",
-            host.name,
-        )
+    if is_apart or (not is_moved and (not is_known or 2 * against > len(at) or (is_better and against))):
+        why = f"{against} of them against cause and effect, but do not tell the clocks' difference safely"
+        if is_apart:
+            why = "more than clocks of one job do: if these are two recordings, ingest each apart"
+        ends_apart = f"the ends of {len(at)} collectives shared with {hosts[a].name} lie {by / 1e6:+.3f} us apart"
+        yield Flag("clock_uncertain", f"{ends_apart}, {why}", host.name)
 
 
 def _contradictions(ends: SharedEnds, at: Int64, a: int, b: int, by: int) -> int:

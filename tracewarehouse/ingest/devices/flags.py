@@ -26,7 +26,7 @@ FLAGS = {
     "missing_ops": "Devices ran programs of which the capture has no op.",
     "clock_jump": "Some times are impossible: a negative duration, or events far outside the profile's window.",
     "clock_unaligned": "Nothing aligns the hosts' clocks: do not compare times of different hosts.",
-    "clock_uncertain": "Shared collectives contradict the hosts' clocks, but too unevenly to correct them.",
+    "clock_uncertain": "Shared collectives contradict the hosts' clocks, too unevenly or by too much to correct them.",
     "clock_unchecked": "Devices ran shared programs different numbers of times: the hosts' clocks were not checked.",
     "compiled_in_capture": "Programs were compiled while the profiler ran: steps may include that time.",
     "mesh_mismatch": "The mesh and the capture differ in their number of devices: axes are unknown.",

@@ -143,8 +143,11 @@ _PEEKED = 1 << 17
 
 
 def foreign_kind(name: str) -> str | None:
-    """Return what a file with this name is, if it is of a profiler whose format is not read."""
-    return _FOREIGN.get(Path(name.removesuffix(".gz")).suffix)
+    """Return what a file with this name is, and what to do, if it is of a profiler whose format is not read."""
+    kind = _FOREIGN.get(Path(name.removesuffix(".gz")).suffix)
+    if kind == _REPORT:
+        return f"{kind}; run `{_EXPORT} {shlex.quote(name)}` and give the .sqlite file that it writes"
+    return kind and f"{kind}, which is not read"
 
 
 def is_unnamed_trace(path: Path) -> bool:
@@ -175,11 +178,9 @@ def file_format(file: CaptureFile) -> Format:
     if marked := next((f for f in FORMATS if f.begins and f.begins(head)), None):
         return marked
     foreign = foreign_kind(file.path.name)
-    if foreign == _REPORT:
-        command = f"{_EXPORT} {shlex.quote(file.path.name)}"
-        raise CaptureError(f"{file.path}: {foreign}; run `{command}` and give the .sqlite file that it writes")
     if foreign:
-        raise CaptureError(f"{file.path}: {foreign}, which is not read; give {LOOKED_FOR}, or HLO")
+        hint = f"; give {LOOKED_FOR}, or HLO" if foreign.endswith("not read") else ""
+        raise CaptureError(f"{file.path}: {foreign}{hint}")
     if file.path.name.endswith(HLO_TEXT.endings):
         raise CaptureError(f"{file.path}: no compiled program: HLO text begins with `HloModule`; give what XLA dumped")
     return next(f for f in FORMATS if f.begins is None)

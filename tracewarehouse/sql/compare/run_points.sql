@@ -48,7 +48,7 @@ rates AS (
 points AS (
   SELECT
     run_id, r.name, r.origin,
-    -- Factors of links and HBM, time of the host for a step, and of kernels in microseconds.
+    -- Factors of links and HBM, time of the host for a step, and of kernels in microseconds; price, own rates.
     NULLIF(
       CONCAT_WS(
         ', ',
@@ -56,7 +56,8 @@ points AS (
         CASE WHEN w.hbm_factor <> 1 THEN 'HBM x ' || w.hbm_factor END,
         CASE WHEN w.host_ps <> 0 THEN 'host ' || (w.host_ps / 1e9) || ' ms' END,
         'kernels ' || w.kernels,
-        'chip at ' || w.chip_price_usd_per_h || ' USD/h'
+        'chip at ' || w.chip_price_usd_per_h || ' USD/h',
+        'rates of ' || w.calibration
       ), ''
     ) AS what_if,
     r.model, r.dtype, r.mesh, r.batch_size, r.input_length, r.output_length, c.kind AS device_kind,

@@ -12,8 +12,8 @@ description: >
 notes: >
   Two runs have the same workload if all that shapes the work is equal, or unknown for both: model, layers, sizes,
   parameters, precision, capacity factor, batch size, lengths, framework, kind of device, whether it is predicted, and
-  what the prediction changed about the real slice. Model, batch size and lengths must be known. The metric compares
-  runs, so it is not stored with a run. Each query evaluates it from the stored values of throughput.
+  what the prediction changed about the real slice and the rates that ship. Model, batch size and lengths must be known.
+  The metric compares runs, so it is not stored with a run. Each query evaluates it from the stored values of throughput.
 ---*/
 WITH rated AS (
   SELECT
@@ -23,7 +23,7 @@ WITH rated AS (
         r.model, r.model_family, r.num_layers, r.hidden_size, r.num_heads, r.head_dim, r.vocab_size,
         r.num_params, r.num_params_active, r.num_params_embedding, r.has_tied_embeddings, r.capacity_factor, r.dtype,
         r.batch_size, r.input_length, r.output_length, r.framework, r.backend, r.origin,
-        w.ici_factor, w.hbm_factor, w.host_ps, w.kernels, c.kind
+        w.ici_factor, w.hbm_factor, w.host_ps, w.kernels, w.calibration, c.kind
     ) AS workload
   FROM main.metric_values AS v
   INNER JOIN main.runs AS r USING (run_id)

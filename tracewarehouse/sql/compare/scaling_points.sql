@@ -23,7 +23,7 @@ placed AS (
         r.model, r.model_family, r.num_layers, r.hidden_size, r.num_heads, r.head_dim, r.vocab_size,
         r.num_params, r.num_params_active, r.num_params_embedding, r.has_tied_embeddings, r.capacity_factor, r.dtype,
         r.batch_size, r.input_length, r.output_length, r.framework, r.backend, r.origin,
-        w.ici_factor, w.hbm_factor, w.host_ps, w.kernels
+        w.ici_factor, w.hbm_factor, w.host_ps, w.kernels, w.calibration
     ) AS work
   FROM points AS p
   INNER JOIN main.runs AS r USING (run_id)

@@ -18,12 +18,7 @@ predicted AS (
   SELECT
     run_id,
     MAX(argument_bytes + output_bytes + temporary_bytes + program_bytes) AS memory_bytes,
-    MIN(capacity_bytes) AS capacity_bytes,
-    MIN(ici_factor) AS ici_factor,
-    MIN(hbm_factor) AS hbm_factor,
-    MIN(host_ps) AS host_ps,
-    MIN(kernels) AS kernels,
-    MIN(chip_price_usd_per_h) AS chip_price_usd_per_h
+    MIN(capacity_bytes) AS capacity_bytes
   FROM main.predictions
   WHERE LIST_CONTAINS(runs, run_id)
   GROUP BY run_id
@@ -33,13 +28,9 @@ points AS (
   SELECT
     p.*,
     m.memory_bytes, m.capacity_bytes,
-    CASE WHEN m.ici_factor <> 1 THEN ', links x ' || m.ici_factor ELSE '' END
-    || CASE WHEN m.hbm_factor <> 1 THEN ', HBM x ' || m.hbm_factor ELSE '' END
-    || COALESCE(', chip at ' || m.chip_price_usd_per_h || ' USD/h', '') AS what_if,
     DENSE_RANK() OVER (
       ORDER BY
-        p.series, p.layers, r.num_params, p.input_length, p.output_length, p.backend, p.origin, m.ici_factor,
-        m.hbm_factor, m.host_ps, m.kernels, m.chip_price_usd_per_h
+        p.series, p.layers, r.num_params, p.input_length, p.output_length, p.backend, p.origin
     ) AS work
   FROM ran AS p
   INNER JOIN main.runs AS r USING (run_id)
@@ -93,7 +84,7 @@ told AS (
       ELSE ''
     END AS said,
     p.series || COALESCE(', ' || p.layers || ' layers', '') || COALESCE(', ' || p.input_length || ' in', '')
-    || COALESCE(', ' || p.output_length || ' out', '') || COALESCE(p.what_if, '') AS workload
+    || COALESCE(', ' || p.output_length || ' out', '') AS workload
   FROM points AS p
   INNER JOIN differing AS d USING (work)
 ),

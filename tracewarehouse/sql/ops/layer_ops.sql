@@ -22,4 +22,5 @@ SELECT
   e.start_ps -- Start of the first.
 FROM executed AS e
 INNER JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
-WHERE l.first_layer IS NOT NULL
+-- an op of a loop over layers may run outside of its iterations too
+WHERE l.first_layer IS NOT NULL AND (l.layers_per_iteration IS NULL OR e.iteration IS NOT NULL)

@@ -1,6 +1,6 @@
 /*---
 description: >
-  What the predictions of each run changed about the real slice. A prediction of the slice as it is has no row.
+  What the predictions of each run changed about the real slice, or about the rates that ship. Others have no row.
 ---*/
 WITH changed AS (
   SELECT
@@ -9,7 +9,8 @@ WITH changed AS (
     MIN(hbm_factor) AS hbm_factor,
     MIN(host_ps) AS host_ps,
     MIN(kernels) AS kernels,
-    MIN(chip_price_usd_per_h) AS chip_price_usd_per_h
+    MIN(chip_price_usd_per_h) AS chip_price_usd_per_h,
+    MIN(calibration) AS calibration
   FROM main.predictions
   GROUP BY run_id
 )
@@ -20,6 +21,9 @@ SELECT
   hbm_factor, -- How many times as fast the HBM is.
   host_ps, -- Time that the host adds to each step.
   kernels, -- Times of kernels in place of those of the rules, as JSON; NULL without any.
-  chip_price_usd_per_h -- Price of a chip for an hour in place of the list price; NULL for the list price.
+  chip_price_usd_per_h, -- Price of a chip for an hour in place of the list price; NULL for the list price.
+  calibration -- The user's own rates; NULL for those that ship.
 FROM changed
-WHERE ici_factor <> 1 OR hbm_factor <> 1 OR host_ps <> 0 OR kernels IS NOT NULL OR chip_price_usd_per_h IS NOT NULL
+WHERE
+  ici_factor <> 1 OR hbm_factor <> 1 OR host_ps <> 0 OR COALESCE(kernels, calibration) IS NOT NULL
+  OR chip_price_usd_per_h IS NOT NULL

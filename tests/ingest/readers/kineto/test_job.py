@@ -174,6 +174,22 @@ def test_ranks_whose_ends_no_clock_brings_together_are_not_joined(job: Any) -> N
     assert flags & {"unverified_groups", "clock_uncertain"}
 
 
+@pytest.mark.parametrize(("numbered", "found"), [(False, (16, True)), (True, (8, False))])
+def test_files_of_two_recordings_are_doubted(job: Any, numbered: bool, found: tuple[int, bool]) -> None:
+    """An hour apart, with steps alike, so that the ends would fit; only numbers join the collectives all the same."""
+    ranks = {
+        rank: [
+            (name, start, end, said | ({"Seq": k} if numbered else {}))
+            for k, (name, start, end, said) in enumerate(calls(starts, ENDS, BOTH))
+        ]
+        for rank, starts in enumerate((FIRST, SECOND))
+    }
+    query = job(ranks, clocks={1: 3600e6})
+    assert query("SELECT count(DISTINCT instance), bool_and(is_partial) FROM collectives") == [found]
+    [(said,)] = query("SELECT detail FROM quality_flags WHERE flag = 'clock_uncertain'")
+    assert "lie -3600000000.000 us apart, more than clocks of one job do: if these are two recordings" in said
+
+
 def test_ranks_that_are_not_in_the_capture_leave_instances_partial(job: Any) -> None:
     query = job({1: calls(SECOND, ENDS, group(0, 1))})
     assert query("SELECT DISTINCT group_size, rank_in_group, is_partial FROM collectives") == [(2, 1, True)]

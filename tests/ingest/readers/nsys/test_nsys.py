@@ -120,11 +120,12 @@ class TestLaunches:
         steps = [stats_of(batch(trace, p, "Stream #7")).get("launch_step") for p in trace.planes[:2]]
         assert steps == [{0: 1}, {0: -1}]
 
-    def test_steps_are_those_of_the_launch(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("kind", [{}, {"eventType": 60, "endGlobalTid": 9}], ids=["push and pop", "start and end"])
+    def test_steps_are_those_of_the_launch(self, tmp_path: Path, kind: dict[str, int]) -> None:
         """The host is two steps ahead: both kernels run after both marks."""
         export = Export()
         for k in range(2):
-            export.range(100 * k, 100 * k + 50, f"execute_context_0(0)_generation_{k + 3}({k + 3})")
+            export.range(100 * k, 100 * k + 50, f"execute_context_0(0)_generation_{k + 3}({k + 3})", **kind)
             export.kernel(1000 + 300 * k, 1200 + 300 * k, launch=export.call(100 * k + 10, 100 * k + 12))
         trace = opened(export.write(tmp_path / "a.sqlite"))
         names = [f"execute_context_0(0)_generation_{n}({n})" for n in (3, 4)]
@@ -396,6 +397,22 @@ class TestRows:
             ("SMs Active [%]", 0, 7000, 90.0),
         ]
         assert query("SELECT kind, event_count FROM lines WHERE line = '_counters_'") == [("counters", 2)]
+
+    def test_samples_are_of_no_gpu_where_nothing_tells_which_process_used_it(self, tmp_path: Path) -> None:
+        """Both processes call their GPU 0; with CUDA_VISIBLE_DEVICES the first may have used GPU 3."""
+        export = Export().kernel(0, 10, pid=7).kernel(0, 10, pid=8)
+        for gpu in (0, 3):
+            export.add("GPU_METRICS", timestamp=3, typeId=1 << 8 | gpu, metricId=4, value=gpu)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        assert "2 samples of GPUs were left out: nothing tells which process used which GPU" in trace.warnings
+        for pid, gpu in ((7, 3), (8, 0)):
+            export.add("TARGET_INFO_CUDA_DEVICE", gpuId=gpu, cudaId=0, pid=pid)
+        trace = opened(export.write(tmp_path / "b.sqlite"))
+        samples = {p.name: batch(trace, p, "_counters_") for p in trace.planes[:2]}
+        assert [(name, stats_of(b)["metric 4"]) for name, b in samples.items()] == [
+            ("/device:GPU:0", {0: 0}),
+            ("/device:GPU:3", {0: 3}),
+        ]
 
     def test_a_graphless_export_of_only_the_host(self, tmp_path: Path) -> None:
         trace = opened(

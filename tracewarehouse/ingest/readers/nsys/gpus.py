@@ -42,11 +42,13 @@ class Gpu:
             use the same, else its place in the order of processes.
         users: the processes that used it.
         stats: what is known of it.
+        is_placed: whether its number is such a place, which does not tell whose samples are its own.
     """
 
     ordinal: int
     users: tuple[User, ...]
     stats: tuple[Stat, ...]
+    is_placed: bool
 
 
 def find_gpus(
@@ -64,11 +66,11 @@ def find_gpus(
         groups.setdefault(known[user] if is_mapped else user, []).append(user)
     ordinals = {user[1] for user in used if 0 <= user[1] <= _LARGEST}
     facts = _facts(database)
+    is_placed = not is_mapped and len(ordinals) < len(used)
     placed = []
     for place, users in enumerate(groups.values()):
-        gpu_id = known.get(users[0])
-        by_cuda = users[0][1] if len(ordinals) == len(used) else place
-        placed.append((gpu_id if is_mapped and gpu_id is not None else by_cuda, users))
+        by_cuda = place if is_placed else users[0][1]
+        placed.append((known[users[0]] if is_mapped else by_cuda, users))
     placed.sort(key=lambda p: p[0])
     job = Job(ranges, [user for _, users in placed for user in users], named)
     gpus = []
@@ -79,7 +81,7 @@ def find_gpus(
             stats += [Stat(WORLD_SIZE, StatKind.INT64, n) for n in [job.world_size] if n is not None]
         stats += [Stat("process", StatKind.INT64, user[0] & PID) for user in users[:1]]
         stats += [Stat("cuda_ordinal", StatKind.INT64, users[0][1])]
-        gpus.append(Gpu(ordinal, tuple(users), tuple(stats)))
+        gpus.append(Gpu(ordinal, tuple(users), tuple(stats), is_placed))
     notes = []
     if job.is_numbered or (len({user[0] for user in used}) > 1 and not all(u in job.ranks for u in used)):
         notes.append("nothing tells the ranks of the processes: devices are numbered in the order of their GPUs")
@@ -136,7 +138,7 @@ class Job:
     def __init__(self, ranges: Ranges, users: Sequence[User], named: int | None = None) -> None:
         self._members: dict[int, dict[int, User]] = {}
         self._sizes: dict[int, int] = {}
-        self._known = _communicators_of(ranges)
+        self._known = ranges.used_communicators
         for owner, said in ranges.communicators:
             own = [u for u in users if u[0] == owner and said.device in (u[1], None)]
             if said.communicator is None or said.ranks is None or said.rank is None:
@@ -195,11 +197,3 @@ class Job:
                     stats.append(Stat("Process Group Ranks", StatKind.STRING, json.dumps(ranks)))
             found[number] = tuple(stats)
         return found
-
-
-def _communicators_of(ranges: Ranges) -> dict[int, set[int]]:
-    """Return the communicators that each process makes or uses."""
-    found: dict[int, set[int]] = {}
-    for owner, number in ranges.used_communicators:
-        found.setdefault(owner, set()).add(number)
-    return found

@@ -93,7 +93,8 @@ class Launched:
         self._is_graph = has & np.append(named, False)[self._call]
         self._inside, self._owner = np.full((2, len(has)), -1, np.int64)
         self._marks: dict[int, Marks] = {}
-        self._devices = np.full(len(calls.start), -1, np.int64)
+        self.dispatched = np.full(len(calls.start), -1, np.int64)
+        """Of each call the ordinal of the GPU on which it began an execution, -1 for none; known once planes are."""
         self._job, self._groups = job, job.groups()
         for owner in np.unique(activities.process).tolist():
             self._find_steps(owner)
@@ -126,10 +127,6 @@ class Launched:
         numbers[is_same] = marks.numbers[place[is_same]]
         return numbers
 
-    def dispatched(self, calls: Int64) -> Int64:
-        """Return the ordinal of the GPU on which each of these calls began an execution, -1 for none."""
-        return self._devices[calls]
-
     def plane(self, gpu: Gpu) -> tuple[Plane, _Lines]:
         """Return the plane of a GPU, and name, id and events of its lines."""
         a = self._activities
@@ -155,12 +152,11 @@ class Launched:
             )
             execution[own] = ran.of_event
             steps[own] = marks.step_numbers(self._owner[rows])
-            self._devices[ran.launch] = gpu.ordinal
+            self.dispatched[ran.launch] = gpu.ordinal
             of_steps = step_line(marks, self._inside[rows], self._start[rows], self._end[rows])
             for name, line in ((STEP_LINE, of_steps), (LAUNCH_LINE, ran.line)):
                 if len(line.events):
-                    events = line.events
-                    places = events.metadata + np.int32(len(plane.event_metadata))
+                    events, places = line.events, line.events.metadata + np.int32(len(plane.event_metadata))
                     plane.event_metadata += [EventMetadata(n) for n in line.names]
                     batch = EventBatch(places, events.start_ps, events.duration_ps, events.stats)
                     made.append((name, -1 - len(made), batch))

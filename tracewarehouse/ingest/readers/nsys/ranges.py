@@ -100,7 +100,7 @@ class Ranges:
         payloads: NCCL's payloads, by number.
         thread_names: names that NVTX gives threads, by globalTid.
         communicators: process and payload of each rank of a new communicator.
-        used_communicators: process and number of each communicator in a payload.
+        used_communicators: numbers of the communicators in the payloads of each process.
         marks: starts, ends and codes of the texts of the step marks of each process.
     """
 
@@ -109,7 +109,7 @@ class Ranges:
     payloads: list[Payload] = field(default_factory=list)
     thread_names: dict[int, str] = field(default_factory=dict)
     communicators: list[tuple[int, Payload]] = field(default_factory=list)
-    used_communicators: set[tuple[int, int]] = field(default_factory=set)
+    used_communicators: dict[int, set[int]] = field(default_factory=dict)
     marks: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class Ranges:
         """Keep a payload of a process, and return its number."""
         self.payloads.append(said)
         if said.communicator:  # 0 is none
-            self.used_communicators.add((owner, said.communicator))
+            self.used_communicators.setdefault(owner, set()).add(said.communicator)
         if said.ranks is not None and said.rank is not None and 0 <= said.rank < said.ranks:
             self.communicators.append((owner, said))
         return len(self.payloads) - 1

@@ -106,7 +106,7 @@ class NsysTrace(Trace):
             plane, lines = launched.plane(gpu)
             self._add(plane, lines)
             planes.append(plane)
-        self._add_counters(database, gpus, planes)
+        notes += self._add_counters(database, gpus, planes)
         names = _thread_names(database, strings) | ranges.thread_names
         host = self._host_plane(threads, calls, launched, strings, ranges, names)
         self.planes = [*planes, *([host] if host.lines else []), self._task_plane()]
@@ -153,7 +153,7 @@ class NsysTrace(Trace):
                 stats.append(integer_stat("step_num", np.flatnonzero(marks >= 0), marks[marks >= 0]))
             has = np.flatnonzero((calls.correlation[own] != NONE) & (calls.is_cuda[own] == 1))
             stats.append(integer_stat("correlation", has + first, calls.correlation[at[has]]))
-            devices = launched.dispatched(at)
+            devices = launched.dispatched[at]
             has = np.flatnonzero(devices >= 0)
             stats.append(integer_stat("device_ordinal", has + first, devices[has]))
             stats.append(integer_stat("run_id", has + first, at[has]))
@@ -165,12 +165,17 @@ class NsysTrace(Trace):
         plane.event_metadata = [EventMetadata(name) for name in metadata]
         return plane
 
-    def _add_counters(self, database: Database, gpus: Sequence[Gpu], planes: Sequence[Plane]) -> None:
-        """Give each GPU the line of its sampled metrics, with the name of each as the stat of its samples."""
+    def _add_counters(self, database: Database, gpus: Sequence[Gpu], planes: Sequence[Plane]) -> list[str]:
+        """Give each GPU the line of its sampled metrics, with the name of each as the stat of its samples.
+
+        Return a sentence if nothing tells whose the samples are.
+        """
         table, names = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
         if not database.has(table, "timestamp", "typeId", "metricId", "value"):
-            return
+            return []
         at, kind, metric, value = database.columns(table, ("timestamp", "typeId", "metricId", "value"))
+        if len(at) and any(gpu.is_placed for gpu in gpus):
+            return [f"{len(at):,} samples of GPUs were left out: nothing tells which process used which GPU"]
         known: dict[int, str] = {}
         if database.has(names, "metricId", "metricName"):
             for number, name in database.texts(f"SELECT metricId, metricName FROM {names}"):  # noqa: S608  a constant
@@ -189,6 +194,7 @@ class NsysTrace(Trace):
             plane.event_metadata += [EventMetadata(name) for name in called]
             start = (at[rows] - self._zero_ns) * 1000
             self._add(plane, [(COUNTER_LINE, -3, EventBatch(metadata, start, np.zeros_like(start), stats))])
+        return []
 
     def _task_plane(self) -> Plane:
         times = ((PROFILE_START, self._start_ns), (PROFILE_STOP, self._stop_ns))
