@@ -82,6 +82,7 @@ print(json.dumps([errors, shapes]))
 
 JAX = """
 import json
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
@@ -114,7 +115,20 @@ with pltpu.force_tpu_interpret_mode():
     ]:
         given = inputs(batch, heads, kv_heads, 1, cached)
         errors.append(error(paged(*given, jnp.int32(position), 0.1), given, position))
-print(json.dumps(errors))
+
+def copied(form, given):
+    # How many times the keys and values are the largest of what is made of them before a kernel reads it.
+    traced = jax.make_jaxpr(form)(*given).jaxpr
+    made, largest = set(traced.invars[1:3]), 0
+    for equation in traced.eqns:
+        if "pallas_call" not in str(equation) and made & {v for v in equation.invars if not hasattr(v, "val")}:
+            made |= set(equation.outvars)
+            largest = max(largest, *(v.aval.size for v in equation.outvars))
+    return largest / given[1].size
+
+prefill, decode = inputs(1, 8, 2, 128, 128), inputs(2, 8, 2, 1, 256)
+copies = [copied(lambda *x: flash(*x, 0.1), prefill), copied(lambda *x: paged(*x, jnp.int32(9), 0.1), decode)]
+print(json.dumps([errors, copies]))
 """
 
 ABSORBED = """
@@ -159,11 +173,12 @@ def test_the_kernels_are_given_what_makes_them_agree_with_einsums(torch_processe
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 def test_the_kernels_compute_attention(jax_processes: TorchProcesses) -> None:
-    """The kernels themselves, which multiply in bfloat16."""
-    errors = jax_processes.answer(JAX, JAX_PLATFORMS="cpu")
+    """The kernels themselves, which multiply in bfloat16, and read keys and values that heads share where they are."""
+    errors, copies = jax_processes.answer(JAX, JAX_PLATFORMS="cpu")
 
     assert len(errors) == 6
     assert max(errors) < 0.02
+    assert 0 < max(copies) <= 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")

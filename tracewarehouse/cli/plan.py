@@ -299,8 +299,7 @@ def _heading(topology: str, members: Sequence[dict[str, Any]]) -> str:
 
 
 def _part(members: Sequence[dict[str, Any]], row: dict[str, Any]) -> str:
-    is_too_large = all(each["is_fitting"] is False for each in members if "refused" not in each)
-    said = " (the whole does not fit)" if is_too_large else ""
+    said = " (the whole does not fit)" * all(m["is_fitting"] is False for m in members if "refused" not in m)
     return f"only {row['layers']} of {row['model_layers']} layers{said}"
 
 

@@ -340,8 +340,7 @@ def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
     from tracewarehouse.collect.tpu.slices import Slices
     from tracewarehouse.collect.tpu.state import State
 
-    table = load_quota(quota) if quota else load_quota()
-    return Slices(State(state), table, Gcloud(to_stderr), to_stderr, backoff)
+    return Slices(State(state), load_quota(quota) if quota else load_quota(), Gcloud(to_stderr), to_stderr, backoff)
 
 
 DELETIONS = 5

@@ -176,8 +176,7 @@ def chip_memory(kind: str) -> int:
     """Return the memory in bytes of a chip of a kind in the table."""
     entry = chip_named(kind) or {}
     if "hbm_gb" not in entry:
-        known = ", ".join(each["kind"] for each in chips())
-        raise CollectError(f"the memory of {kind!r} is not known; known are {known}")
+        raise CollectError(f"the memory of {kind!r} is not known; known are {', '.join(c['kind'] for c in chips())}")
     return int(entry["hbm_gb"] * 1e9)
 
 

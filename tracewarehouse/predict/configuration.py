@@ -112,7 +112,9 @@ def model_layers(spec: RunSpec) -> int:
 
 
 def room_refusal(spec: RunSpec, topology: str) -> str | None:
-    """Return why a published model cannot fit a slice, whatever the compiler makes of it; None if it may."""
+    """Return why a run cannot be on a slice, whatever the compiler makes of it; None if it may."""
+    if not spec.has_model:
+        return "microbenchmarks are recorded on chips, and nothing is predicted of them"
     if not spec.is_published:
         return None
     need, kind = _need(spec), known_kind(Topology.parse(topology).generation)[1]

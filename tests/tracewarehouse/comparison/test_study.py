@@ -173,6 +173,13 @@ def test_a_part_that_fits_is_not_the_whole_that_does_not(planned: Callable[..., 
     assert "only 4 of 61 layers (the whole does not fit)" in " ".join(planned(*part)[:2])
 
 
+def test_nothing_is_predicted_of_microbenchmarks(planned: Callable[..., Any], compiler: Compiler) -> None:
+    lines = planned("calibrate", "--slices", "v6e:2x2", code=1)
+    said = "dp=2,tp=2 4: microbenchmarks are recorded on chips, and nothing is predicted of them"
+    assert " ".join(lines) == f"v6e:2x2 {said}"
+    assert compiler.asked == []
+
+
 def test_the_terms_of_a_server_are_named_beside_the_table(tmp_path: Path, compiler: Compiler) -> None:
     said = CliRunner().invoke(app, ["-w", str(tmp_path / "w"), "plan", *STUDY, "--batches", "128"]).stderr
     engine, host = (rates("v6e")[key] for key in (("engine", "factor"), ("host", "ms")))

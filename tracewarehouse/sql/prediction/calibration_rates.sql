@@ -6,7 +6,8 @@ notes: >
   The largest copy shows the rate of transfers, the smallest fusions show the time of an op that moves hardly anything,
   and the longest prompt shows the rate of flash attention. The time of attention over pages has two terms: reading keys
   and values at a share of the rate of transfers, and a constant for each sequence. Both come from a line through the
-  shortest and the longest contexts. Rates of products and links need a prediction of the same program.
+  shortest and the longest contexts. Collectives, products, ragged attention and the host give no rate here: what they
+  took is in metrics.microbenchmarks.
 ---*/
 WITH ranked AS (
   SELECT
