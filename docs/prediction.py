@@ -139,8 +139,9 @@ def step(row: Row, programs: Path) -> Step | None:
     starts: dict[int, int] = {}
     for op in core:
         stated = module.instruction(op.instruction)
-        found = re.search(r"layer(\d+)", (stated.op_name if stated else None) or "")
-        if found:
+        if stated is None or stated.opcode.endswith(("-start", "-done")):
+            continue  # a transfer may begin layers before the one that needs it
+        if found := re.search(r"layer(\d+)", stated.op_name or ""):
             starts.setdefault(int(found[1]), op.start_ps)
     lasting = [starts[n + 1] - starts[n] for n in sorted(starts) if n + 1 in starts]
     steady = sorted(lasting[2:-1] or lasting[1:])

@@ -212,8 +212,8 @@ def answered(words: str, table: Path, total: int) -> str:
         left = total - unfit - uncompiled
         far = (
             f"{total} configurations are asked.\n{unfit} do not fit the memory of their chips, and the compiler "
-            f"refuses {uncompiled}. Of the other {left},\n{done} are predicted: {both} with their prefill, "
-            f"{done - both} with their decode step alone."
+            f"refuses {uncompiled}.\nOf the other {left}, {'all' if done == left else done} are predicted: {both} with "
+            f"their prefill, {done - both} with their decode step alone."
         )
         return _FAR.sub(lambda found: found[1] + far, _QUERY.sub(answer, words))
 
