@@ -6,6 +6,7 @@ All but the parts of steps and the ranges of predicted runs are stored values, s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -131,14 +132,14 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
     """Where a step's time goes in each configuration, side by side; a panel per phase.
 
     Args:
-        most: number of configurations of a workload to draw, those with most throughput per chip first.
+        most: number of configurations to draw, as many of each workload: those with most throughput per chip.
     """
     drawn = ask(
         warehouse,
         "study-parts",
         """SELECT
              workload, configuration, label AS run, coalesce(nullif(phase, ''), 'no phase') AS phase, part, position,
-             mean_ms, share, communication, low_ms, high_ms, weights_ms
+             mean_ms, share, communication, low_ms, high_ms, weights_ms, place
            FROM macros.study_parts($runs)
            WHERE place <= $most
            ORDER BY phase DESC, workload, place, position""",
@@ -146,7 +147,8 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
         most=most,
     )
     has_ranges = any(r["low_ms"] is not None for r in drawn.rows)
-    chart = drawn.part_bars(
+    of_each = max(1, most // len(drawn.values("workload")))
+    chart = replace(drawn, rows=[r for r in drawn.rows if r["place"] <= of_each]).part_bars(
         "run",
         {p: c for p, c in PART_COLORS.items() if p in drawn.values("part")},
         x=alt.X("mean_ms:Q", title="time of a step, mean over devices", axis=axis("ms")),
@@ -154,8 +156,8 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
         has_ranges=has_ranges,
     )
     return drawn.figure(
-        chart,
-        f"Mean step of each configuration, most throughput per chip first, at most {most} of a workload."
+        chart.transform_filter(f"datum.place <= {of_each}"),
+        f"Mean step of each configuration, most throughput per chip first, at most {of_each} of a workload."
         + (" Lines are the ranges of predicted steps." if has_ranges else ""),
         " ".join(communication_shares(drawn.rows))
         or "No two configurations of a workload differ in exposed communication.",
