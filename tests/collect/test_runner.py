@@ -122,8 +122,8 @@ def test_captures_by_model_and_parallelism(output: Path) -> None:
     assert all((r.path / "manifest.json").is_file() for r in results)
     assert not left.exists()
     assert sorted(p.name for p in output.iterdir()) == ["llama", "qwen3"]
-    assert [r.captures for r in dry_run(Experiment.from_runs(ONE, split), output, by_model=True)] == [0, 0]
-    assert [r.captures for r in dry_run(Experiment.from_runs(ONE, split), output)] == [1, 1]
+    assert [r.is_recorded for r in dry_run(Experiment.from_runs(ONE, split), output, by_model=True)] == [True, True]
+    assert [r.is_recorded for r in dry_run(Experiment.from_runs(ONE, split), output)] == [False, False]
     again = collect(Experiment.from_runs(ONE, split), output, by_model=True)
     assert [r.status for r in again] == ["skipped", "skipped"]
 
