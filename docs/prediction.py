@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tracewarehouse.definitions.pages import table
 from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.opcodes import async_role
 from tracewarehouse.ingest.hlo.replica_groups import parse_groups
 from tracewarehouse.predict.calibrations import rates
 from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
@@ -139,7 +140,7 @@ def step(row: Row, programs: Path) -> Step | None:
     starts: dict[int, int] = {}
     for op in core:
         stated = module.instruction(op.instruction)
-        if stated is None or stated.opcode.endswith(("-start", "-done")):
+        if stated is None or async_role(stated) is not None:
             continue  # a transfer may begin layers before the one that needs it
         if found := re.search(r"layer(\d+)", stated.op_name or ""):
             starts.setdefault(int(found[1]), op.start_ps)

@@ -16,18 +16,13 @@ STEPS = """SELECT name, COUNT(*) FROM main.phases
            WHERE run_id = {run} AND kind = 'step' AND device_id = 0 GROUP BY ALL ORDER BY ALL"""
 FLAGS = "SELECT flag FROM main.quality_flags WHERE run_id = {run} ORDER BY ALL"
 METRIC = "SELECT {columns} FROM metrics.{metric} WHERE run_id = {{run}} ORDER BY ALL"
-GROUPS = """SELECT DISTINCT list(device_id ORDER BY rank) FROM main.collective_groups
-            WHERE run_id = {run} GROUP BY instruction_id, group_index HAVING COUNT(*) = 2 ORDER BY ALL"""
-
-
 NAMED_GROUPS = """SELECT DISTINCT name, list(device_id ORDER BY device_id) FROM main.collective_groups
                   JOIN main.instructions USING (run_id, instruction_id)
                   WHERE run_id = {run} GROUP BY instruction_id, name, group_index ORDER BY ALL"""
-
-ACROSS = """SELECT DISTINCT kind, list_sort(list(DISTINCT device_id)) FROM main.collective_groups
-            JOIN (SELECT DISTINCT run_id, instruction_id, kind FROM main.collectives WHERE axis <> 'tp')
+GROUPS = """SELECT DISTINCT kind, axis, list_sort(list(DISTINCT device_id)) FROM main.collective_groups
+            JOIN (SELECT DISTINCT run_id, instruction_id, kind, axis FROM main.collectives)
             USING (run_id, instruction_id)
-            WHERE run_id = {run} GROUP BY instruction_id, kind, group_index ORDER BY ALL"""
+            WHERE run_id = {run} GROUP BY instruction_id, kind, axis, group_index ORDER BY ALL"""
 
 
 def metric(name: str, columns: str) -> str:
@@ -56,7 +51,7 @@ RIGHT: list[tuple[str, str, list[Any]]] = [
     ),
     ("jax-onedev", STEPS, [("decode", 6)]),
     ("jax-onedev", metric("tpot", "clock"), [("device",), ("host",)]),
-    ("jax-perm", GROUPS, [([0, 2],), ([1, 3],)]),
+    ("jax-perm", GROUPS, [("all-reduce", "tp", [0, 2]), ("all-reduce", "tp", [1, 3])]),
     ("jax-perm", metric("collective_skew", "phase, axis, ROUND(skew_us, 1)"), [("decode", "tp", 181.0)]),
     ("jax-perm", "SELECT ROUND(SUM(wait_ms), 2) FROM metrics.sync_wait WHERE run_id = {run}", [(3.71,)]),
     ("jax-scan-ta", STEPS, [("decode", 5), ("prefill", 1)]),
@@ -92,12 +87,11 @@ RIGHT: list[tuple[str, str, list[Any]]] = [
     ),
     (
         "jax-tray",
-        ACROSS,
+        GROUPS,
         [
-            ("all-reduce", [0, 3]),
-            ("all-reduce", [1, 2]),
-            ("collective-permute", [0, 3]),
-            ("collective-permute", [1, 2]),
+            ("all-reduce", "tp", [0, 1]),
+            ("all-reduce", "tp", [2, 3]),
+            *[(kind, "unknown", pair) for kind in ("all-reduce", "collective-permute") for pair in ([0, 3], [1, 2])],
         ],
     ),
     ("srv-early", "SELECT MAX(wait_ms_per_step) FROM metrics.sync_wait WHERE run_id = {run}", [(0.005,)]),

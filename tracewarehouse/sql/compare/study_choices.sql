@@ -3,12 +3,12 @@ parameters: [runs]
 reads_runs: [runs]
 description: >
   The best configuration of each workload and the best of another mesh: for one user, for the first token, for tokens
-  per chip, and for cost. A configuration that does not fit in memory does not compete. A workload with one configuration has no
-  row.
+  per chip, and for cost. A configuration that does not fit in memory does not compete. A workload with one
+  configuration has no row.
 notes: >
   Another mesh is one with the same batch, if there is one with it. Where all configurations have one mesh, the second
-  best takes its place. Cost has a row only if it is known for all configurations. If prompts are not known for all configurations, tokens per chip and cost
-  have rows for decode steps alone.
+  best takes its place. Cost has a row only if it is known for all configurations. If prompts are not known for all
+  configurations, tokens per chip and cost have rows for decode steps alone.
 ---*/
 WITH points AS (
   SELECT *
