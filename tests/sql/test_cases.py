@@ -107,3 +107,18 @@ def test_a_released_metric_has_cases_for_every_column(metric: Any) -> None:
 
 def test_every_case_file_belongs_to_a_metric() -> None:
     assert {p.stem for folder in CASES for p in folder.glob("*.yaml")} <= {m.view.name for m in DEFINITIONS.metrics}
+
+
+def test_percentiles_of_many_launches_are_by_nearest_rank(connection: duckdb.DuckDBPyConnection) -> None:
+    """Gaps of 1 to 200 us in mixed order: the 100th, the 180th and the 198th of them."""
+    phases: list[dict[str, Any]] = []
+    now = 0
+    for index in range(201):
+        now += index and (index * 77) % 200 + 1
+        phases.append(
+            {"kind": "module", "name": "p", "index": index, "device_id": 0, "start_us": now, "end_us": now + 1}
+        )
+        now += 1
+    fill(connection, {"phases": phases})
+    found = connection.execute("SELECT p50_us, p90_us, p99_us, launches FROM metrics.launch_overhead_v1").fetchall()
+    assert found == [(100, 180, 198, 200)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from given_tables import warehouse_of
+
 from tracewarehouse.definitions.reading import load_definitions
 
 DEFINITIONS = load_definitions()
@@ -43,3 +45,15 @@ def test_every_question_of_ccl_bench_has_a_right_answer_and_its_own_where_it_has
     assert ours == ASKED_BY_CCL_BENCH
     assert {m.header.ccl_bench for m in COMPATIBLE} == COMPUTED
     assert {m.name for m in COMPATIBLE} == {f"ccl_{name}" for name in COMPUTED}
+
+
+def test_chips_have_the_names_that_ccl_bench_gives_them() -> None:
+    kinds = {
+        "TPU v6 lite": "tpu_v6e", "TPU v6e": "tpu_v6e", "TPU v5 lite": "tpu_v5e", "TPU v5e": "tpu_v5e",
+        "TPU v5": "tpu_v5p", "TPU v5p": "tpu_v5p", "TPU v4": "tpu_v4", "TPU7x": "tpu_v7x", "TPU v7x": "tpu_v7x",
+        "NVIDIA H200": "NVIDIA H200",
+    }  # fmt: skip
+    runs = [{"run_id": kind} for kind in kinds]
+    devices = [{"run_id": kind, "device_id": 0, "kind": kind} for kind in kinds]
+    with warehouse_of({"runs": runs, "devices": devices}) as database:
+        assert dict(database.execute("SELECT run_id, hardware FROM models.ccl_card").fetchall()) == kinds

@@ -12,7 +12,6 @@ WITH captured AS (
 SELECT
   run_id,
   c.kind, -- Kind of the devices; the first by name if there are several.
-  c.devices + COALESCE(r.missing_devices, 0) AS devices, -- Devices of the run.
   c.chips AS captured_chips, -- Chips of the devices in the capture.
   (c.chips * (c.devices + COALESCE(r.missing_devices, 0)) + c.devices - 1) // c.devices AS chips -- Chips of the run.
 FROM captured AS c

@@ -27,9 +27,8 @@ contexts AS (
     SUM(requests) AS requests,
     SUM(decode_tokens) AS decode_tokens,
     SUM(requests * min_kv_length) AS context_tokens,
-    CASE
-      WHEN COUNT(continued_step) = COUNT(*) AND MIN(continued_step) = MAX(continued_step) THEN MIN(continued_step)
-    END AS continued_step
+    -- the oldest, so one rank that paused is enough to begin a stretch
+    CASE WHEN COUNT(continued_step) = COUNT(*) THEN MIN(continued_step) END AS continued_step
   FROM followed
   WHERE step IS NOT NULL
   GROUP BY run_id, step
