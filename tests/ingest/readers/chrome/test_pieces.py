@@ -8,6 +8,7 @@ import pytest
 from chrome_reference import everything, opened, reference
 
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.readers.chrome import document
 
 EVENT = b'{"ph":"X","pid":%d,"tid":%d,"ts":%d,"dur":1.5,"name":"op%d","args":{"run_id":"%d","kind":"k%d"}}'
 
@@ -26,6 +27,21 @@ def events(count: int) -> list[bytes]:
 def test_events_may_be_apart(tmp_path: Path, gap: bytes) -> None:
     path = written(tmp_path, b'{"a":1,"traceEvents":[' + (b"," + gap).join(events(400)) + b'],"z":[{},{"ph":1}]}')
     assert everything(opened(path, 300)) == reference(path.read_bytes())
+
+
+def test_an_event_like_no_other_and_members_at_the_end_are_found_in_few_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Walking a text takes as long as parsing it twenty times: as after the last of the names at a trace's beginning."""
+    walked, walk = [], document._end_of_events
+    monkeypatch.setattr(document, "_HEAD", 300)
+    monkeypatch.setattr(document, "_end_of_events", lambda text: walked.append(len(text)) or walk(text))
+    names = [b'{"name":"process_name","ph":"M","pid":%d,"args":{"name":"p"}}' % i for i in range(3)]
+    path = written(
+        tmp_path, b'{"traceEvents":[' + b",".join([*names, *events(400), *names]) + b'],"z":[%b]}' % b",".join(names)
+    )
+    assert everything(opened(path, 9000)) == reference(path.read_bytes())
+    assert sum(walked) < 2000
 
 
 def test_what_only_looks_like_the_border_of_events(tmp_path: Path) -> None:

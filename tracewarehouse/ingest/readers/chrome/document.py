@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +27,7 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 
 CHUNK = 1 << 20
 """Bytes of events that are parsed together; a longer event gets a larger piece of its own."""
-_HEAD = 1 << 16  # bytes that are searched first for the first event
+_HEAD = 1 << 16  # bytes that are searched first for the first event, and walked first for the end of one
 _GAP = 1 << 8  # bytes that are searched for the comma between two events
 
 _BLANK = b" \t\r\n"
@@ -147,8 +148,7 @@ class Document(Generic[E]):
             low, is_last = self.low, self.low + size >= self._high
             text = self._file.read(low, min(low + size, self._high))
             try:
-                last = text.rfind(b"," if self._is_part else b"]") if is_last else _seeming_end(text)
-                events = self._parsed(text, last)
+                events = self._parsed_to_seeming_end(text, is_last)
             except ValueError:
                 stop = _end_of_events(text)
                 if stop < 0 and not is_last:  # one event is longer than the text
@@ -172,6 +172,15 @@ class Document(Generic[E]):
     def is_ended(self) -> bool:
         """Whether the array of events is closed; a program that was stopped leaves it open."""
         return self._mark == b"]"
+
+    def _parsed_to_seeming_end(self, text: bytes, is_last: bool) -> list[E]:
+        """Return events up to a place that is found without walking the whole text; ValueError if none is an end."""
+        if is_last:
+            with suppress(ValueError):
+                return self._parsed(text, text.rfind(b"," if self._is_part else b"]"))
+        with suppress(ValueError):
+            return self._parsed(text, _seeming_end(text))
+        return self._parsed(text, _end_of_events(text[:_HEAD]))  # one whose first key no later event has
 
     def _parsed(self, text: bytes, stop: int) -> list[E]:
         """Return the events of a text up to the comma or bracket at `stop`, or to the text's end."""

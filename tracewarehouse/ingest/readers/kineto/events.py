@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from itertools import count
+from itertools import compress, count, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -148,6 +148,7 @@ _message_of = attrgetter(*_MESSAGE)
 _phase_of: Callable[[Event], str] = attrgetter("ph")
 _category_of: Callable[[Event], str] = attrgetter("cat")
 _name_of: Callable[[Event], str] = attrgetter("name")
+_process_of, _thread_of = attrgetter("pid"), attrgetter("tid")
 _NO_ARGS = Args()
 
 
@@ -221,10 +222,11 @@ class Table:
 
     def add(self, events: Sequence[Event]) -> None:
         """Add the events of a piece of the file."""
-        self._held += [e for e in events if e.ph == "X"]
-        self._name_threads([e for e in events if e.ph == "M" and e.name == "thread_name"])
-        for ph in set(map(_phase_of, events)).intersection(_LACKING):
-            self.counted[f"events of phase {ph}, left out"] += sum(e.ph == ph for e in events)
+        phases = list(map(_phase_of, events))
+        self._held += compress(events, map("X".__eq__, phases))
+        self._name_threads([e for e in compress(events, map("M".__eq__, phases)) if e.name == "thread_name"])
+        for ph in set(phases).intersection(_LACKING):
+            self.counted[f"events of phase {ph}, left out"] += phases.count(ph)
         if self.origin_us is None:
             first = next((t for e in self._held if (t := exact_picoseconds(bytes(e.ts)))), None)
             self.origin_us = None if first is None else first // PS_PER_US
@@ -248,7 +250,7 @@ class Table:
         n, categories = len(events), list(map(_category_of, events))
         codes = {c: FAMILIES.get(c, Family.OTHER) for c in set(categories)}
         family = np.fromiter(map(codes.__getitem__, categories), np.int8, n)
-        keys: list[tuple[bool, Any, Any]] = [(False, e.pid, e.tid) for e in events]
+        keys: list[tuple[bool, Any, Any]] = list(zip(repeat(False), map(_process_of, events), map(_thread_of, events)))
         link, external = np.zeros((2, n), np.int64)
         detail, row = np.zeros(n, np.int32), self._count
         shown: dict[int, Args] = {}
