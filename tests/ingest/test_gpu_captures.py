@@ -226,7 +226,8 @@ def test_what_an_amd_gpu_states_of_its_memory_is_half_of_what_hbm3_gives(ingest:
     plane.stat("compute_cap_major", 9).stat("compute_cap_minor", 4).stat("memory_bandwidth", 2_662_400_000_000)
     kernel(plane.line("Stream #1(Kernel)"), "gemm", "dot.2", 0, 1)
     _, query = ingest(space)
-    assert query("SELECT peak_hbm_gbps, peak_source FROM devices") == [(5300.0, "hardware table")]
+    found = "SELECT peak_hbm_gbps, peak_tf32_flops_per_s, peak_f32_flops_per_s, peak_source FROM devices"
+    assert query(found) == [(5300.0, 653.5e12, 163.4e12, "hardware table")]
 
 
 @pytest.mark.parametrize(
@@ -307,6 +308,9 @@ def test_each_peak_is_a_number_of_a_source(chip: dict[str, Any]) -> None:
     per_chip = chip.get("devices_per_chip", 1)
     peaks = {**{t: r / 1e12 for t, r in chip["peak_flops_per_s"].items()}, "hbm": chip["hbm_gbps"]}
     for name, peak in {**peaks, "link": chip["link_gbps"], "die": chip.get("die_gbps")}.items():
+        if name == "tf32":
+            assert peak * 2 == peaks["bf16"]  # of all matrix units that have it
+            continue
         if peak is None or (name == "die" and chip["kind"] == "TPU7x") or (name == "link" and chip["kind"] == "TPU v4"):
             continue  # not known; or six times a link, in words; or six links of 50 GB/s
         wanted = {peak, peak * per_chip, peak * 2 * (name == "link"), peak / 1e3 * per_chip}

@@ -156,6 +156,8 @@ class Device:
     peak_flops_per_s: float | None = None
     peak_int8_flops_per_s: float | None = None
     peak_fp8_flops_per_s: float | None = None
+    peak_tf32_flops_per_s: float | None = None
+    peak_f32_flops_per_s: float | None = None
     peak_hbm_gbps: float | None = None
     peak_ici_gbps: float | None = None
     link: str | None = None
@@ -274,6 +276,7 @@ def _complete(device: Device, known: dict[str, Any]) -> None:
     rates, is_ici = known["peak_flops_per_s"], known["link"] == "ici"
     device.peak_flops_per_s = device.peak_flops_per_s or rates["bf16"]
     device.peak_int8_flops_per_s, device.peak_fp8_flops_per_s = rates.get("int8"), rates.get("fp8")
+    device.peak_tf32_flops_per_s, device.peak_f32_flops_per_s = rates.get("tf32"), rates.get("f32")
     device.peak_hbm_gbps = device.peak_hbm_gbps or known["hbm_gbps"]
     device.link, device.peak_link_gbps, device.peak_die_gbps = known["link"], known["link_gbps"], known.get("die_gbps")
     device.peak_ici_gbps = known["link_gbps"] if is_ici else None

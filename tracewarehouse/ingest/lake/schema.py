@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.profiler_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 """Version of the tables; raise it whenever a table changes. The error about another version names the command that
 ingests again."""
 
@@ -235,6 +235,8 @@ DEVICES = _table(
     peak_flops_per_s       DOUBLE   Peak dense matrix rate; that of bf16 if the chip has several. [FLOP/s]
     peak_int8_flops_per_s  DOUBLE   Peak dense matrix rate of int8; NULL if the chip has none of its own. [FLOP/s]
     peak_fp8_flops_per_s   DOUBLE   Peak dense matrix rate of fp8; NULL if the chip has none of its own. [FLOP/s]
+    peak_tf32_flops_per_s  DOUBLE   Peak rate of TF32 in the matrix units of a GPU; NULL if not known. [FLOP/s]
+    peak_f32_flops_per_s   DOUBLE   Peak rate of f32 without the matrix units of a GPU; NULL if not known. [FLOP/s]
     peak_hbm_gbps          DOUBLE   Peak memory bandwidth, decimal. [GB/s]
     peak_ici_gbps          DOUBLE   Peak of the chip over all ICI links, in one direction; NULL for others. [GB/s]
     link                   VARCHAR  Class of the links between chips: ici, nvlink or fabric (Infinity Fabric).
