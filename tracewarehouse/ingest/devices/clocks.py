@@ -7,8 +7,9 @@ executions is therefore the difference of two clocks. Executions are matched by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -91,9 +92,21 @@ def align(
             skipped = shared_ends(devices, instructions, known, lambda r: r.program_id in uneven, len(surveys))
             flags += _unchecked([s.host for s in surveys], skipped)
     if len(surveys) > 1:
+        flags += _recorded_apart([s.host for s in surveys if s.ranks], {f.host for f in flags})
         sentence = "the capture has neither the start of this host's profile nor enough collectives shared with others"
         flags += [Flag("clock_unaligned", sentence, s.host.name) for s in surveys if s.host.clock_source == "none"]
     return flags
+
+
+def _recorded_apart(ranks: Sequence[Host], doubted: Collection[str | None]) -> Iterator[Flag]:
+    """Yield a flag for each rank that was recorded over a minute after another recording's end, if none doubts it."""
+    windows = sorted((window, host.name) for host in ranks if (window := host.window_ps))
+    end_of = list(accumulate((end for (_, end), _ in windows), max))
+    later = [i for i in range(1, len(windows)) if windows[i][0][0] - end_of[i - 1] > _FARTHEST_PS]
+    for (start, _), name in windows[later[0] :] if later else ():
+        if name not in doubted:
+            gap = f"its recording begins {(start - end_of[later[0] - 1]) / 1e12:,.0f} s after the end of others"
+            yield Flag("clock_uncertain", f"{gap}: if these are of two jobs, ingest each apart", name)
 
 
 def _unchecked(hosts: Sequence[Host], skipped: SharedEnds | None) -> Iterator[Flag]:

@@ -188,6 +188,24 @@ class TestLaunches:
         export.close()
         assert [m.name for m in opened(path).planes[0].event_metadata if "gemm" in m.name] == ["void gemm(int)"]
 
+    def test_kernels_without_a_name_are_flagged_with_their_share(self, tmp_path: Path) -> None:
+        """Of 100 ns 30 and 10: an id without a text, and none; a copy has no name to lack."""
+        export = Export().kernel(0, 60).kernel(60, 90, shortName=998, demangledName=999)
+        export.kernel(90, 100, shortName=None, demangledName=None).other("MEMCPY", 0, 900)
+        trace = opened(export.write(tmp_path / "a.sqlite"))
+        said = "2 of 3 kernels, 40.0% of their time, have no name in the export's StringIds; export it again"
+        assert [found for found in trace.findings if found[0] == "unnamed_kernels"] == [("unnamed_kernels", said)]
+        line = [name for name, _, _ in events(trace, trace.planes[0], "Stream #7")]
+        assert line.count("(unnamed kernel)") == 2
+
+    def test_an_export_without_names(self, tmp_path: Path) -> None:
+        path = Export().kernel(0, 60).write(tmp_path / "a.sqlite")
+        connection = sqlite3.connect(path)
+        connection.execute("DROP TABLE StringIds")
+        connection.commit()
+        flags = dict(opened(path).findings)
+        assert flags["unnamed_kernels"].startswith("1 of 1 kernels, 100.0% of their time")
+
     def test_operators_differ_by_name_and_not_by_number(self, tmp_path: Path) -> None:
         export = Export()
         for k in range(50):
@@ -340,6 +358,27 @@ class TestCollectives:
             (2, False, 1)
         ]
 
+    @pytest.mark.parametrize(("gap_s", "doubted"), [(60, []), (61, ["job_rank1", "job_rank2"])])
+    def test_files_of_two_jobs_are_doubted(
+        self, tmp_path: Path, tables_in: Any, gap_s: int, doubted: list[str]
+    ) -> None:
+        """Their communicators differ, so no collective compares them; the second job has two ranks."""
+        (tmp_path / "in").mkdir()
+        for rank, start_s in enumerate((0, 9 + gap_s, 12 + gap_s)):
+            export = Export().nccl().kernel(100, 200, ALL_REDUCE)
+            export.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=10**18 + start_s * 10**9, utcTime="")
+            export.add("ANALYSIS_DETAILS", duration=9 * 10**9)
+            said = payload(COMMUNICATOR, 9 + min(rank, 1), 3, rank, 0)
+            export.range(0, 1, "ncclCommInitRank", domainId=1, binaryData=said)
+            export.write(tmp_path / "in" / f"job_rank{rank}.sqlite")
+        ingest_one(tmp_path / "in", tmp_path / "warehouse")
+        query = tables_in(tmp_path / "warehouse")
+        found = query("SELECT host, detail FROM quality_flags WHERE flag = 'clock_uncertain' ORDER BY 1")
+        assert [host for host, _ in found] == doubted
+        assert [said for _, said in found][:1] == [
+            "its recording begins 61 s after the end of others: if these are of two jobs, ingest each apart"
+        ] * bool(doubted)
+
     @pytest.mark.parametrize(("ranks", "rank"), [(2, 1 << 32 - 1), (2, 2), (0, 0), (1 << 31, 0)])
     def test_a_payload_of_an_impossible_rank_says_nothing(
         self, tmp_path: Path, tables_in: Any, ranks: int, rank: int
@@ -465,14 +504,29 @@ class TestRefusals:
         connection.commit()
         assert "found another SQLite database" in self.refused(tmp_path / "a.sqlite")
 
-    @pytest.mark.parametrize(("version", "is_newer"), [("3.25.0", False), ("3.26.1", True), ("3.3.0", False)])
-    def test_a_newer_schema_is_read_and_says_so(self, tmp_path: Path, version: str, is_newer: bool) -> None:
+    @pytest.mark.parametrize(
+        ("version", "said"),
+        [
+            ("2.3.0", ["older than 2.9, the oldest"]),
+            ("2.9.0", []),
+            ("3.3.0", []),
+            ("3.25.7", []),
+            ("3.26.1", ["newer than 3.25, the newest"]),
+        ],
+    )
+    def test_a_schema_that_was_not_seen_is_read_and_says_so(
+        self, tmp_path: Path, version: str, said: list[str]
+    ) -> None:
         trace = opened(Export(version).kernel(100, 200).write(tmp_path / "a.sqlite"))
-        assert [w.startswith(f"in schema {version}, newer than 3.25") for w in trace.warnings] == [True] * is_newer
+        assert trace.warnings == [
+            f"in schema {version}, {beyond} that was seen: columns may mean something else" for beyond in said
+        ]
+        assert events(trace, trace.planes[0], "Stream #7") == [("gemm", 100, 200)]
 
-    def test_another_schema(self, tmp_path: Path) -> None:
-        found = self.refused(Export("4.1.0").kernel(0, 1).write(tmp_path / "a.sqlite"))
-        assert "schema 4.1.0; versions 2.9 to 3.25 are read" in found
+    @pytest.mark.parametrize("version", ["1.9.9", "4.1.0", "unknown"])
+    def test_another_schema(self, tmp_path: Path, version: str) -> None:
+        found = self.refused(Export(version).kernel(0, 1).write(tmp_path / "a.sqlite"))
+        assert f"schema {version}; schemas 2 and 3 are read" in found
 
     def test_a_file_of_this_name_that_is_no_database(self, tmp_path: Path) -> None:
         (tmp_path / "a.sqlite").write_text("<html>the login page</html>" * 20)

@@ -248,7 +248,9 @@ class Launched:
         """Return the flags, each with a sentence, on what the export does not tell of what ran."""
         a = self._activities
         length = a.end - a.start
-        is_graph, is_unlinked = a.kind == GRAPH, self._call < 0
+        is_graph, is_unlinked, is_kernel = a.kind == GRAPH, self._call < 0, a.kind == KERNEL
+        unnamed = [n for n in np.unique(a.name[is_kernel]).tolist() if not self._strings.get(self._short.get(n, n))]
+        is_unnamed = is_kernel & np.isin(a.name, np.array(unnamed, np.int64))
         found = []
         if is_graph.any():
             sentence = f"{int(is_graph.sum()):,} replays, {length[is_graph].sum() / 1e6:.3f} ms, are one op each"
@@ -257,6 +259,10 @@ class Launched:
             share = length[is_unlinked].sum() / max(int(length.sum()), 1)
             sentence = f"{int(is_unlinked.sum()):,} of {len(length):,} ops, {share:.1%} of their time"
             found.append(("unlinked_ops", f"{sentence}, have no launch in the capture"))
+        if is_unnamed.any():
+            share = length[is_unnamed].sum() / max(int(length[is_kernel].sum()), 1)
+            sentence = f"{int(is_unnamed.sum()):,} of {int(is_kernel.sum()):,} kernels, {share:.1%} of their time"
+            found.append(("unnamed_kernels", f"{sentence}, have no name in the export's StringIds; export it again"))
         return found
 
 

@@ -40,8 +40,8 @@ Window = tuple[int, int]
 _EXPORTS = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables that say how a database was exported; older ones have the second."""
 _MAJORS = ("2", "3")
-_NEWEST = (3, 25)
-"""The newest schema of which exports were seen."""
+_OLDEST, _NEWEST = (2, 9), (3, 25)
+"""The schemas between which exports were seen."""
 _START_TIME = "TARGET_INFO_SESSION_START_TIME"
 _UNIX_NS = 10**17
 """Times from here on are Unix times; a session does not last three years."""
@@ -203,7 +203,7 @@ class NsysTrace(Trace):
 
 
 def _check_version(database: Database) -> list[str]:
-    """Return a sentence on a version that is newer than those that were seen; refuse what is none.
+    """Return a sentence on a version that is older or newer than those that were seen; refuse what is none.
 
     Raises:
         MalformedError: it is no export of Nsight Systems, or of a schema that is not read.
@@ -218,13 +218,15 @@ def _check_version(database: Database) -> list[str]:
         )
     if version is not None and version.split(".")[0] not in _MAJORS:
         raise MalformedError(
-            f"{database.path}: an export of Nsight Systems in schema {version}; versions 2.9 to 3.25 are read"
+            f"{database.path}: an export of Nsight Systems in schema {version}; schemas 2 and 3 are read, so export it "
+            "with another version of nsys"
         )
     numbers = re.match(r"(\d{1,4})\.(\d{1,4})", version or "")
-    is_newer = numbers is not None and (int(numbers[1]), int(numbers[2])) > _NEWEST
-    return [
-        f"in schema {version}, newer than 3.25, the newest that was seen: columns may mean something else"
-    ] * is_newer
+    known = _OLDEST if not numbers else (int(numbers[1]), int(numbers[2]))
+    if _OLDEST <= known <= _NEWEST:
+        return []
+    beyond = "older than 2.9, the oldest" if known < _OLDEST else "newer than 3.25, the newest"
+    return [f"in schema {version}, {beyond} that was seen: columns may mean something else"]
 
 
 def _strings(database: Database) -> dict[int, str]:
