@@ -48,6 +48,23 @@ def test_the_default_run() -> None:
     assert spec.name == "llama-tp4-b4-i32-o17-jax"
 
 
+@pytest.mark.parametrize(
+    ("model", "layers", "said"),
+    [
+        ("llama", None, ""),
+        ("llama", 2, ""),
+        ("llama", 4, "-l4"),
+        ("Qwen/Qwen3-4B", None, "-l36"),
+        ("Qwen/Qwen3-4B", 2, "-l2"),
+    ],
+)
+def test_a_name_without_layers_is_of_a_whole_tiny_model(model: str, layers: int | None, said: str) -> None:
+    """A published model says its layers, also if they are all."""
+    spec = run_spec(model=model, mesh="tp=2", **({} if layers is None else {"layers": layers}))
+
+    assert spec.name == f"{Path(model).name}-tp2-b4-i32-o17{said}-jax"
+
+
 @pytest.mark.parametrize("mesh", ["tp=2,dp=2", "dp=2,tp=2", {"tp": 2, "dp": 2}, {"axes": {"pp": 1, "dp": 2, "tp": 2}}])
 def test_equal_meshes_are_the_same_run(mesh: Any) -> None:
     spec = run_spec(mesh=mesh)

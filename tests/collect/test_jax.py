@@ -218,6 +218,15 @@ def test_a_published_model(record: Callable[[RunSpec], Path], tmp_path: Path) ->
     assert (checks["reference"], checks["tokens_equal"], checks["dropped_pairs"]) == ("full", True, 0)
 
 
+def test_ring_attention_in_the_widths_of_a_published_model(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
+    """Two of the 36 layers of Qwen3-4B with a small vocabulary: 0.2 billion weights over four devices."""
+    numbers = dict(model_architecture("Qwen/Qwen3-4B").config) | {"num_hidden_layers": 2, "vocab_size": 512}
+    write_checkpoint(tmp_path / "Qwen3-4B", "qwen3", **numbers)
+    fields = {"mesh": "tp=4", "batch": 2, "input_length": 16, "output_length": 3, "sequence_parallelism": "ring"}
+    checks = require_promises_kept(record, run_spec(model=str(tmp_path / "Qwen3-4B"), backend="jax", **fields))
+    assert (checks["reference"], checks["tokens_equal"]) == ("full", True)
+
+
 def require_promises_kept(record: Callable[[RunSpec], Path], spec: RunSpec) -> dict[str, Any]:
     """Record a run; nothing promised is missing, and every op has its layer and axis. Its checks."""
     capture = record(spec)

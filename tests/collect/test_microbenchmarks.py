@@ -191,10 +191,13 @@ def test_rates_of_a_chip_follow_without_a_prediction() -> None:
     programs = ["copy.hbm.4000", "copy.hbm.5000000", "fusion.vmem.8x1024", "fusion.vmem.32x1024"]
     programs += ["host.arguments.1", "attention.flash.1x10x100x100", "attention.flash.1x10x1000x100"]
     programs += ["attention.paged.8x8x100x100", "attention.paged.8x8x500x100", "attention.paged.8x8x1000x100"]
+    programs += ["attention.ragged-token.8x8x100x100", "attention.ragged-token.8x8x1000x100"]
+    programs += ["attention.ragged-prompt.1x10x1000x100", "host.arguments.300"]
     facts = [{"instruction_id": i, "module": f"jit_micro.{name}", "name": name} for i, name in enumerate(programs)]
     times = [[0, 1], [1, 20], [1, 25], [1, 40], [2, 9], [2, 0.01], [2, 0.02], [2, 9], [3, 9], [3, 0.5], [3, 9]]
     times += [[4, 0.6], [5, 9], [6, 40], [7, 13.6], [8, 90], [9, 128.8]]
-    executions = [0, 1, 2, 3, 4, 4, 4, 4, 5, 5, 5, 6, 7, 8, 9, 10, 11]
+    times += [[10, 13.6], [11, 128.8], [12, 80], [13, 50], [13, 50]]
+    executions = [0, 1, 2, 3, 4, 4, 4, 4, 5, 5, 5, 6, 7, 8, 9, 10, 11, *range(12, 17)]
     ops = [
         {"instruction_id": i, "device_id": 0, "execution": e, "start_us": 200 * n, "duration_us": time}
         for n, ((i, time), e) in enumerate(zip(times, executions, strict=True))
@@ -211,17 +214,21 @@ def test_rates_of_a_chip_follow_without_a_prediction() -> None:
     expected = [
         ("flash_attention", "share", 0.5, 0.5, 0.5, 1),
         ("hbm", "stream_share", 0.4, 0.25, 0.5, 3),
+        ("host_step", "ms", 0.15, 0.15, 0.15, 1),  # between two steps of 50 us that begin each 200
         # 25.6 MB at 200 of the 400 GB/s of the copy take 128 us, 2.56 MB take 12.8; eight sequences take 0.8 us more
         ("paged_attention", "sequence_ns", 100, 100, 100, 1),
         ("paged_attention", "share", 0.5, 0.5, 0.5, 1),
+        ("ragged_attention", "prompt_share", 0.25, 0.25, 0.25, 1),
+        ("ragged_attention", "sequence_ns", 100, 100, 100, 1),
+        ("ragged_attention", "share", 0.5, 0.5, 0.5, 1),
         ("small_op", "hbm_us", 0.6, 0.6, 0.6, 1),
         ("small_op", "vmem_ns", 10, 10, 20, 2),
     ]
-    assert [(row[:2], row[-1]) for row in rows] == [(("machine", "tpu7x"), "half an hour")] * 6
+    assert [(row[:2], row[-1]) for row in rows] == [(("machine", "tpu7x"), "half an hour")] * len(expected)
     assert [row[2:4] for row in rows] == [row[:2] for row in expected]
     assert [row[4:8] for row in rows] == [pytest.approx(row[2:]) for row in expected]
-    for row in rows:  # the table of predictions has these rates
-        assert (row[2], row[3]) in rates("tpu7x")
+    added = {row[2] for row in rows if (row[2], row[3]) not in rates("tpu7x")}
+    assert added == {"host_step", "ragged_attention"}  # of which the table that ships knows nothing
 
 
 def test_a_run_on_a_chip_replaces_its_rates(tmp_path: Path) -> None:

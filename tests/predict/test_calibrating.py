@@ -1,8 +1,8 @@
-"""A recorded run replaces rates: the same program recorded with other times than those predicted.
+"""A recorded run replaces rates: by other times than those predicted, or by those of the programs of a calibration.
 
-Both runs are 24 products and 24 all-reduces of 1 MiB and more, on two v6e chips. The recorded one takes 1.5 times the
-predicted time in products, a tenth more or less in the first and last ones, and 0.8 times in all-reduces, on the second
-chip; the first waits.
+The first two runs are 24 products and 24 all-reduces of 1 MiB and more, on two v6e chips. The recorded one takes 1.5
+times the predicted time in products, a tenth more or less in the first and last ones, and 0.8 times in all-reduces, on
+the second chip; the first waits.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
+from xplane_builder import Space, Unsigned
 
-from tests.predict.programs import program
+from tests.predict.programs import product, program
 from tracewarehouse.cli import app
 from tracewarehouse.comparison.calibration import calibrate
 from tracewarehouse.comparison.compare import comparing
@@ -26,6 +27,8 @@ from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.readers.xplane import wire
 from tracewarehouse.predict.calibrations import Calibration, described, rates, read_calibrations
 from tracewarehouse.predict.capture import PredictedStep, write_capture
+from tracewarehouse.predict.links import SliceCollective, collective_time
+from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -190,3 +193,121 @@ def test_too_few_equal_ops_change_nothing(tmp_path: Path) -> None:
         ):
             calibrate(opened, "recorded")
         assert not (opened.path / "calibrations.csv").exists()
+
+
+PAIRS, ALL = "{{0,1},{2,3}}", "{{0,1,2,3}}"
+SIZES = [4096 * 4**n for n in range(9)]
+"""Bytes of the messages of the experiment calibrate, 4 KB to 256 MB."""
+
+
+def half_an_hour(path: Path, reduced_sizes: list[int] = SIZES, device: str = "TPU v6 Lite") -> Path:
+    """A capture of four v6e chips (2x2), whose 20 executions of each program take known times.
+
+    An all-reduce of a pair takes 5 us and its bytes at 40 GB/s, an all-gather of all 7 us and the bytes of its busiest
+    link at 50 GB/s; every other execution takes a tenth more or less. Products take 1.3 times the compiler's time; one
+    waits for HBM. The host takes 250 us between executions.
+    """
+    space = Space(hostnames=["vm"])
+    tpus = [space.tpu(n, device) for n in range(4)]
+    programs: dict[str, tuple[str, str, float, float]] = {}
+    """The program, its op as the profiler names it, and the microseconds of its op and after it."""
+    protos: dict[str, tuple[int, bytes]] = {}
+    for size in reduced_sizes:
+        shape = f"bf16[{size // 2}]{{0}}"
+        how = f"channel_id=1, replica_groups={PAIRS}, use_global_device_ids=true"
+        programs[f"collective.all-reduce-tp.{size}"] = (
+            f"%x = {shape} parameter(0)\n%all-reduce.1 = {shape} all-reduce(%x), {how}",
+            f"%all-reduce.1 = {shape} all-reduce({shape} %x), {how}",
+            5 + size / 40e3,
+            0.0,
+        )
+    for size in SIZES:
+        whole, part = f"bf16[{size // 2}]{{0}}", f"bf16[{size // 8}]{{0}}"
+        how = f"channel_id=1, replica_groups={ALL}, dimensions={{0}}, use_global_device_ids=true"
+        programs[f"collective.all-gather-dp-tp.{size}"] = (
+            f"%x = {part} parameter(0)\n%all-gather.1 = {whole} all-gather(%x), {how}",
+            f"%all-gather.1 = {whole} all-gather({part} %x), {how}",
+            7 + size * 3 / 8 / 50e3,
+            0.0,
+        )
+    for n, memory in ((1024, ":S(1)"), (2048, ":S(1)"), (512, "")):
+        matrix = f"bf16[{n},{n}]{{1,0{memory}}}"
+        cycles = 1_750_000 if memory else 700
+        programs[f"product.bfloat16.{n}x{n}x{n}"] = (
+            f"%a = {matrix} parameter(0)\n%b = {matrix} parameter(1)\n"
+            f"%fusion.1 = {matrix} fusion(%a, %b), kind=kOutput, calls=%product, {product(cycles)}",
+            f"%fusion.1 = {matrix} fusion({matrix} %a, {matrix} %b), kind=kOutput, calls=%product",
+            cycles / 1750 * 1.3,
+            0.0,
+        )
+    programs["host.arguments.300"] = (
+        "%a = f32[8,128]{1,0} parameter(0)\n%add.1 = f32[8,128]{1,0} add(%a, %a)",
+        "%add.1 = f32[8,128]{1,0} add(f32[8,128]{1,0} %a, f32[8,128]{1,0} %a)",
+        1.0,
+        250.0,
+    )
+    start, run = 10 * US, 0
+    inside = "%p = bf16[512,512] parameter(0)\n%q = bf16[512,512] parameter(1)\n%dot = bf16[512,512] dot(%p, %q)"
+    for number, (name, (text, hlo, us, gap)) in enumerate(programs.items(), 7):
+        module = program(4, main=text, **({"product": inside} if "product" in name else {}))
+        protos[f"jit_micro.{name}"] = number, module.raw
+        for turn in range(20):
+            varied = us * (1 if gap or "product" in name else (0.9, 1, 1, 1.1)[turn % 4])
+            for tpu in tpus:
+                tpu.modules.event(f"jit_micro.{name}({number})", start, round(varied * US), run_id=Unsigned(run))
+                tpu.ops.event(tpu.instruction(hlo, program_id=Unsigned(number)), start, round(varied * US))
+            start, run = start + round((varied + (gap or 100)) * US), run + 1
+    space.hlo_protos(protos)
+    space.profiled(1_700_000_000_000_000_000, 1_700_000_100_000_000_000)
+    return space.write(path)
+
+
+def test_the_programs_of_a_calibration_give_their_known_rates_back(tmp_path: Path) -> None:
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        opened.ingest(half_an_hour(tmp_path / "half-an-hour.xplane.pb"))
+        done = calibrate(opened, "half-an-hour")
+        again = calibrate(opened, "half-an-hour")
+    own = read_calibrations(done.path)
+    found = {(row.class_, row.what): row for row in own}
+    latency, rate = found["all-reduce pair 2", "us"], found["all-reduce pair 2", "gbps"]
+    assert latency[4:8] == pytest.approx((5, 4.5, 5.5, 9 * 20 * 2), rel=1e-3)  # two groups
+    assert rate[4:7] == pytest.approx((40, 40 / 1.1, 40 / 0.9), rel=1e-3)
+    assert found["all-gather cycle 4", "us"].value == pytest.approx(7, rel=1e-3)
+    assert found["all-gather cycle 4", "gbps"].value == pytest.approx(50, rel=1e-3)
+    assert found["product", "factor"][4:8] == pytest.approx((1.3, 1.235, 1.365, 2 * 20 * 4))
+    assert found["host_step", "ms"][4:8] == pytest.approx((0.25, 0.2375, 0.2625, 19 * 4))
+    assert {row.source for row in own} == {next(iter(own)).source}
+    # what was not measured itself follows by the factor between these and what the rates that ship say
+    assert found["ici", "gbps"].value < 0.7 * rates("v6e")["ici", "gbps"].value
+    assert done.kept == ("product 512x512x512: it waits for HBM, or the compiler states no cycles",)
+    assert {after for _, after in again.changes} == {after for _, after in done.changes}
+
+    pair = SliceCollective("all-reduce", 1 << 20, ((0, 1), (2, 3)))
+    time = collective_time(Machine.named("v6e:2x2", own), pair)
+    assert time.mid_ps / US == pytest.approx(5 + 2**20 / 40e3, rel=1e-3)
+    assert time.low_ps < time.mid_ps < time.high_ps
+    twice = collective_time(Machine.named("v6e:2x2", own, ici_factor=2.0), pair)
+    assert twice.mid_ps / US == pytest.approx(5 + 2**20 / 80e3, rel=1e-3)
+    ring = pair._replace(groups=((0, 1, 2, 3),))
+    before, after = (collective_time(Machine.named("v6e:2x2", rows), ring).mid_ps for rows in ((), own))
+    assert after > 1.3 * before
+
+
+def test_a_line_needs_three_sizes_and_a_capture_its_programs(tmp_path: Path) -> None:
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        opened.ingest(half_an_hour(tmp_path / "few.xplane.pb", SIZES[:2]))
+        few = calibrate(opened, "few")
+    assert "all-reduce pair 2: no line fits its 2 sizes; 3 are needed, with times that grow" in few.kept[-1]
+    assert not [new for _, new in few.changes if new.class_.startswith("all-reduce")]
+
+
+def test_what_shows_nothing_of_a_tpu_is_refused(warehouse: Warehouse, tmp_path: Path) -> None:
+    with pytest.raises(QueryError, match="predicted is predicted, and nothing was measured; rates follow from runs"):
+        calibrate(warehouse, "predicted")
+    space = Space(hostnames=["vm"])
+    space.plane("/device:GPU:0").line("Stream #1").event("kernel", 100, 100)
+    space.profiled(1_700_000_000_000_000_000, 1_700_000_001_000_000_000)
+    warehouse.ingest(space.write(tmp_path / "gpu.xplane.pb"), device="H100")
+    with pytest.raises(QueryError, match="gpu ran on H100, and the rates are those of TPUs; record it on a slice"):
+        calibrate(warehouse, "gpu")
+    assert not (warehouse.path / "calibrations.csv").exists()

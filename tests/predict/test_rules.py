@@ -10,6 +10,7 @@ import pytest
 from tests.predict.programs import loop, product, program
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.predict.calibrations import Calibration
 from tracewarehouse.predict.costs import OpCost, op_costs
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp, predict_program
@@ -355,6 +356,22 @@ def test_causal_attention_takes_half_of_its_pairs() -> None:
     # the last 256 of 1,024 tokens see 1,024 - 128 on average; values half as wide take half of their part
     chunk = kernel("splash_mha_fwd.1", "bf16[32,256,128] bf16[8,1024,128] bf16[8,1024,64]")
     assert chunk.duration_ps == round(2 * 32 * 256 * (1024 - 128) * (128 + 64) / (0.25 * 918e12) * 1e12)
+
+
+def test_ragged_attention_takes_what_a_calibration_measured() -> None:
+    """Eight sequences with room for ten pages of 128 tokens, 8 heads of keys of 128: 42 MB of keys and values."""
+    names = (("share", 0.5), ("sequence_ns", 100.0), ("prompt_share", 0.25))
+    own = [Calibration("machine", "v6e", "ragged_attention", n, v, v, v, 20, "mine") for n, v in names]
+    known = Machine.named("v6e:2x4", own)
+    pages = "bf16[80,128,16,128] s32[8] s32[8,10] s32[9] s32[1]"
+    read, name = 80 * 128 * 16 * 128 * 2, "ragged_paged_attention_kernel.1"
+    token = kernel(name, f"bf16[8,32,128]{{2,1,0:S(1)}} {pages}", known, context_tokens=640.0)
+    assert token.duration_ps == pytest.approx(read / 2 / (0.5 * RATE) * 1e3 + 800_000, abs=1)
+    # whole prompts of 1,280 tokens: half of the pairs, two products of 128
+    prompt = kernel(name, f"bf16[10240,32,128] {pages}", known)
+    flops = 8 * 32 * 128 * 4 * 1280 * 1280 / 2
+    assert prompt.duration_ps == pytest.approx(flops / (0.25 * 918e12) * 1e12 + 800_000, abs=1)
+    assert (token.basis, kernel(name, f"bf16[8,32,128] {pages}").basis) == ("kernel_measured", "kernel_model")
 
 
 def test_paged_attention_reads_the_contexts_in_use() -> None:

@@ -74,7 +74,12 @@ def plan(
     ] = False,
     ici_factor: Annotated[float, typer.Option(min=0.01, help="What if the links were so many times as fast?")] = 1.0,
     hbm_factor: Annotated[float, typer.Option(min=0.01, help="What if the HBM were so many times as fast?")] = 1.0,
-    host_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that the host adds to each step.")] = 0.0,
+    host_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Milliseconds that the host adds to each step. Default: none, or what --calibrate measured."
+        ),
+    ] = None,
     kernel: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=US", help="What if one execution of a kernel took so many microseconds?"),
@@ -206,10 +211,8 @@ def _calibrate(context: typer.Context, reference: str) -> None:
     with context.obj.open() as warehouse:
         done = calibrate(warehouse, reference)
     for before, after in done.changes:
-        lasting_echo(
-            f"{after.chip}\t{after.class_} {after.what}\t{before.value:.4g} ({before.low:.4g} to {before.high:.4g})\t"
-            f"{after.value:.4g} ({after.low:.4g} to {after.high:.4g})\t{after.n} ops"
-        )
+        was, now = (f"{r.value:.4g} ({r.low:.4g} to {r.high:.4g})" if r else _UNKNOWN for r in (before, after))
+        lasting_echo(f"{after.chip}\t{after.class_} {after.what}\t{was}\t{now}\t{after.n} ops")
     against = f", from what was predicted in {', '.join(done.predicted)}" if done.predicted else ""
     say_note(f"written to {done.path}{against}")
     if done.kept:
@@ -237,7 +240,8 @@ def _study(
         if (wanted and str(run.mesh) not in wanted) or (batches and run.batch not in batches):
             continue
         spec = run.model_copy(update=backend | {"dtype": fields["dtype"]})
-        found += [Place(str(spec.mesh), each, spec.batch, spec) for each in slices if devices(each) == spec.mesh.size]
+        batch = spec.batch if spec.has_model else None
+        found += [Place(str(spec.mesh), each, batch, spec) for each in slices if devices(each) == spec.mesh.size]
     if not found:
         raise typer.BadParameter(f"no run of {what} has a mesh with as many devices as a slice of --slices")
     return found

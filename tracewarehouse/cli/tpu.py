@@ -101,7 +101,8 @@ def _predicted_steps(folder: Path, generation: str) -> dict[StepKey, StepTimes]:
     with open_warehouse(str(folder)) as warehouse:
         rows = warehouse.query(
             "SELECT r.model, r.num_layers, r.mesh, r.sequence_parallelism, r.capacity_factor, "  # noqa: S608
-            "r.batch_size, r.input_length, "
+            "r.batch_size, r.input_length, r.dtype, r.microbatches, "
+            "NULLIF(CAST(CAST(r.manifest AS JSON) ->> '$.spec.routing_skew' AS DOUBLE), 0), "
             "MAX(CASE WHEN v.metric = 'ttft' THEN v.value END), MAX(CASE WHEN v.metric = 'tpot' THEN v.value END) "
             "FROM main.runs AS r JOIN main.metric_values AS v ON r.run_id = v.run_id "
             "WHERE r.origin = 'predicted' AND v.metric IN ('ttft', 'tpot') AND r.run_id IN "
@@ -109,8 +110,8 @@ def _predicted_steps(folder: Path, generation: str) -> dict[StepKey, StepTimes]:
             f"AND topology LIKE {literal(generation + ':%')}) GROUP BY ALL"
         ).rows()
     return {
-        (model, layers, mesh, mode, room, batch, length): StepTimes(prefill / 1e3, (decode or 0.0) / 1e3)
-        for model, layers, mesh, mode, room, batch, length, prefill, decode in rows
+        tuple(key): StepTimes(prefill / 1e3, (decode or 0.0) / 1e3)
+        for *key, prefill, decode in rows
         if prefill is not None
     }
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracewarehouse.collect.tpu.quota import load_quota
+from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
+from tracewarehouse.ingest.hlo.modules import HloModule, module_and_program
 from tracewarehouse.predict.calibrations import (
     FILE,
     LEAST_POINTS,
@@ -20,6 +23,8 @@ from tracewarehouse.predict.calibrations import (
     with_rows,
     write_calibrations,
 )
+from tracewarehouse.predict.machine import Machine
+from tracewarehouse.predict.microbenchmarks import MeasuredProgram, fitted
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.warehouse import Warehouse
 
@@ -30,13 +35,13 @@ class Recalibration:
 
     Attributes:
         path: the file of the warehouse that holds the rates.
-        changes: each rate as it was and as it is now.
+        changes: each rate as it was, if it was known, and as it is now.
         predicted: names of the predicted runs with which the recorded one was compared.
-        kept: kinds of ops that changed no rate, with what was compared of each.
+        kept: kinds of ops that changed no rate, with what was compared of each, or why.
     """
 
     path: Path
-    changes: tuple[tuple[Calibration, Calibration], ...]
+    changes: tuple[tuple[Calibration | None, Calibration], ...]
     predicted: tuple[str, ...]
     kept: tuple[str, ...]
 
@@ -52,6 +57,7 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
         raise WarehouseError(f"{warehouse.path}: calibrations are kept in local warehouses alone; copy it first")
     path = warehouse.path / FILE
     own = read_calibrations(path)
+    _require_tpu(warehouse, run.run_id, run.name)
     rows = warehouse.query(
         "SELECT e.predicted_run_id, r.name, p.topology, p.calibration, e.op_kind, e.variant, e.phase, e.n, "
         "e.p10, e.p50, e.p90, e.measured_ms, e.matched_share "
@@ -60,10 +66,15 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
         "ON p.run_id = e.predicted_run_id "
         f"WHERE e.run_id = {literal(run.run_id)} ORDER BY e.measured_ms DESC, e.predicted_run_id"
     ).rows()
-    found = _shown_alone(warehouse, run.run_id, own)
+    alone, unused = _shown_alone(warehouse, run.run_id, run.name)
+    found: dict[tuple[str, str], tuple[Calibration | None, Calibration]] = {
+        (new.class_, new.what): (rates(new.chip, own).get((new.class_, new.what)), new) for new in alone
+    }
     if not rows and not found:
         raise QueryError(
-            f"{run.name}: no predicted run has ops in common with it; "
+            f"{run.name}: no rate follows from its programs: {_named(unused)}"
+            if unused
+            else f"{run.name}: no predicted run has ops in common with it; "
             "predict the same model, mesh and slice with `tw plan`"
         )
     usable = [row for row in rows if row[3] in (None, described(own))]
@@ -72,7 +83,10 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
             f"{run.name}: the predicted runs with ops in common have rates that the warehouse has no more; "
             "predict again with `tw plan`"
         )
+    by_line = {row.class_.partition(" ")[0] for row in own if " " in row.class_}
     for _, name, topology, said, *error in usable:
+        if said and error[0] in by_line:  # it was predicted by lines, which other rates do not change
+            continue
         generation = topology.partition(":")[0]
         base = rates(generation, own if said else ())
         for new in calibrated([PredictionError(*error)], generation, base, f"{run.name} ({run.run_id}) against {name}"):
@@ -92,26 +106,81 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
         )
     write_calibrations(path, with_rows(own, (new for _, new in found.values())))
     return Recalibration(
-        path, tuple(found.values()), tuple(dict.fromkeys(row[1] for row in usable)), tuple(kept.values())
+        path,
+        tuple(found.values()),
+        tuple(dict.fromkeys(row[1] for row in usable)),
+        (*kept.values(), *([_named(unused)] if unused else [])),
     )
 
 
-def _shown_alone(
-    warehouse: Warehouse, run_id: str, own: tuple[Calibration, ...]
-) -> dict[tuple[str, str], tuple[Calibration, Calibration]]:
-    """Return the rates that a run of microbenchmarks shows, each as it was and as it is now."""
-    rows = warehouse.query(
-        'SELECT kind, chip, class, what, "value", low, high, n, source FROM models.calibration_rates '
-        f"WHERE run_id = {literal(run_id)}"
+def _require_tpu(warehouse: Warehouse, run_id: str, name: str) -> None:
+    """Refuse a run that shows nothing of a TPU."""
+    [[origin, backend, devices]] = warehouse.query(
+        "SELECT origin, backend, (SELECT MIN(kind) FROM main.devices AS d WHERE d.run_id = r.run_id) "
+        f"FROM main.runs AS r WHERE run_id = {literal(run_id)}"
     ).rows()
-    found = {}
-    for row in rows:
-        new = Calibration(*row)
-        new = new._replace(
+    if origin != "recorded":
+        raise QueryError(f"{name} is {origin}, and nothing was measured; rates follow from runs that are recorded")
+    if backend != "tpu":
+        place = {"cpu": "virtual CPU devices", "gpu": devices or "GPUs"}.get(backend, "devices that are not known")
+        raise QueryError(f"{name} ran on {place}, and the rates are those of TPUs; record it on a slice (tw tpu run)")
+
+
+def _named(unused: dict[str, str]) -> str:
+    """Return what shows no rate, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for what, reason in unused.items():
+        reasons.setdefault(reason, []).append(what)
+    return "; ".join(f"{', '.join(what)}: {reason}" for reason, what in reasons.items())
+
+
+def _shown_alone(warehouse: Warehouse, run_id: str, name: str) -> tuple[list[Calibration], dict[str, str]]:
+    """Return the rates that a run of microbenchmarks shows, and why some of its programs show none."""
+    where = f"WHERE run_id = {literal(run_id)}"
+    found = [
+        Calibration(*row)
+        for row in warehouse.query(
+            f'SELECT kind, chip, class, what, "value", low, high, n, source FROM models.calibration_rates {where}'
+        ).rows()
+    ]
+    source = f"{name} ({run_id})"
+    rows = [
+        new._replace(
             low=min(new.low, new.value * (1 - LEAST_SPREAD)),
             high=max(new.high, new.value * (1 + LEAST_SPREAD)),
-            source=f"{new.source} ({run_id})",
+            source=source,
         )
-        if (before := rates(new.chip, own).get((new.class_, new.what))) is not None:
-            found[new.class_, new.what] = (before, new)
-    return found
+        for new in found
+    ]
+    measured = warehouse.query(
+        "SELECT program, kind, class, what, low_us, value_us, high_us, n FROM metrics.microbenchmarks_v1 "
+        f"{where} AND kind IN ('collective', 'product') AND value_us > 0 ORDER BY program, class, what, axis"
+    ).rows()
+    if not measured:
+        return rows, {}
+    machine = _machine(warehouse, where)
+    if machine is None:
+        return rows, {"collectives and products": "a slice of as many chips of this kind is not known"}
+    modules = {
+        module_and_program(event)[0]: HloModule(event, raw, [])
+        for event, raw in warehouse.query(
+            f"SELECT event, bytes_value FROM main.metadata_stats {where} AND event LIKE 'jit_micro.%' "
+            "AND LOWER(REPLACE(name, '_', ' ')) = 'hlo proto' AND bytes_value IS NOT NULL"
+        ).rows()
+    }
+    programs = [MeasuredProgram(modules[program], *rest) for program, *rest in measured if program in modules]
+    more, unused = fitted(machine, programs, source)
+    if len(programs) < len(measured):
+        unused[f"{len(measured) - len(programs)} programs"] = "the capture lacks what the compiler made of them"
+    return rows + more, unused
+
+
+def _machine(warehouse: Warehouse, where: str) -> Machine | None:
+    """Return the slice on which a run was recorded, with the rates that ship; None if it is not known."""
+    [[kind, devices]] = warehouse.query(f"SELECT MIN(kind), COUNT(*) FROM main.devices {where}").rows()
+    chip = chip_named(kind) or {}
+    for name, generation in load_quota().generations.items():
+        chips, rest = divmod(devices, generation.devices_per_chip)
+        if generation.kind == chip.get("kind") and not rest and (sides := generation.topology.get(chips)):
+            return Machine.named(f"{name}:{sides}")
+    return None

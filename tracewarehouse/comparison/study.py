@@ -14,7 +14,7 @@ from tracewarehouse.collect.ahead_of_time import PHASES, CompiledRun, Configurat
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.models.architectures import model_architecture
-from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import MICROBENCHMARKS, RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.errors import TracewarehouseError
@@ -91,6 +91,8 @@ def devices(topology: str) -> int:
 
 
 def _sensible_meshes(model: str, devices: int) -> list[str]:
+    if model == MICROBENCHMARKS:
+        return [f"tp={devices}"]
     axis = "ep" if model_architecture(model).is_moe else "dp"
     shares = [n for n in range(1, devices + 1) if devices % n == 0]
     return [f"{axis}={n},tp={devices // n}" for n in shares]

@@ -19,11 +19,13 @@ class PlacedCollective(NamedTuple):
     """A collective of a program.
 
     Attributes:
+        collective: what it is, on the devices of the slice.
         time: how long it takes.
         direction: 1 or -1 for pairs that send ahead or back in the order of the devices, which do not meet; else 0.
         group_size: devices of its largest group.
     """
 
+    collective: SliceCollective
     time: TimeRange
     direction: int
     group_size: int
@@ -108,7 +110,7 @@ class ProgramCollectives:
             self._times[collective] = collective_time(self._machine, collective)
         ahead = sum(1 if b > a else -1 for a, b in collective.groups) if collective.is_pairs else 0
         size = max(map(len, collective.groups), default=1)
-        return PlacedCollective(self._times[collective], (ahead > 0) - (ahead < 0), size)
+        return PlacedCollective(collective, self._times[collective], (ahead > 0) - (ahead < 0), size)
 
     def _on_devices(self, groups: Groups | None, pairs: Pairs | None) -> Groups:
         """Return groups, or pairs, of logical numbers as those of devices; no groups mean one of all devices."""

@@ -43,14 +43,14 @@ class WhatIf:
     Attributes:
         ici_factor: how much faster its links are.
         hbm_factor: how much faster its HBM is.
-        host_ms: milliseconds that the host adds to each step.
+        host_ms: milliseconds that the host adds to each step; None for what a calibration measured, or else none.
         kernels: microseconds that one execution of a kernel takes, by its name.
         chip_price: dollars for an hour of a chip; None for the list price.
     """
 
     ici_factor: float = 1.0
     hbm_factor: float = 1.0
-    host_ms: float = 0.0
+    host_ms: float | None = None
     kernels: Mapping[str, float] = field(default_factory=dict)
     chip_price: float | None = None
 
@@ -114,7 +114,10 @@ def model_layers(spec: RunSpec) -> int:
 def room_refusal(spec: RunSpec, topology: str) -> str | None:
     """Return why a run cannot be on a slice, whatever the compiler makes of it; None if it may."""
     if not spec.has_model:
-        return "microbenchmarks are recorded on chips, and nothing is predicted of them"
+        return (
+            "microbenchmarks measure what predictions start from, so nothing is predicted of them; record them on the "
+            "slice (tw tpu run NAME calibrate) and give the run to `tw plan --calibrate`"
+        )
     if not spec.is_published:
         return None
     need, kind = _need(spec), known_kind(Topology.parse(topology).generation)[1]
@@ -155,8 +158,10 @@ def predicted_capture(
         CaptureError: a step cannot be predicted, or a time is given for a kernel that its steps lack.
     """
     place, own = run.configuration, tuple(calibrations)
-    factors = {"ici_factor": what_if.ici_factor, "hbm_factor": what_if.hbm_factor, "host_ms": what_if.host_ms}
+    factors = {"ici_factor": what_if.ici_factor, "hbm_factor": what_if.hbm_factor}
     machine = Machine.named(place.topology, own, **factors)
+    host = machine.rates.get(("host_step", "ms"))
+    host_ms = what_if.host_ms if what_if.host_ms is not None else host.value if host else 0.0
     steps = [_predicted_step(step, place, machine, what_if) for step in run.steps]
     found = {kernel_name(op.instruction) for step in steps for op in step.ops if op.basis.startswith("kernel_")}
     if missing := sorted(set(what_if.kernels) - found):
@@ -184,6 +189,7 @@ def predicted_capture(
         capacity_bytes=chip_memory(run.steps[0].chip),
         calibration=described(own),
         phases=[step.facts for step in steps],
+        host_ms=host_ms,
         **factors,
     )
     promised = [each for each in manifest.promised_collectives or () if each.phase in place.phases]

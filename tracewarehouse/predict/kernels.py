@@ -36,7 +36,9 @@ def kernel_cost(
     if "flash" in name or "splash" in name:
         return _flash(op, machine)
     if is_paged(name):
-        return _paged(op, machine, context_tokens)
+        is_ragged = "ragged" in name or "RPA" in name
+        known = is_ragged and _ragged_attention(op, machine, context_tokens)
+        return known or _paged(op, machine, context_tokens)
     share = machine.rates["other_kernel", "share"]
     if "ragged" in name and (expected := _ragged(op, machine, share.value, exchange)):
         (mid, moved), most = expected, _ragged(op, machine, share.low, None) or expected
@@ -94,6 +96,37 @@ def _paged(op: ScheduledOp, machine: Machine, context_tokens: float | None) -> C
     time = moved / (share.value * machine.hbm_bytes_per_ps)
     time += sequences * machine.rate("paged_attention", "sequence_ns") * NS
     return rated(time, "kernel_model", share, round(moved))
+
+
+def _ragged_attention(op: ScheduledOp, machine: Machine, context_tokens: float | None) -> Cost | None:
+    """Return the cost of attention of sequences of different lengths over pages, as a calibration measured it.
+
+    It reads the keys and values in use, or computes with them where prompts do, and takes something for a sequence.
+    None if nothing was measured, or the kernel has other operands than queries and pages that hold keys and values.
+    """
+    names = ("prompt_share", "share", "sequence_ns")
+    rates = [machine.rates[key] for each in names if (key := ("ragged_attention", each)) in machine.rates]
+    arrays = [b for operand in op.operands for b in operand if b.element in _FLOATS]
+    query = next((b for b in arrays if len(b.dimensions) == 3), None)
+    pages = next((b for b in arrays if len(b.dimensions) == 4), None)
+    if len(rates) < len(names) or query is None or pages is None:
+        return None
+    sequences, (tokens, heads, width) = _sequences(op), query.dimensions
+    count, page = pages.dimensions[:2]
+    context = min(count * page / sequences, context_tokens or math.inf)
+    asked = min(tokens / sequences, context)
+    flops = 4 * sequences * heads * width * asked * (context - asked / 2)
+    moved = pages.byte_size * context * sequences / (count * page)
+    low, mid, high = (
+        max(flops / (prompt * machine.flops_per_s) * 1e12, moved / (share * machine.hbm_bytes_per_ps))
+        + sequences * sequence_ns * NS
+        for prompt, share, sequence_ns in (
+            (rates[0].high, rates[1].high, rates[2].low),
+            (rates[0].value, rates[1].value, rates[2].value),
+            (rates[0].low, rates[1].low, rates[2].high),
+        )
+    )
+    return Cost(round(low), round(mid), round(high), "kernel_measured", round(moved))
 
 
 def is_paged(name: str) -> bool:

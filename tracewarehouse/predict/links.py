@@ -8,12 +8,15 @@ places of the groups in the slice, and what other groups of the same collective 
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 from typing import NamedTuple
 
 from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.predict.geometry import Form, Groups, Shape, busiest, shape_of
 from tracewarehouse.predict.machine import Machine
 
+_ROUTED = ("all-to-all", "ragged-all-to-all")
+"""Kinds that send a part of the message from each member to each other."""
 _MEASURED_CYCLE = 8
 """Chips of the longest cycle through a grid that somebody has measured."""
 
@@ -77,6 +80,12 @@ class _Rates:
         self.seconds = {name: float(getattr(row, end)) / 1e6 for (name, what), row in table.items() if what == "us"}
         self.fill_bytes_per_s = self.share["fill"] * machine.hbm_bytes_per_s * machine.hbm_factor
 
+    def measured(self, used: Algorithm) -> float | None:
+        """Return the seconds by the line that a calibration put through times of this algorithm, if there is one."""
+        if used.name in self.seconds and used.name in self.bytes_per_s:
+            return self.seconds[used.name] + used.busiest_bytes / self.bytes_per_s[used.name]
+        return None
+
     def link(self, form: str) -> float:
         """Return what a link reaches in one direction, in bytes per second."""
         if form == "dcn":
@@ -86,32 +95,71 @@ class _Rates:
         return self.bytes_per_s["ici"] * self.share.get(form, 1.0)
 
 
+class Algorithm(NamedTuple):
+    """What a collective does on the links of its slice, whatever these reach.
+
+    Attributes:
+        name: kind, form and members, such as 'all-reduce cycle 8'; of pairs their hops. Calibrations have lines of it.
+        link_bytes: bytes on its busiest link, of pairs and all-to-alls on that between chips.
+        die_bytes: of pairs and all-to-alls, bytes between the cores of a chip.
+        hops: of others than pairs and all-to-alls those of one phase.
+    """
+
+    name: str
+    form: str
+    link_bytes: float
+    die_bytes: float
+    hops: float
+
+    @property
+    def busiest_bytes(self) -> float:
+        """Bytes on the busiest link of the slowest class."""
+        return self.link_bytes or self.die_bytes
+
+
+@lru_cache(maxsize=1024)
+def algorithm(topology: Topology, collective: SliceCollective) -> Algorithm:
+    """Return what a collective between devices of one slice does on its links."""
+    shape, size = shape_of(topology, collective.groups), float(collective.message_bytes)
+    where = " on SparseCores" * collective.on_sparsecore
+    if collective.is_pairs or collective.kind in _ROUTED:
+        pairs = collective.groups
+        if not collective.is_pairs:
+            pairs = tuple(pair for group in collective.groups for pair in itertools.permutations(group, 2))
+            size /= max(map(len, collective.groups))
+        routed = busiest(topology, pairs)
+        form = f"{routed.hops} hops" if collective.is_pairs and routed.on_ici else shape.form
+        name = f"{collective.kind} {form}{'' if collective.is_pairs else f' {shape.size}'}{where}"
+        return Algorithm(name, form, size * routed.on_ici, size * routed.on_die, routed.hops)
+    form = _form(shape, collective)
+    load, hops = _ring_load(form, shape)
+    if "SinglePhase" in (collective.emitter or ""):
+        load, hops = (shape.size - 1) / 2, shape.size / 2
+    link_bytes = size * load * (1.0 if _is_whole(collective) else 0.5) * shape.shared
+    name = f"{collective.kind} {form} {shape.size}{where}"
+    return Algorithm(name, form, link_bytes, 0.0, hops * shape.stride)
+
+
+def _is_whole(collective: SliceCollective) -> bool:
+    """Return whether it has both phases of an all-reduce."""
+    return collective.kind == "all-reduce" and "ReduceScatter" not in (collective.emitter or "")
+
+
 def _seconds(machine: Machine, collective: SliceCollective, known: _Rates) -> float:
-    topology, size = machine.topology, collective.message_bytes
-    slices = max(len({device // topology.devices for device in group}) for group in collective.groups)
+    slices = max(len({device // machine.topology.devices for device in group}) for group in collective.groups)
     if slices > 1:
         return _between_slices(collective, slices, known)
-    if collective.is_pairs or collective.kind in ("all-to-all", "ragged-all-to-all"):
-        return _routed(topology, collective, known)
-    shape = shape_of(topology, collective.groups)
-    form, count = _form(shape, collective), shape.size
-    load, hops = _ring_load(form, shape)
-    emitter = collective.emitter or ""
-    is_whole = collective.kind == "all-reduce" and "ReduceScatter" not in emitter
-    if "SinglePhase" in emitter:
-        load, hops, phases = (count - 1) / 2, count / 2, 1.0
-    else:
-        phases = 2.0 if is_whole else 1.0
-    seconds = known.seconds["start"] + _latency(form, hops * shape.stride, phases, collective, known)
-    seconds += (
-        size
-        * load
-        * (1.0 if is_whole else 0.5)
-        * shape.shared
-        / known.link("long_cycle" if form == "cycle" and count > _MEASURED_CYCLE else form)
-    )
+    used = algorithm(machine.topology, collective)
+    if (measured := known.measured(used)) is not None:
+        return measured
+    if collective.is_pairs or collective.kind in _ROUTED:
+        return _routed(collective, used, known)
+    form, count = used.form, max(map(len, collective.groups))
+    phases = 2.0 if _is_whole(collective) and "SinglePhase" not in (collective.emitter or "") else 1.0
+    seconds = known.seconds["start"] + _latency(form, used.hops, phases, collective, known)
+    seconds += used.link_bytes / known.link("long_cycle" if form == "cycle" and count > _MEASURED_CYCLE else form)
     if collective.kind in ("all-reduce", "reduce-scatter"):  # the first and the last shard overlap with no other
-        seconds += size / count / known.fill_bytes_per_s
+        seconds += collective.message_bytes / count / known.fill_bytes_per_s
     return seconds
 
 
@@ -121,7 +169,7 @@ def _between_slices(collective: SliceCollective, slices: int, known: _Rates) -> 
     return known.seconds["dcn"] + collective.message_bytes * load / known.link("dcn")
 
 
-def _latency(form: Form, hops: float, phases: float, collective: SliceCollective, known: _Rates) -> float:
+def _latency(form: str, hops: float, phases: float, collective: SliceCollective, known: _Rates) -> float:
     hops *= phases
     if collective.on_sparsecore and "sparsecore_hop" in known.seconds:
         return hops * known.seconds["sparsecore_hop"]
@@ -163,16 +211,10 @@ def _ring_load(form: Form, shape: Shape) -> tuple[float, float]:
     return (load / 2, sum(shape.sides) / 2) if form == "torus" else (load, hops)
 
 
-def _routed(topology: Topology, collective: SliceCollective, known: _Rates) -> float:
+def _routed(collective: SliceCollective, used: Algorithm, known: _Rates) -> float:
     """Return the time of pairs, which send the whole message, or of all-to-alls, which send a part to each member."""
-    if collective.is_pairs:
-        pairs, start = collective.groups, known.seconds["start"]
-        part = float(collective.message_bytes)
-    else:
-        pairs = tuple(pair for group in collective.groups for pair in itertools.permutations(group, 2))
-        start, part = known.seconds["all_to_all"], collective.message_bytes / max(map(len, collective.groups))
-    routed = busiest(topology, pairs)
-    slowest = max(part * routed.on_ici / known.link("ici"), part * routed.on_die / known.link("die"))
-    if routed.hops > 1:
+    start = known.seconds["start" if collective.is_pairs else "all_to_all"]
+    slowest = max(used.link_bytes / known.link("ici"), used.die_bytes / known.link("die"))
+    if used.hops > 1:
         slowest /= known.share["routes"]
-    return start + routed.hops * known.seconds["hop"] + slowest
+    return start + used.hops * known.seconds["hop"] + slowest

@@ -21,7 +21,6 @@ class Machine:
         flops_per_s: peak of a device for products of bf16.
         ici_factor: how much faster than real its links are.
         hbm_factor: how much faster than real its HBM is.
-        host_ms: time of the host between two executions of a program, in which the device waits.
     """
 
     topology: Topology
@@ -30,7 +29,6 @@ class Machine:
     flops_per_s: float
     ici_factor: float = 1.0
     hbm_factor: float = 1.0
-    host_ms: float = 0.0
 
     @classmethod
     def named(
@@ -40,7 +38,6 @@ class Machine:
         *,
         ici_factor: float = 1.0,
         hbm_factor: float = 1.0,
-        host_ms: float = 0.0,
     ) -> Machine:
         """Return the machine with a topology, such as 'v6e:2x4'; rows of `own` win over the rates that ship."""
         place = Topology.parse(topology)
@@ -52,7 +49,7 @@ class Machine:
             )
         chip = chip_named(known_kind(place.generation)[1]) or {}
         hbm, peak = chip["hbm_gbps"] * 1e9, chip["peak_flops_per_s"]["bf16"]
-        return cls(place, found, hbm, peak, ici_factor, hbm_factor, host_ms)
+        return cls(place, found, hbm, peak, ici_factor, hbm_factor)
 
     def rate(self, class_: str, what: str) -> float:
         """Return one of the rates."""

@@ -42,7 +42,7 @@ def test_a_run_takes_what_its_parts_take() -> None:
     """8.03 billion weights of 16 bits and 5 % are 16.86 GB, in 67.5 s; twelve generations of 0.1 s and 128 of 10 ms."""
     steps = {step_key(BIG): StepTimes(0.1, 0.01)}
 
-    assert step_key(BIG) == ("Llama-3.1-8B", 32, "tp=8", None, None, 8, 1024)
+    assert step_key(BIG) == ("Llama-3.1-8B", 32, "tp=8", None, None, 8, 1024, "bfloat16", None, None)
     seconds = expected_s(BIG, 1, steps)
     assert seconds == pytest.approx(60 + 67.45 + 2 * 60 + 12 * (0.1 + 128 * 0.01), abs=0.1)
     assert GENERATIONS == 2 + 2 * PROFILED_PAIRS
@@ -53,11 +53,31 @@ def test_a_run_takes_what_its_parts_take() -> None:
 def test_a_part_of_a_model_and_experts_without_places_take_their_own_time() -> None:
     """The sweep of v6e has the whole DeepSeek-V3.1 with places and its first 20 layers as served, on one mesh."""
     fields = FIELDS | {"model": "deepseek-ai/DeepSeek-V3.1-Base", "mesh": "ep=8,tp=8", "input_length": 1024}
-    whole = run_spec(capacity_factor=1.25, **fields)
+    whole, rest = run_spec(capacity_factor=1.25, **fields), ("bfloat16", None, None)
 
-    assert step_key(whole) == ("DeepSeek-V3.1-Base", 61, "ep=8,tp=8", None, "1.25", 8, 1024)
+    assert step_key(whole) == ("DeepSeek-V3.1-Base", 61, "ep=8,tp=8", None, "1.25", 8, 1024, *rest)
     for other in ({"capacity_factor": "inf"}, {}, {"layers": 20, "capacity_factor": 1.25}, {"layers": 20}):
         assert expected_s(run_spec(**fields, **other), 16, {step_key(whole): StepTimes(1, 1)}) is None
+
+
+def test_a_skew_and_microbatches_take_their_own_time(tmp_path: Path) -> None:
+    """Both change the steps: the busiest device, and the bubble of the pipeline."""
+    fields = FIELDS | {"model": "deepseek_v2", "mesh": "ep=4", "input_length": 256}
+    even, skewed = run_spec(**fields), run_spec(routing_skew=1, **fields)
+    two, four = (run_spec(**FIELDS, mesh="pp=2,tp=2", microbatches=count) for count in (2, 4))
+    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
+        for number, skew in enumerate((None, 1.0)):
+            spec = {"routing_skew": skew}
+            warehouse.ingest(write(tmp_path / str(number), spec=spec, chip_price_usd_per_h=1.0 + number))
+
+    keys = set(_predicted_steps(tmp_path / "warehouse", "v6e"))
+
+    assert {key[-1] for key in keys} == {None, 1.0}
+    assert len(keys) == 2
+    for one, other in ((even, skewed), (two, four)):
+        assert expected_s(one, 1, {step_key(one): StepTimes(1, 1)}) is not None
+        assert expected_s(other, 1, {step_key(one): StepTimes(1, 1)}) is None
+    assert step_key(run_spec(**FIELDS, mesh="pp=2,tp=2")) == step_key(two)
 
 
 def test_hours_are_said_only_where_all_are_known() -> None:
@@ -136,7 +156,7 @@ def test_steps_come_from_predicted_runs_of_the_generation(tmp_path: Path) -> Non
 
     steps = _predicted_steps(tmp_path / "warehouse", "v6e")
 
-    assert list(steps) == [("small", 2, "tp=2", None, None, 4, 256)]
+    assert list(steps) == [("small", 2, "tp=2", None, None, 4, 256, "bfloat16", None, None)]
     (times,) = steps.values()
     assert (times.prefill_s, times.decode_s) == (told["ttft"] / 1e3, told["tpot"] / 1e3)
     assert times.prefill_s > 0

@@ -174,9 +174,13 @@ def test_a_part_that_fits_is_not_the_whole_that_does_not(planned: Callable[..., 
 
 
 def test_nothing_is_predicted_of_microbenchmarks(planned: Callable[..., Any], compiler: Compiler) -> None:
-    lines = planned("calibrate", "--slices", "v6e:2x2", code=1)
-    said = "dp=2,tp=2 4: microbenchmarks are recorded on chips, and nothing is predicted of them"
-    assert " ".join(lines) == f"v6e:2x2 {said}"
+    said = (
+        "microbenchmarks measure what predictions start from, so nothing is predicted of them; record them on the "
+        "slice (tw tpu run NAME calibrate) and give the run to `tw plan --calibrate`"
+    )
+    for what, mesh in (("calibrate", "dp=2,tp=2"), ("microbenchmarks", "tp=4")):
+        lines = planned(what, "--slices", "v6e:2x2", code=1)
+        assert " ".join(" ".join(lines).split()) == f"v6e:2x2 {mesh}: {said}"
     assert compiler.asked == []
 
 
@@ -254,12 +258,18 @@ def test_a_decode_step_alone_says_nothing_of_a_prefill(planned: Callable[..., An
 
 def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp_path: Path) -> None:
     planned(MODEL, "--meshes", "tp=8", "--slices", "v6e:2x4")
-    own = [Calibration("link", "v6e", "ici", "gbps", 45.0, 40.0, 50.0, 24, "mine")]
+    own = [
+        Calibration("link", "v6e", "ici", "gbps", 45.0, 40.0, 50.0, 24, "mine"),
+        Calibration("machine", "v6e", "host_step", "ms", 0.25, 0.2, 0.3, 20, "mine"),
+    ]
     write_calibrations(tmp_path / "w" / "calibrations.csv", own)
     planned(MODEL, "--meshes", "tp=8", "--slices", "v6e:2x4")
+    planned(MODEL, "--meshes", "tp=8", "--slices", "v6e:2x4", "--host-ms", "1")
     with open_warehouse(tmp_path / "w") as warehouse:
-        told = warehouse.query("SELECT DISTINCT link_gbps, calibration FROM main.predictions ORDER BY link_gbps").rows()
-    assert told == [(45.0, described(own)), (90.0, None)]
+        told = warehouse.query(
+            "SELECT DISTINCT link_gbps, host_ps, calibration FROM main.predictions ORDER BY link_gbps, host_ps"
+        ).rows()
+    assert told == [(45.0, 250_000_000, described(own)), (45.0, 10**9, described(own)), (90.0, 0, None)]
 
 
 def test_a_whole_model_is_compiled_where_its_first_layers_cannot_tell(

@@ -280,8 +280,11 @@ def _attentions(tokens: int, dtype: Any, has_kernels: bool) -> Iterator[Microben
         sequences=1,
     )
     yield named("paged", cached, lambda q, k, v: paged(q, k, v, tokens - 1, scale), count=KV_HEADS)
-    for form, queries, sequences in (("ragged-prompt", tokens, 1), ("ragged-token", 1, SEQUENCES)):
-        yield named(form, _ragged_arguments(tokens, queries, sequences, dtype), _ragged(scale), sequences)
+    for form, queries, sequences, count in (
+        ("ragged-prompt", tokens, 1, HEADS),
+        ("ragged-token", 1, SEQUENCES, KV_HEADS),
+    ):
+        yield named(form, _ragged_arguments(tokens, queries, sequences, dtype), _ragged(scale), sequences, count)
 
 
 def _ragged_arguments(tokens: int, queries: int, sequences: int, dtype: Any) -> Callable[[], tuple[Any, ...]]:

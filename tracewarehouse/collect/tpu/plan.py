@@ -171,15 +171,18 @@ class StepTimes:
     decode_s: float
 
 
-StepKey = tuple[str, int, str, str | None, str | None, int, int]
-"""Model, layers, mesh, sequence parallelism, capacity factor, batch and input length, as the warehouse names them."""
+StepKey = tuple[str, int, str, str | None, str | None, int, int, str, int | None, float | None]
+"""Model, layers, mesh, sequence parallelism, capacity factor, batch, input length, dtype, microbatches of a pipeline
+and routing skew, as the warehouse names them."""
 
 
 def step_key(spec: RunSpec) -> StepKey:
     """Return under which key the warehouse has a run."""
     name = Path(spec.model).name if spec.is_published else f"{spec.model}-tiny"
     room = None if spec.capacity_factor is None else f"{float(spec.capacity_factor):g}"
-    return name, spec.layers, str(spec.mesh), spec.sequence_parallelism, room, spec.batch, spec.input_length
+    split = (str(spec.mesh), spec.sequence_parallelism, room, spec.batch, spec.input_length, spec.dtype)
+    microbatches = spec.microbatch_count if spec.axis("pp") > 1 else None
+    return name, spec.layers, *split, microbatches, spec.routing_skew or None
 
 
 def expected_s(spec: RunSpec, hosts: int, steps: Mapping[StepKey, StepTimes]) -> float | None:

@@ -661,7 +661,7 @@ PREDICTIONS = _table(
     ici_factor!        DOUBLE   What-if: rate of the links over the real ones; 1 for the real ones. [ratio]
     kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
         microseconds; NULL without any.
-    host_ps!           BIGINT   Time of the host for each step, as the user gave it. [ps]
+    host_ps!           BIGINT   Time of the host for each step, as the user gave or measured it. [ps]
     chip_price_usd_per_h DOUBLE  What-if: price of a chip for an hour in place of the list price; NULL for that. [USD/h]
     calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with
         tracewarehouse.

@@ -100,7 +100,7 @@ sized AS (
           * CAST(REGEXP_EXTRACT(what, '^[0-9]+x([0-9]+)x[0-9]+$', 1) AS BIGINT)
           * CAST(REGEXP_EXTRACT(what, '^[0-9]+x[0-9]+x([0-9]+)$', 1) AS BIGINT)
       -- two products over the tokens up to each, which are half of all
-      WHEN class = 'flash'
+      WHEN class IN ('flash', 'ragged-prompt')
         THEN
           2 * CAST(REGEXP_EXTRACT(what, '^([0-9]+)x[0-9]+x[0-9]+x[0-9]+$', 1) AS BIGINT)
           * CAST(REGEXP_EXTRACT(what, '^[0-9]+x([0-9]+)x[0-9]+x[0-9]+$', 1) AS BIGINT)
@@ -110,7 +110,7 @@ sized AS (
     END AS flops,
     -- bytes that a copy, or a fusion of one operand in float32, reads and writes; the keys and values in bf16
     CASE
-      WHEN class = 'paged'
+      WHEN class IN ('paged', 'ragged-token')
         THEN
           4 * CAST(REGEXP_EXTRACT(what, '^([0-9]+)x[0-9]+x[0-9]+x[0-9]+$', 1) AS BIGINT)
           * CAST(REGEXP_EXTRACT(what, '^[0-9]+x([0-9]+)x[0-9]+x[0-9]+$', 1) AS BIGINT)
@@ -132,24 +132,26 @@ SELECT
   s.class,
   s.axis,
   -- Bytes of a collective's message or of a copy, rows x inner length x columns of a product, shape of a fusion,
-  -- sequences x heads x tokens x width of attention (over pages, heads of keys), or arguments of a program.
+  -- sequences x heads x tokens x width of attention (over pages of decode steps, heads of keys), or arguments of a
+  -- program.
   s.what,
   d.kind AS chip, -- Kind of the device.
   s.median_ps / 1e6 AS value_us, -- Median time.
   s.low_ps / 1e6 AS low_us, -- 10th percentile.
   s.high_ps / 1e6 AS high_us, -- 90th percentile.
   s.samples AS n, -- Number of times, over all devices or groups.
-  -- Of a product, and of flash attention: its rate at the median.
+  -- Of a product, and of attention of prompts: its rate at the median.
   CAST(s.flops AS DOUBLE) / NULLIF(s.median_ps, 0) AS tflops_per_s,
   -- Of a copy or fusion bytes read and written, of pages keys and values; at the median.
   s.bytes * 1000 / NULLIF(s.median_ps, 0) AS gbps,
   -- Of copies, fusions and pages in HBM: gbps over the peak; NULL where the peak is not known.
   CASE
-    WHEN s.class IN ('hbm', 'paged') THEN s.bytes * 1000 / NULLIF(s.median_ps, 0) / NULLIF(d.peak_hbm_gbps, 0)
+    WHEN s.class IN ('hbm', 'paged', 'ragged-token')
+      THEN s.bytes * 1000 / NULLIF(s.median_ps, 0) / NULLIF(d.peak_hbm_gbps, 0)
   END AS hbm_share,
-  -- Of products in bf16 and of flash attention: tflops_per_s over the peak; NULL where the peak is not known.
+  -- Of products in bf16 and of attention of prompts: tflops_per_s over the peak; NULL where the peak is not known.
   CASE
-    WHEN s.class IN ('bfloat16', 'flash')
+    WHEN s.class IN ('bfloat16', 'flash', 'ragged-prompt')
       THEN CAST(s.flops AS DOUBLE) * 1e12 / NULLIF(s.median_ps, 0) / NULLIF(d.peak_flops_per_s, 0)
   END AS peak_share
 FROM sized AS s

@@ -4,10 +4,10 @@ description: >
   and number of measurements are those of the microbenchmark.
 notes: >
   The largest copy shows the rate of transfers, the smallest fusions show the time of an op that moves hardly anything,
-  and the longest prompt shows the rate of flash attention. The time of attention over pages has two terms: reading keys
-  and values at a share of the rate of transfers, and a constant for each sequence. Both come from a line through the
-  shortest and the longest contexts. Collectives, products, ragged attention and the host give no rate here: what they
-  took is in metrics.microbenchmarks.
+  the longest prompt shows the rate of flash and ragged attention, and the program with the most arguments shows the
+  host's time per step. The time of attention over pages has two terms: reading keys and values at a share of the rate
+  of transfers, and a constant for each sequence. Both come from a line through the shortest and the longest contexts.
+  Collectives and products need what the compiler says of them, so `tw plan --calibrate` fits those.
 ---*/
 WITH ranked AS (
   SELECT
@@ -27,7 +27,8 @@ WITH ranked AS (
 
 paged AS (
   SELECT
-    l.run_id, l.generation, l.n, l.value_us / l.high_us AS at_high, l.value_us / NULLIF(l.low_us, 0) AS at_low,
+    l.run_id, l.generation, CASE WHEN l.class = 'paged' THEN 'paged_attention' ELSE 'ragged_attention' END AS class,
+    l.n, l.value_us / l.high_us AS at_high, l.value_us / NULLIF(l.low_us, 0) AS at_low,
     c.hbm_share * l.gbps / l.hbm_share AS stream_gbps,
     s.value_us AS short_us, s.gbps * s.value_us AS short_kb,
     CAST(REGEXP_EXTRACT(s.what, '^([0-9]+)x', 1) AS BIGINT) AS sequences,
@@ -36,7 +37,7 @@ paged AS (
   INNER JOIN ranked AS s USING (run_id)
   INNER JOIN ranked AS c USING (run_id)
   WHERE
-    l.class = 'paged' AND l.from_longest = 1 AND s.class = 'paged' AND s.from_shortest = 1
+    l.class IN ('paged', 'ragged-token') AND l.from_longest = 1 AND s.class = l.class AND s.from_shortest = 1
     AND l.value_us > s.value_us AND c.kind = 'copy' AND c.from_longest = 1
 ),
 
@@ -59,18 +60,25 @@ rates AS (
   WHERE kind = 'fusion' AND class = 'hbm' AND from_shortest = 1
   UNION ALL
   SELECT
-    run_id, generation, 'flash_attention' AS class, 'share' AS what, n, peak_share AS rate,
+    run_id, generation, CASE WHEN class = 'flash' THEN 'flash_attention' ELSE 'ragged_attention' END AS class,
+    CASE WHEN class = 'flash' THEN 'share' ELSE 'prompt_share' END AS what, n, peak_share AS rate,
     peak_share * value_us / high_us AS low, peak_share * value_us / NULLIF(low_us, 0) AS high
   FROM ranked
-  WHERE class = 'flash' AND from_longest = 1 AND value_us > 0
+  WHERE class IN ('flash', 'ragged-prompt') AND from_longest = 1 AND value_us > 0
   UNION ALL
   SELECT
-    run_id, generation, 'paged_attention' AS class, 'share' AS what, n, gbps / stream_gbps AS rate,
+    run_id, generation, 'host_step' AS class, 'ms' AS what, n, value_us / 1e3 AS rate, low_us / 1e3 AS low,
+    high_us / 1e3 AS high
+  FROM ranked
+  WHERE kind = 'host' AND from_longest = 1
+  UNION ALL
+  SELECT
+    run_id, generation, class, 'share' AS what, n, gbps / stream_gbps AS rate,
     gbps / stream_gbps * at_high AS low, gbps / stream_gbps * at_low AS high
   FROM paged
   UNION ALL
   SELECT
-    run_id, generation, 'paged_attention' AS class, 'sequence_ns' AS what, n,
+    run_id, generation, class, 'sequence_ns' AS what, n,
     (short_us - short_kb / gbps) * 1e3 / sequences AS rate,
     (short_us - short_kb / gbps) * 1e3 / sequences * at_high AS low,
     (short_us - short_kb / gbps) * 1e3 / sequences * at_low AS high
