@@ -420,6 +420,7 @@ GOOD = json.dumps({"schemaVersion": 1, "traceEvents": [kernel(1, 1, 1), call(0, 
         ('{"schemaVersion": 1, "traceEvents": []}', "without events"),
         ('{"schemaVersion": 1, "traceEvents": {}}', "looked for an array as traceEvents"),
         (GOOD[:-1] + ', "deviceProperties": [1, {"name": 3}], "distributedInfo": [], "baseTimeNanoseconds": "x"}', ""),
+        (GOOD.replace('"stream": 7', f'"stream": {1 << 63}').replace('"tid": 9', f'"tid": {-(1 << 70)}'), ""),
         (GOOD[:-1] + ', "distributedInfo": {"rank": -5, "pg_config": 7}}', ""),
         (GOOD.replace('"gemm"', '"\\ud800"'), "not complete JSON"),
         (GOOD.replace('"gemm"', '"a\\q"'), "not complete JSON"),  # kineto 336, pytorch 98432

@@ -217,7 +217,8 @@ class KinetoTrace(Trace):
     def _line(self, code: int, prefix: str) -> Line:
         number = self._keys[code].number
         start, end = int(self._edges[code]), int(self._edges[code + 1])
-        return Line(f"{prefix}{number}", number if isinstance(number, int) else -1 - code, start=start, end=end)
+        is_id = isinstance(number, int) and -(1 << 63) <= number < 1 << 63
+        return Line(f"{prefix}{number}", number if is_id else -1 - code, start=start, end=end)
 
     def _host_plane(self, threads: Sequence[int]) -> Plane:
         table, plane = self._table, Plane(CPU_PLANE)
