@@ -132,11 +132,13 @@ def split_attention(spec: RunSpec) -> dict[tuple[str, str], int]:
     of_a_head = 4 * sequences * spec.input_length // devices * width  # of a device's part of the sequence
     query, keys = (of_a_head * heads for heads in (architecture.num_heads, max(architecture.num_kv_heads, devices)))
     found = {
-        # the last position, to every device; the largest logits of each piece of the vocabulary, and their indices
+        # the last position, to every device
         ("all-reduce", "tp"): 4 * sequences * architecture.config["hidden_size"],
-        ("all-gather", "tp"): 2 * 4 * sequences * devices,
         ("all-to-all", "tp"): spec.layers * 2 * keys,
     }
+    if not architecture.config["tie_word_embeddings"]:
+        # the largest logits of each piece of the vocabulary, and their indices; a tied head has no pieces
+        found["all-gather", "tp"] = 2 * 4 * sequences * devices
     if spec.sequence_parallelism == "ring":
         return found | {("collective-permute", "tp"): spec.layers * 2 * (devices - 1) * keys}
     return found | {("all-to-all", "tp"): spec.layers * 2 * (keys + query)}

@@ -6,8 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracewarehouse.collect.checks.reference import Expected, compare, require_finite
+from tracewarehouse.collect.checks.plain_model import PlainModel
+from tracewarehouse.collect.checks.reference import Expected, compare, require_finite, tolerance_of
 from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.models.architectures import tiny_model
+from tracewarehouse.collect.models.form import model_form
+from tracewarehouse.collect.parallel.weights import RandomWeights
 
 # One sequence, three steps, three tokens: token 2, then a near tie of 0 and 1, then token 1.
 EXPECTED = np.array([[[0.0, 0.1, 0.9], [0.50001, 0.5, 0.1], [0.2, 0.8, 0.1]]], np.float32)
@@ -21,6 +25,8 @@ def changed(*steps: tuple[int, list[float]]) -> Any:
     return out
 
 
+LAYERS = 128
+"""Of which the tolerance in bfloat16 is 0.1."""
 WRONG = changed((2, [0.9, 0.8, 0.1]))
 
 
@@ -28,7 +34,7 @@ def outcome(
     logits: Any, dropped: list[int] | None = None, ties: tuple[float, ...] = (0, 0, 0), precision: str = "float32"
 ) -> list[Any]:
     pairs = None if dropped is None else np.array([dropped])
-    agreement = compare(logits, Expected(EXPECTED, np.array([ties])), precision, pairs)
+    agreement = compare(logits, Expected(EXPECTED, np.array([ties])), precision, LAYERS, pairs)
     return [agreement.tokens_equal, round(agreement.max_logit_error, 6), round(agreement.comparable_share, 3)]
 
 
@@ -71,6 +77,41 @@ def test_a_step_is_not_compared_where_a_tie_between_experts_explains_its_differe
     assert tied(changed((0, early[::-1]), (2, [9.0, 0.0, 0.0])), ties=(0.2, 0, 0)) == [None, 0.0, 0.0]
     # A difference within the tolerance is compared, whatever ties there are.
     assert tied(changed((0, [0.0, 0.15, 0.9])), ties=(0.2, 0.2, 0.2)) == [True, 0.05, 1.0]
+
+
+class SeesOneAhead(PlainModel):
+    """Its mask shows each token of the prompt the next one."""
+
+    def _attended(self, query: Any, keys: Any, values: Any, is_seen: Any, scaling: float) -> Any:
+        ahead = is_seen | np.eye(*is_seen.shape, 1, dtype=bool)
+        return super()._attended(query, keys, values, ahead, scaling)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("llama", 2), ("deepseek_v2", 2), ("qwen3", 8), pytest.param("llama", 80, marks=pytest.mark.slow)],
+)
+def test_rounding_is_within_the_tolerance_and_a_wrong_model_is_not(name: str, layers: int) -> None:
+    """The model in bfloat16 beside itself in float32, with a mask that shows too much, and with one wrong token."""
+    pytest.importorskip("ml_dtypes")
+    model = tiny_model(name, layers)
+    form, random = model_form(model, layers), RandomWeights(model, layers, 0)
+    weights = {each: random.whole(each, "bfloat16") for each in random.names()}
+    prompt = np.random.default_rng(1).integers(0, model.config["vocab_size"], (4, 32))
+    wrong = prompt.copy()
+    wrong[:, 5] = (wrong[:, 5] + 1) % model.config["vocab_size"]
+    right, *others = (
+        kind(form, given).generate(tokens, 1)[0]
+        for kind, given, tokens in (
+            (PlainModel, weights, prompt),
+            (PlainModel, {n: w.astype(np.float32) for n, w in weights.items()}, prompt),
+            (SeesOneAhead, weights, prompt),
+            (PlainModel, weights, wrong),
+        )
+    )
+    rounded, masked, changed_token = (float(np.abs(other - right).max()) for other in others)
+    tolerance = tolerance_of("bfloat16", layers, float(np.abs(right).max()))
+    assert 2 * rounded < tolerance < min(masked, changed_token)
 
 
 def test_logits_that_are_not_finite_are_placed() -> None:

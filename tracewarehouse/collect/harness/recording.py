@@ -190,7 +190,7 @@ def agreement(reference: Reference, logits: Any, counted: Any, spec: RunSpec) ->
 
 def _comparison(logits: Any, expected: Expected, spec: RunSpec, dropped: Any) -> dict[str, Any]:
     """Return the results of comparing a generation with its reference; of tied steps only if there are some."""
-    found = compare(logits, expected, spec.precision, dropped)
+    found = compare(logits, expected, spec.precision, spec.layers, dropped)
     checks: dict[str, Any] = {"tokens_equal": found.tokens_equal, "max_logit_error": found.max_logit_error}
     if dropped is not None or found.tied_steps:
         checks["comparable_share"] = found.comparable_share
