@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from tracewarehouse.definitions.pages import table
 from tracewarehouse.ingest.hlo.modules import HloModule
-from tracewarehouse.ingest.hlo.opcodes import async_role
 from tracewarehouse.ingest.hlo.replica_groups import parse_groups
 from tracewarehouse.predict.calibrations import rates
 from tracewarehouse.predict.links import SliceCollective, TimeRange, collective_time
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import predict_program, program_end
+from tracewarehouse.predict.whole_model import whole_model
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "prediction.md"
@@ -59,7 +59,7 @@ factors of loop fusions on v6e were chosen on the prefills of CCL-Bench, so thes
 
 - **As the latency of a server.** A served step takes {engine_low:g} to {engine_high:g} times the device step that is
   predicted, and up to {host_high:g} ms more. Kernels for ragged batches, padding and sampling are the
-  *engine term*; the *host term* is what the host adds between two steps. The table of steps shows both in the range.
+  *engine term*; the *host term* is what the host adds between two steps.
 - **For queueing, continuous batching and percentiles of requests.** A prediction is one execution of one program.
 - **For quantized models.** The rules were compared with products of bf16 alone.
 - **To choose between two configurations whose ranges overlap**, unless all but one term of the two are the same.
@@ -76,6 +76,9 @@ The metric `prediction_error` sets the ops of a recorded run beside the equal op
 counts if twenty ops and half of its time are compared. The rates are in `calibrations.csv` in the warehouse, in the
 form of the table that ships, and win over it. Delete rows of it, or the file, to return. The programs of
 [calibrate](collecting.md#half-an-hour-that-mends-predictions) need no prediction.
+
+A kernel that a recorded run of the warehouse holds, with equal name and shapes on equal chips, takes its median in the
+newest such run, which the notes of the prediction name.
 """
 
 _COLLECTIVES = """
@@ -92,7 +95,7 @@ _STEPS = """
 Times in milliseconds, by the clock of the device or of the host. The range of a server's step includes the *engine
 term* ({engine}), and that of a step by the host's clock the *host term* ({host}); the predicted value has neither.
 *High by cause* says how far each takes the high end: the rules alone, the engine, and the host. A dash: the compiled
-program is not kept, so nothing is predicted here.
+program is not kept.
 
 {rows}
 """
@@ -137,17 +140,10 @@ def step(row: Row, programs: Path) -> Step | None:
     kernels = {name: round(float(us) * 1e6) for name, _, us in (row["kernels_us"].partition("="),) if name}
     context = float(row["context_tokens"]) if row["context_tokens"] else None
     ops = predict_program(module, Machine.named(row["topology"]), kernels=kernels, context_tokens=context)
+    compiled = int(re.search(r"-l(\d+)-", path.name)[1])
+    ops = whole_model(module, ops, int(row["layers"]) - compiled).ops
     core = [op for op in ops if op.queue == "core"]
-    starts: dict[int, int] = {}
-    for op in core:
-        stated = module.instruction(op.instruction)
-        if stated is None or async_role(stated) is not None:
-            continue  # a transfer may begin layers before the one that needs it
-        if found := re.search(r"layer(\d+)", stated.op_name or ""):
-            starts.setdefault(int(found[1]), op.start_ps)
-    lasting = [starts[n + 1] - starts[n] for n in sorted(starts) if n + 1 in starts]
-    steady = sorted(lasting[2:-1] or lasting[1:])
-    whole = program_end(ops) + (int(row["layers"]) - len(starts)) * steady[len(steady) // 2]
+    whole = program_end(ops)
     low, mid, high = (sum(values) for values in zip(*((o.low_ps, o.duration_ps, o.high_ps) for o in core), strict=True))
     return Step(whole * low / mid / 1e9, whole / 1e9, whole * high / mid / 1e9)
 

@@ -39,7 +39,7 @@ def test_kept_programs_come_first_then_prefills_of_the_fastest_meshes(tmp_path: 
     both = [asked(steps, mesh, batch) for steps in study.STEPS for batch in (1, 8) for mesh in ("tp=8", "dp=2,tp=4")]
     results = study.Results(tmp_path / "none.parquet", "0.0")
     for each in both[:3]:  # the slower mesh of the larger batch is not known, so its fastest is not either
-        results.rows[each.key] = {"tpot_ms": 2.0 if each.mesh == "tp=8" else 3.0, "ttft_ms": None, "refused": None}
+        results.rows[each.key] = results.row(each, {"tpot_ms": 2.0 if each.mesh == "tp=8" else 3.0})
     turn = results.turn(both)
     assert [(turn(each), each.steps, each.mesh, each.key[-1]) for each in sorted(both, key=turn)] == [
         (0, "decode", "tp=8", 1),
@@ -51,7 +51,8 @@ def test_kept_programs_come_first_then_prefills_of_the_fastest_meshes(tmp_path: 
         (3, "both", "tp=8", 8),
         (3, "both", "dp=2,tp=4", 8),
     ]
-    results.rows[both[3].key] = {"refused": "does not fit"}
+    results.add(both[3], {"refused": "does not fit"})
+    assert list(results.rows[both[3].key]) == study.SCHEMA.names
     turn = results.turn(both)
     assert [(each.mesh, each.key[-1]) for each in both if turn(each) == 2] == [("tp=8", 1), ("tp=8", 8)]
 

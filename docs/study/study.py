@@ -110,9 +110,11 @@ class Results:
 
     def has(self, each: Asked, run_ids: Container[str]) -> bool:
         """Return whether a configuration is done: refused, or with all its steps in the warehouse."""
-        row = self.rows.get(each.key, {})
-        is_whole = each.steps == "decode" or row.get("ttft_ms") is not None
-        return row.get("refused") is not None or (is_whole and row.get("run_id") in run_ids)
+        row = self.rows.get(each.key)
+        if row is None:
+            return False
+        is_whole = each.steps == "decode" or row["ttft_ms"] is not None
+        return row["refused"] is not None or (is_whole and row["run_id"] in run_ids)
 
     def turn(self, study: Sequence[Asked]) -> Callable[[Asked], int]:
         """Return what tells when a configuration is computed.
@@ -128,12 +130,12 @@ class Results:
             min(timed, key=lambda key: float(self.rows[key]["tpot_ms"]))
             for keys in rivals.values()
             if all(key in self.rows for key in keys)
-            and (timed := [key for key in keys if self.rows[key].get("tpot_ms") is not None])
+            and (timed := [key for key in keys if self.rows[key]["tpot_ms"] is not None])
         }
 
         def turn(each: Asked) -> int:
             row = self.rows.get(each.key)
-            if row is not None and (each.steps == "decode" or row.get("ttft_ms") is not None):
+            if row is not None and (each.steps == "decode" or row["ttft_ms"] is not None):
                 return 0
             return 1 if each.steps == "decode" else 2 if each.key in fastest else 3
 
@@ -141,16 +143,17 @@ class Results:
 
     def add(self, each: Asked, row: Row) -> None:
         """Add what is predicted of a configuration. A decode step stays where only the prefill is refused."""
-        before = self.rows.get(each.key, {}) if row.get("refused") else {}
-        self.rows[each.key] = before | self.row(each, row)
+        new = self.row(each, row)
+        if new["refused"] is not None and each.key in self.rows:
+            new = self.rows[each.key] | {"refused": new["refused"]}
+        self.rows[each.key] = new
         self.write()
 
     def row(self, each: Asked, said: Row) -> Row:
-        """Return the row of a configuration of which something is said."""
+        """Return the row of a configuration of which something is said; all columns are in it."""
         named = dict(zip(KEY, each.key, strict=True)) | {"slice": each.slice}
-        return (
-            said | named | {"compiler": self._compiler, "rules_version": RULES_VERSION, "refused": said.get("refused")}
-        )
+        rules = {"compiler": self._compiler, "rules_version": RULES_VERSION}
+        return dict.fromkeys(SCHEMA.names) | said | named | rules
 
     def write(self) -> None:
         """Write the file anew, whole or not at all."""
@@ -178,7 +181,7 @@ def compute(warehouse: Warehouse, study: Sequence[Asked], results: Results, pyth
         found = {id(outcome.place): outcome for outcome in done}
         outcomes = [found[id(each.place)] for each in group]
         for each, outcome, row in zip(group, outcomes, rows(warehouse, outcomes), strict=True):
-            before = results.rows.get(each.key, {}).get("run_id")
+            before = results.rows[each.key]["run_id"] if each.key in results.rows else None
             results.add(each, row)
             if before in here and outcome.run_id not in (None, before):
                 warehouse.remove(before)  # the decode step alone

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +250,26 @@ def test_what_only_a_recording_shows_is_refused_and_a_chart_says_what_it_draws(w
     assert drawn.subtitle.endswith(" Predicted, not measured.")
     with pytest.raises(NothingToDraw, match="the run is predicted, and no host leaves a device idle"):
         CHARTS["idle"](warehouse, "small-tp2-predicted")
+
+
+def test_every_picture_says_that_it_is_predicted(tmp_path: Path) -> None:
+    """Also those for papers, which have no title; of few charts, as each is drawn several times until it fits."""
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        for name, factor in (("a", 1.0), ("b", 2.0)):
+            opened.ingest(write(tmp_path / name, ici_factor=factor), name=name)
+        subjects = {"run": ("a",), "runs": (["a", "b"],), "comparison": (["a"], ["b"])}
+        drawn = {}
+        for name, chart in CHARTS.items():
+            with suppress(NothingToDraw):
+                drawn[name] = chart(opened, *subjects[chart.subject])
+    assert {"pareto", "faster-links", "study-parts", "differences", "timeline", "exposed-communication"} <= set(drawn)
+    for figure in drawn.values():
+        assert re.search(r"\bpredicted\b", figure.caption, re.IGNORECASE)
+        assert figure.subtitle.endswith(figure.caption)
+    for name, width_mm in (("pareto", 85.0), ("study-parts", 40.0), ("timeline", None)):
+        svg = drawn[name].save(tmp_path / "a.svg", width_mm=width_mm).read_text()
+        said = " ".join(re.findall(r">([^<>]+)</t(?:ext|span)>", svg))
+        assert drawn[name].caption in " ".join(said.split())
 
 
 def test_exports_say_that_it_is_predicted(warehouse: Warehouse, tmp_path: Path) -> None:

@@ -8,21 +8,25 @@ from __future__ import annotations
 import gzip
 import itertools
 import re
-import statistics
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.predict.programs import program
+from tracewarehouse.comparison.calibration import RecordedKernels
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import open_trace
 from tracewarehouse.predict.calibrations import Calibration
 from tracewarehouse.predict.machine import Machine
-from tracewarehouse.predict.timeline import TimedOp, predict_program, program_end
+from tracewarehouse.predict.timeline import predict_program, program_end
+from tracewarehouse.predict.whole_model import whole_model
+from tracewarehouse.warehouse import open_warehouse
 
 HERE = Path(__file__).parent / "kept"
 MS = 1e9
-DECODE_70B, QWEN_4B = "llama70b-tp8-v6e2x4-b128-l4-decode", "qwen3-4b-tp4-v6e2x2-b8x1024-l4-prefill"
+DECODE_70B, QWEN_4B = "llama70b-tp8-v6e2x4-b128-l8-decode", "qwen3-4b-tp4-v6e2x2-b8x1024-l8-prefill"
 
 
 def kept(name: str, shared_traces: Path | None = None) -> HloModule:
@@ -36,27 +40,6 @@ def kept(name: str, shared_traces: Path | None = None) -> HloModule:
     return HloModule(name, gzip.decompress(path.read_bytes()), [])
 
 
-def layer(module: HloModule, op: TimedOp) -> int | None:
-    """The layer of an op; None for a transfer, which may begin layers before the one that needs it."""
-    stated = module.instruction(op.instruction)
-    if stated is None or stated.opcode.endswith(("-start", "-done")):
-        return None
-    found = re.search(r"layer(\d+)/", stated.op_name or "")
-    return int(found[1]) if found else None
-
-
-def whole(module: HloModule, ops: list[TimedOp], layers: int) -> float:
-    """The time in ms with the steady layer repeated: the median, without the first two and the last."""
-    starts: dict[int, int] = {}
-    for op in ops:
-        number = layer(module, op)
-        if number is not None and op.queue == "core":
-            starts.setdefault(number, op.start_ps)
-    gaps = [starts[n + 1] - starts[n] for n in range(len(starts) - 1)]
-    steady = statistics.median_high(gaps[2:-1] or gaps[1:])
-    return (program_end(ops) + (layers - len(starts)) * steady) / MS
-
-
 def raw(topology: str) -> Machine:
     """The machine without the chip's product factor."""
     generation = topology.split(":")[0]
@@ -65,9 +48,9 @@ def raw(topology: str) -> Machine:
 
 def test_a_decode_step_waits_for_its_weights() -> None:
     ops = predict_program(kept(DECODE_70B), raw("v6e:2x4"), context_tokens=1500)
-    assert whole(kept(DECODE_70B), ops, 80) == pytest.approx(21.5, rel=0.02)
+    assert program_end(whole_model(kept(DECODE_70B), ops, 80 - 8).ops) / MS == pytest.approx(22.95, rel=0.02)
     waits = sum(op.duration_ps for op in ops if op.basis == "wait")
-    assert 0.08 < waits / program_end(ops) < 0.14
+    assert 0.04 < waits / program_end(ops) < 0.08
     moved = [op for op in ops if op.queue == "dma"]
     assert all(one.start_ps + one.duration_ps <= two.start_ps + 1 for one, two in itertools.pairwise(moved))
 
@@ -99,10 +82,34 @@ def test_what_ifs_make_their_part_faster() -> None:
 
 def test_a_measured_kernel_takes_the_place_of_the_formula() -> None:
     module = kept(QWEN_4B)
-    ops = predict_program(module, Machine.named("v6e:2x2"), kernels={"flash_attention": 5_000_000})
+    ops = predict_program(module, Machine.named("v6e:2x2"), kernels={"splash_mha_fwd_no_residuals": 5_000_000})
     kernels = [op for op in ops if op.basis == "kernel_measured"]
-    assert [op.duration_ps for op in kernels] == [5_000_000] * 4
+    assert [op.duration_ps for op in kernels] == [5_000_000] * 8
     assert not [op for op in ops if op.basis == "kernel_model"]
+
+
+def test_a_servers_attention_kernel_takes_its_recorded_median(shared_traces: Path, tmp_path: Path) -> None:
+    """That of vLLM on two halves of a TPU7x, in a program that states it as its capture does: 64 layers, 2 devices."""
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        [run] = opened.ingest(shared_traces / "tpu-2chip-vllm-tp2-prefill.xplane.pb", device="TPU7x")
+        text = opened.query(
+            "SELECT hlo_text, signature FROM main.instructions WHERE name = 'RPA-bq_32-bkvp_64-p_64-.1'"
+        )
+        [(line, signature)] = text.rows()
+        find = RecordedKernels(opened).find
+        operands = re.findall(r"(\w+\[[^\]]*\](?:\{[^}]*\})?) (%[\w.-]+)", line.partition("custom-call(")[2])
+        shapes = {name: shape for shape, name in operands}
+        lines = [f"{name} = {shape} parameter({n})" for n, (name, shape) in enumerate(shapes.items())]
+        found = predict_program(
+            program(2, main="\n".join([*lines, line])),
+            Machine.named("tpu7x:2x2x1"),
+            recorded=partial(find, "TPU7x"),
+        )[-1]
+        assert (found.basis, found.duration_ps / 1e6) == ("kernel_measured", pytest.approx(261.08, abs=0.01))
+        kernel = find("TPU7x", signature)
+        assert kernel
+        assert (kernel.n, kernel.run_id) == (128, run.run_id)
+        assert find("TPU v6e", signature) is None
 
 
 def test_copies_to_and_from_the_host_on_v6e(shared_traces: Path) -> None:

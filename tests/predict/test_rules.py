@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.predict.programs import loop, product, program
+from tracewarehouse.ingest.capture.prediction import MeasuredKernel
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.predict.calibrations import Calibration
@@ -388,6 +389,20 @@ def test_paged_attention_reads_the_contexts_in_use() -> None:
     assert (cost.bytes, cost.hbm_bytes, cost.flops) == (cache // 2, cache // 2, None)
     [unknown] = op_costs(kernel_program("paged_attention.8", "s32[8]"), ["paged_attention.8"], 640.0).values()
     assert unknown == OpCost()
+
+
+def test_a_recorded_median_is_faster_with_hbm_where_that_bounds_it_and_has_the_range_of_its_executions() -> None:
+    def found(us: float, **factors: float) -> TimedOp:
+        seen = MeasuredKernel(
+            kernel="k", signature="s", us=us, low_us=us / 2, high_us=1.01 * us, n=9, run_id="r", run="served"
+        )
+        machine = Machine.named("v6e:2x4", **factors)
+        return kernel("elementwise.1", "bf16[1024,1024]", machine, recorded=lambda _: seen)
+
+    # 2 MiB take 1.5 us of HBM: nearly all of 2 us, and little of 20
+    assert found(2)[2:7] == (2_000_000, "core", "kernel_measured", 1_000_000, 2_200_000)
+    assert found(2, hbm_factor=2).duration_ps == 1_000_000
+    assert found(20, hbm_factor=2).duration_ps == 20_000_000
 
 
 def test_a_measured_median_replaces_the_formula_of_its_kernel_alone() -> None:

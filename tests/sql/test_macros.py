@@ -492,6 +492,29 @@ def test_a_predicted_step_has_a_range_and_the_time_of_its_weights(connection: du
     assert connection.execute(sql).fetchall() == [("other compute", *map(pytest.approx, (2, 1.8, 2.4, 3)))]
 
 
+def test_kernels_take_the_median_of_their_executions_on_all_devices(connection: duckdb.DuckDBPyConnection) -> None:
+    """Two instructions are one kernel, with executions of 2, 4, 6 and 9 us; a done and a free op are none."""
+    kinds = [("attend.1", "custom-call:tpu_custom_call", None), ("attend.2", "custom-call:tpu_custom_call", None)]
+    kinds += [("concat", "custom-call:ConcatBitcast", None), ("attend.3", "custom-call:tpu_custom_call", "done")]
+    times = [(0, 0, 6), (0, 1, 2), (1, 0, 9), (1, 1, 4), (0, 2, 1), (0, 3, 1)]
+    given: dict[str, Any] = {
+        "runs": [{}],
+        "devices": [{"device_id": 0}, {"device_id": 1}],
+        "instructions": [
+            {"instruction_id": i, "name": name, "async_role": role, "signature": f"f32[] {kind} attend()"}
+            for i, (name, kind, role) in enumerate(kinds)
+        ],
+        "ops": [
+            {"event_id": i, "device_id": device, "instruction_id": kind, "start_us": 10 * i, "duration_us": us}
+            for i, (device, kind, us) in enumerate(times)
+        ],
+    }
+    fill(connection, given)
+    sql = "SELECT signature, name, us, low_us, high_us, n FROM macros.kernel_times(['r'])"
+    kernel = "f32[] custom-call:tpu_custom_call attend()"
+    assert connection.execute(sql).fetchall() == [(kernel, "attend.1", 4, 2, 9, 4)]
+
+
 @pytest.mark.parametrize(("source", "tpot"), [("module run", 3.0), ("launches", 5.0)])
 def test_a_host_that_only_launches_steps_times_none(
     connection: duckdb.DuckDBPyConnection, source: str, tpot: float

@@ -7,7 +7,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from json import loads as parse_json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,7 +104,8 @@ def plan(
     Compiles prefill and decode of every combination of batch with the meshes and slices that have as many devices, and
     ingests each as a run with predicted times. Prints a row for each: its latencies with their ranges, throughput,
     communication, utilization, memory and cost, or why it cannot be. --json has more. Of a large model few layers are
-    compiled. Programs are kept, so a plan that was stopped goes on, and a what-if compiles nothing.
+    compiled. Programs are kept, so a plan that was stopped goes on, and a what-if compiles nothing. A kernel takes its
+    median in the newest recorded run of the warehouse that holds it, with equal shapes on equal chips, if one does.
 
     The backend is jax by default, which needs the extra `jax` in the interpreter of --python; torch_xla needs the extra
     `collect` here, and `jax` in that interpreter.
@@ -167,7 +169,7 @@ def plan(
                 "comm%, MFU% and bound are of prefill/decode; MB/tok is what all chips send for a token; h/M and $/M "
                 "are chip-hours and dollars for a million output tokens, by decode alone"
             )
-            for said in _skewed(study):
+            for said in (*_skewed(study), *_measured(row.get("measured_kernels") for row in answer)):
                 say_note(said)
             say_note(NOT_PREDICTED[:1].lower() + NOT_PREDICTED[1:])
             say_note(_served())
@@ -190,6 +192,14 @@ def _skewed(study: Sequence[Place]) -> Iterator[str]:
             f"with a routing skew of {spec.routing_skew:g} the device with the preferred experts of ep={ep} is "
             f"expected to compute {told}"
         )
+
+
+def _measured(said: Iterable[str | None]) -> Iterator[str]:
+    """Say which kernels take the median of a recorded run, given what each row says of them."""
+    from tracewarehouse.ingest.capture.prediction import MeasuredKernel
+
+    for kernels in dict.fromkeys(each for each in said if each):
+        yield from (MeasuredKernel.model_validate(kernel).sentence for kernel in parse_json(kernels))
 
 
 def _served() -> str:

@@ -62,6 +62,8 @@ class CompiledStep:
     memory: Mapping[str, int]
     """Bytes of a device by the compiler's account: arguments, outputs, aliased (outputs in the memory of arguments),
     temporaries, program."""
+    compiled_layers: int | None = None
+    """The first so many layers are compiled; by default as many as the configuration says."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
-"""Replaces the rates of predictions by what the ops of a recorded run took (`tw plan --calibrate`)."""
+"""Replaces rates of predictions by what a recorded run's ops took (`tw plan --calibrate`), and formulas of kernels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.ingest.capture.hardware import chip_named
+from tracewarehouse.ingest.capture.prediction import MeasuredKernel
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.ingest.hlo.modules import HloModule, module_and_program
+from tracewarehouse.ingest.hlo.opcodes import kernel_name
 from tracewarehouse.predict.calibrations import (
     FILE,
     LEAST_POINTS,
@@ -184,3 +187,40 @@ def _machine(warehouse: Warehouse, where: str) -> Machine | None:
         if generation.kind == chip.get("kind") and not rest and (sides := generation.topology.get(chips)):
             return Machine.named(f"{name}:{sides}")
     return None
+
+
+class RecordedKernels:
+    """What kernels took in the recorded runs of a warehouse; of several runs that hold one, in the newest."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._of_run = cache(self._read)
+
+    def find(self, chip: str, signature: str) -> MeasuredKernel | None:
+        """Return what the kernel with a signature took on chips of a kind; None if no run holds it there."""
+        run = self._newest.get((chip, signature))
+        return self._of_run(*run).get(signature) if run else None
+
+    @cached_property
+    def _newest(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """The run that counts, as id and name, by chip and signature."""
+        rows = self._warehouse.query(
+            "SELECT r.run_id, r.name, d.kind, i.signature FROM main.runs AS r "
+            "JOIN (SELECT run_id, min(kind) AS kind FROM main.devices GROUP BY run_id) AS d USING (run_id) "
+            "JOIN main.instructions AS i USING (run_id) WHERE r.origin = 'recorded' AND d.kind IS NOT NULL "
+            "AND i.signature LIKE '% custom-call:tpu_custom_call %' AND i.async_role IS NULL "
+            "ORDER BY r.profile_start_ns NULLS FIRST, r.run_id"
+        ).rows()
+        chips = {kind: str((chip_named(kind) or {"kind": kind})["kind"]) for _, _, kind, _ in rows}
+        return {(chips[kind], signature): (run_id, name) for run_id, name, kind, signature in rows}
+
+    def _read(self, run_id: str, run: str) -> dict[str, MeasuredKernel]:
+        rows = self._warehouse.query(f"FROM macros.kernel_times([{literal(run_id)}])").dicts()
+        return {
+            row["signature"]: MeasuredKernel(
+                **{name: row[name] for name in ("signature", "us", "low_us", "high_us", "n", "run_id")},
+                kernel=kernel_name(row["name"]),
+                run=run,
+            )
+            for row in rows
+        }

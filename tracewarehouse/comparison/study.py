@@ -6,7 +6,7 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.run_spec import MICROBENCHMARKS, RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import Topology
+from tracewarehouse.comparison.calibration import RecordedKernels
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.predict.calibrations import FILE, Calibration, read_calibrations
@@ -117,7 +118,8 @@ def predicted(
 ) -> Iterator[Outcome]:
     """Predict each configuration of a study and ingest its run; programs that were compiled before are kept ones.
 
-    Where the first layers cannot tell the others, or are too near to the memory of a chip, the whole model is compiled.
+    A kernel that a recorded run of the warehouse holds, with equal shapes on equal chips, takes its median there.
+    A step whose first layers cannot tell the others is compiled whole, and both are if the memory is near to a chip's.
 
     Args:
         warehouse: gets the runs; its calibrations.csv has rates that win over those that ship.
@@ -135,29 +137,53 @@ def predicted(
             yield Outcome(place, refused=refused)
         else:
             asked.append((place, configuration(place.spec, place.topology, is_whole=is_whole, phases=phases)))
-    own = read_calibrations(Path(warehouse.path) / FILE)
-    while asked:
-        again: list[tuple[Place, Configuration]] = []
-        with tempfile.TemporaryDirectory(prefix="tw-plan-") as folder:
+    own, kernels = read_calibrations(Path(warehouse.path) / FILE), RecordedKernels(warehouse)
+    parts: dict[int, CompiledRun] = {}  # by place, the run of which some steps are compiled again
+    with tempfile.TemporaryDirectory(prefix="tw-plan-") as folder:
+        for turn in itertools.count():
+            if not asked:
+                return
             say(f"compiling {len(asked)} configurations")
-            done = compile_all([each for _, each in asked], Path(folder) / "compiled", python, kept_programs())
-            for number, ((place, each), run) in enumerate(zip(asked, done, strict=True), 1):
+            here = Path(folder) / str(turn)
+            again: list[tuple[Place, Configuration]] = []
+            done = compile_all([each for _, each in asked], here / "compiled", python, kept_programs())
+            for number, ((place, each), new) in enumerate(zip(asked, done, strict=True), 1):
                 say(f"compiled {number} of {len(asked)}: {each.spec.name} on {each.topology}")
+                run = _joined(parts.pop(id(place), None), new)
                 try:
-                    yield _outcome(warehouse, place, run, what_if, Path(folder) / str(number), own)
-                except UnsteadyLayersError:
-                    again.append((place, configuration(each.spec, each.topology, is_whole=True, phases=phases)))
-        asked = again
+                    yield _outcome(warehouse, place, run, what_if, here / str(number), own, kernels)
+                except UnsteadyLayersError as error:
+                    whole = configuration(each.spec, each.topology, is_whole=True, phases=phases)
+                    if 0 < len(error.phases) < len(run.steps):
+                        parts[id(place)] = run
+                        whole = replace(whole, phases=error.phases)
+                    again.append((place, whole))
+            asked = again
+
+
+def _joined(part: CompiledRun | None, whole: CompiledRun) -> CompiledRun:
+    """Return the run of a part of a model with those steps that are compiled whole."""
+    if part is None or whole.refused:
+        return whole
+    layers = whole.configuration.spec.layers
+    own = {step.phase: replace(step, compiled_layers=layers) for step in whole.steps}
+    return replace(part, steps=tuple(own.get(step.phase, step) for step in part.steps))
 
 
 def _outcome(
-    warehouse: Warehouse, place: Place, run: CompiledRun, what_if: WhatIf, folder: Path, own: Sequence[Calibration]
+    warehouse: Warehouse,
+    place: Place,
+    run: CompiledRun,
+    what_if: WhatIf,
+    folder: Path,
+    own: Sequence[Calibration],
+    kernels: RecordedKernels,
 ) -> Outcome:
     refused = run.refused or memory_refusal(run)
     if refused is not None:
         return Outcome(place, refused=refused)
     try:
-        capture = predicted_capture(run, what_if, folder, own)
+        capture = predicted_capture(run, what_if, folder, own, kernels.find)
         [result] = warehouse.ingest(capture)
     except UnsteadyLayersError:
         raise

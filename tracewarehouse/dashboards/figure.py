@@ -35,9 +35,12 @@ DOTS_PER_INCH: Final = 300
 
 _POINTS_PER_MM = 72 / 25.4
 _LETTERS = 7
+_LETTER_WIDTH = 0.55
+"""Mean width of a letter, as a share of its size."""
 _SMALLER = 0.6
 """Factor of the sizes that do not fill the place, from the page to the paper."""
 _NARROWEST = 40
+_MOST_NAMED = 4
 
 
 class NothingToDraw(WarehouseError):  # noqa: N818  the absence of data is an answer, not a fault
@@ -94,15 +97,17 @@ class Drawn:
             chart = alt.layer(chart, ranged, data=self.data)
         return by_phase(chart, self.values("phase"), height=bar_height(len(bars)))
 
-    def figure(self, chart: Any, subtitle: str, description: str, **differing: Any) -> Figure:
+    def figure(self, chart: Any, subtitle: str, description: str, marks: str = "", **differing: Any) -> Figure:
         """The figure of an Altair chart; a name, a title or metrics that differ from the registry's can be given.
 
-        Where the subtitle does not tell that runs are predicted, it gets the sentence that does.
+        Where runs are predicted, the subtitle says so: by `marks`, which tells how the chart marks them, if it does.
         """
         entry = self.entry
-        subtitle += self.predicted * ("predicted" not in subtitle)
+        caption = self.predicted and (marks or self.predicted)
+        subtitle = f"{subtitle} {caption}".rstrip()
         same: dict[str, Any] = {n: getattr(entry, n) for n in ("name", "title", "metrics", "is_folded")}
-        return Figure(drawn=self, chart=chart, subtitle=subtitle, description=description, **same | differing)
+        same |= {"subtitle": subtitle, "description": description, "caption": caption} | differing
+        return Figure(drawn=self, chart=chart, **same)
 
 
 def ask(warehouse: Warehouse, name: str, sql: str, *, needs: str = "", **parameters: Any) -> Drawn:
@@ -127,8 +132,9 @@ def ask(warehouse: Warehouse, name: str, sql: str, *, needs: str = "", **paramet
         raise NothingToDraw(needs or CHARTS[name].needs)
     asked = {parameters.get("run"), *parameters.get("runs", ()), *parameters.get("against", ())} - {None}
     told = [run.name for run in answer.flagged_runs if "predicted" in run.flags and run.run_id in asked]
-    which = f": {', '.join(told)}" if len(told) < len(asked) else ""
-    return Drawn(CHARTS[name], text, rows, f" Predicted, not measured{which}." if told else "")
+    names = ", ".join(told) if len(told) <= _MOST_NAMED else f"{len(told)} of {len(asked)} runs"
+    which = f": {names}" if len(told) < len(asked) else ""
+    return Drawn(CHARTS[name], text, rows, f"Predicted, not measured{which}." if told else "")
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,8 @@ class Figure:
         metrics: the metrics that the numbers come from.
         chart: the Altair chart, without title and configuration.
         is_folded: whether pages show it only when they are asked.
+        caption: the part of the subtitle that says what is predicted, which pictures without title have too; '' if
+            nothing is.
     """
 
     name: str
@@ -154,6 +162,7 @@ class Figure:
     metrics: tuple[str, ...]
     chart: Any
     is_folded: bool
+    caption: str = ""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -184,8 +193,9 @@ class Figure:
         The file appears whole or not at all.
 
         Args:
-            width_mm: draw a picture for a paper, as wide as this in millimetres: without title, with letters of 7
-                points and, in a PNG, 300 dots per inch. By default the picture is as wide as on a page.
+            width_mm: draw a picture for a paper, as wide as this in millimetres: without title, but with a line on
+                predicted runs, with letters of 7 points and, in a PNG, 300 dots per inch. By default the picture is as
+                wide as on a page.
         """
         output = Path(output)
         refuse_other_endings(output)
@@ -219,7 +229,7 @@ class Figure:
         import vl_convert
 
         if width_mm is not None and ending != ".html":
-            return drawing(self.specification(), ending, width_mm)
+            return drawing(self.specification(), ending, width_mm, self.caption)
         specification = self.specification() | {
             "title": self._heading,
             "config": config() | {"background": "#ffffff"},
@@ -252,17 +262,22 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def drawing(specification: dict[str, Any], ending: str, width_mm: float = COLUMN_MM) -> bytes:
+def drawing(specification: dict[str, Any], ending: str, width_mm: float = COLUMN_MM, caption: str = "") -> bytes:
     """The bytes of a file that draws a Vega-Lite specification, exactly as wide as asked for.
 
     Args:
         specification: the chart, without title.
         ending: .png (300 dots per inch), .pdf or .svg.
         width_mm: width in millimetres.
+        caption: a line above it.
     """
     import vl_convert
 
     wanted = width_mm * _POINTS_PER_MM
+    if caption:
+        lines = textwrap.wrap(caption, int(wanted / (_LETTERS * _LETTER_WIDTH)))
+        heading = {"text": lines, "anchor": "start", "offset": 4, "fontSize": _LETTERS, "fontWeight": "normal"}
+        specification = specification | {"title": heading}
     svg = _padded(_fitted(specification, wanted), wanted)
     if ending == ".svg":
         return _sized(svg, width_mm, "mm").encode()

@@ -60,11 +60,11 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
         runs=runs,
     )
     front = [r["label"] for r in drawn.rows if r["is_on_front"]]
-    hollow = " Hollow points are predicted, and bars are their ranges." if "predicted" in drawn.values("origin") else ""
     return drawn.figure(
         pareto_chart(drawn, *_all_of_study(warehouse, runs)),
-        f"A line joins the runs that no other run of their workload beats in both.{hollow}",
+        "A line joins the runs that no other run of their workload beats in both.",
         f"{len(front)} of {len(drawn.rows)} runs are on the front: {', '.join(front)}.",
+        marks="Hollow points are predicted, and bars are their ranges.",
     )
 
 
@@ -157,10 +157,10 @@ def study_parts(warehouse: Warehouse, runs: str | Sequence[str], most: int = 24)
     )
     return drawn.figure(
         chart.transform_filter(f"datum.place <= {of_each}"),
-        f"Mean step of each configuration, most throughput per chip first, at most {of_each} of a workload."
-        + (" Lines are the ranges of predicted steps." if has_ranges else ""),
+        f"Mean step of each configuration, most throughput per chip first, at most {of_each} of a workload.",
         " ".join(communication_shares(drawn.rows))
         or "No two configurations of a workload differ in exposed communication.",
+        marks="Lines are the ranges of predicted steps." if has_ranges else "",
     )
 
 
@@ -210,9 +210,9 @@ def parallelisms(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     first = [r for r in drawn.rows if r["measure"] == measured[0]]
     return drawn.figure(
         chart,
-        "A point per configuration. Strong colour: the best of its workload in each way; pale: the others."
-        + (" Points without filling are predicted." if "predicted" in drawn.values("origin") else ""),
+        "A point per configuration. Strong colour: the best of its workload in each way; pale: the others.",
         f"{measured[0]}: {largest(first, 'value', '', 'parallelism', 'label')}",
+        marks="Points without filling are predicted.",
         title=f"{', '.join(ways[:-1])} and {ways[-1]} beside each other",
     )
 
@@ -444,8 +444,9 @@ def faster_links(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     return drawn.figure(
         chart,
         "Links twice as fast, and pale links without cost. Without a fit of latency and bandwidth the share is an "
-        "upper bound. Hollow points are predicted.",
+        "upper bound.",
         largest([r for r in drawn.rows if r["links"] == "twice as fast"], "saved", "ratio", "panel", "label"),
+        marks="Hollow points are predicted.",
     )
 
 

@@ -107,7 +107,7 @@ class _Writer:
         if self._prediction.host_ps:
             yield _content(1, self._host_plane())
         told = _Plane()
-        stats = _content(6, told.stat(PREDICTION, self._prediction.model_dump_json()))
+        stats = _content(6, told.stat(PREDICTION, self._prediction.text))
         yield _content(1, _content(2, PREDICTION_PLANE) + told.metadata_fields() + stats)
         yield _content(4, HOST)
 

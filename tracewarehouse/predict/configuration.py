@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.capture.hardware import known_kind
 from tracewarehouse.ingest.capture.manifest import load_manifest
-from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
+from tracewarehouse.ingest.capture.prediction import MeasuredKernel, PredictedPhase, Prediction
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
@@ -86,7 +86,7 @@ def whole_memory(step: CompiledStep, run: Configuration) -> dict[str, int]:
     Weights and cache are counted. The program grows with the layers, and so do the temporaries of a decode step; those
     of a prefill hardly do.
     """
-    memory, part, whole = dict(step.memory), run.part, run.spec
+    memory, part, whole = dict(step.memory), _part(step, run), run.spec
     if part.layers == whole.layers:
         return memory
     first, every = _need(part), _need(whole)
@@ -98,6 +98,11 @@ def whole_memory(step: CompiledStep, run: Configuration) -> dict[str, int]:
     memory["program"] = round(memory["program"] * growth)
     memory["temporaries"] = round(memory["temporaries"] * (_LARGER_PREFILL if step.phase == "prefill" else growth))
     return memory
+
+
+def _part(step: CompiledStep, run: Configuration) -> RunSpec:
+    """Return the run with the layers that are compiled of a step."""
+    return run.part.model_copy(update={"layers": step.compiled_layers}) if step.compiled_layers else run.part
 
 
 def device_bytes(memory: Mapping[str, int]) -> int:
@@ -133,7 +138,8 @@ def memory_refusal(run: CompiledRun) -> str | None:
     """Return why a compiled model does not fit its slice; None if it does."""
     chip, place = chip_memory(run.steps[0].chip), run.configuration
     most = max(device_bytes(whole_memory(step, place)) for step in run.steps)
-    if place.part.layers != place.spec.layers and abs(most / chip - 1) < NEAR:
+    is_part = any(_part(step, place).layers != place.spec.layers for step in run.steps)
+    if is_part and abs(most / chip - 1) < NEAR:
         raise UnsteadyLayersError(f"{place.spec.name}: {_gb(most)} GB are too near to the {_gb(chip)} GB of a chip")
     return f"does not fit: needs {_gb(most)} GB a device of {_gb(chip)}" if most > chip else None
 
@@ -147,22 +153,43 @@ def _gb(size: int) -> str:
 
 
 def predicted_capture(
-    run: CompiledRun, what_if: WhatIf, output: Path, calibrations: Iterable[Calibration] = ()
+    run: CompiledRun,
+    what_if: WhatIf,
+    output: Path,
+    calibrations: Iterable[Calibration] = (),
+    recorded: Callable[[str, str], MeasuredKernel | None] = lambda chip, signature: None,
 ) -> Path:
     """Write the capture of a predicted run, with one execution of each of its steps, and return its folder.
 
-    A decode step has the context of the middle of the generation.
+    A decode step has the context of the middle of the generation. `recorded` gives what a recorded run says of a kernel
+    by chip and signature. The run's name says which kernels are measured, and which own rates are used.
 
     Raises:
-        UnsteadyLayersError: its layers do not tell those that were not compiled.
+        UnsteadyLayersError: the layers of these steps do not tell those that were not compiled.
         CaptureError: a step cannot be predicted, or a time is given for a kernel that its steps lack.
     """
-    place, own = run.configuration, tuple(calibrations)
+    place, own, chip = run.configuration, tuple(calibrations), run.steps[0].chip
+    said = described(own)
     factors = {"ici_factor": what_if.ici_factor, "hbm_factor": what_if.hbm_factor}
     machine = Machine.named(place.topology, own, **factors)
     host = machine.rates.get(("host_step", "ms"))
     host_ms = what_if.host_ms if what_if.host_ms is not None else host.value if host else 0.0
-    steps = [_predicted_step(step, place, machine, what_if) for step in run.steps]
+    measured: dict[str, MeasuredKernel] = {}
+
+    def known(signature: str) -> MeasuredKernel | None:
+        kernel = recorded(chip, signature)
+        if kernel is None or kernel.kernel in what_if.kernels:
+            return None
+        return measured.setdefault(signature, kernel)
+
+    steps, unsteady = [], {}
+    for step in run.steps:
+        try:
+            steps.append(_predicted_step(step, place, machine, what_if, known))
+        except UnsteadyLayersError as error:
+            unsteady[step.phase] = str(error)
+    if unsteady:
+        raise UnsteadyLayersError("; ".join(unsteady.values()), tuple(unsteady))
     found = {kernel_name(op.instruction) for step in steps for op in step.ops if op.basis.startswith("kernel_")}
     if missing := sorted(set(what_if.kernels) - found):
         raise CaptureError(
@@ -174,10 +201,12 @@ def predicted_capture(
     parts += [] if len(place.phases) > 1 else list(place.phases)
     is_usual = place.compiled_layers == configuration(place.spec, place.topology).compiled_layers
     parts += [] if is_usual else ["whole"]
+    parts += [f"rates-{said.rpartition(' ')[2][:6]}"] if said else []
+    parts += [f"{kernel}-measured" for kernel in sorted({each.kernel for each in measured.values()})]
     name = "-".join(parts) + what_if.tag
     prediction = Prediction(
         topology=place.topology,
-        chip=run.steps[0].chip,
+        chip=chip,
         rules_version=RULES_VERSION,
         compiler=manifest.versions.get("libtpu"),
         clock_hz=machine.rate("clock", "hz"),
@@ -185,9 +214,10 @@ def predicted_capture(
         product_factor=machine.rate("product", "factor"),
         link_gbps=machine.rate("ici", "gbps") * machine.ici_factor,
         kernels=dict(what_if.kernels) or None,
+        measured_kernels=[measured[each] for each in sorted(measured)] or None,
         chip_price_usd_per_h=what_if.chip_price,
-        capacity_bytes=chip_memory(run.steps[0].chip),
-        calibration=described(own),
+        capacity_bytes=chip_memory(chip),
+        calibration=said,
         phases=[step.facts for step in steps],
         host_ms=host_ms,
         **factors,
@@ -197,13 +227,19 @@ def predicted_capture(
     return write_capture(output, changed, prediction, steps)
 
 
-def _predicted_step(step: CompiledStep, place: Configuration, machine: Machine, what_if: WhatIf) -> PredictedStep:
+def _predicted_step(
+    step: CompiledStep,
+    place: Configuration,
+    machine: Machine,
+    what_if: WhatIf,
+    recorded: Callable[[str], MeasuredKernel | None],
+) -> PredictedStep:
     raw = gzip.decompress(step.file.read_bytes())
     module = HloModule(f"jit_{step.phase}", raw, [])
-    spec, part = place.spec, place.part
+    spec, part = place.spec, _part(step, place)
     context = spec.input_length + (spec.output_length // 2 if step.phase == "decode" else 0)
     kernels = {name: round(us * _PS_PER_US) for name, us in what_if.kernels.items()}
-    ops = predict_program(module, machine, kernels, float(context), busiest_load(spec) or 1.0)
+    ops = predict_program(module, machine, kernels, float(context), busiest_load(spec) or 1.0, recorded)
     added = len(spec.stage_layout.layer_kinds()) - len(part.stage_layout.layer_kinds())
     whole = whole_model(module, ops, added, model_architecture(spec.model).first_dense_layers)
     memory = whole_memory(step, place)

@@ -40,7 +40,7 @@ def op_costs(module: HloModule, names: Collection[str], context_tokens: float | 
 
     Attention over pages reads the keys and values of contexts of `context_tokens`; None for all there is room for.
     """
-    schedule = Schedule(module.raw)
+    schedule = module.schedule
     products = _Products(module.raw)
     ops = {op.name: op for computation in products.computations for op in schedule.ops(computation)}
     return {name: _cost(ops[name], ops, schedule, products, context_tokens) for name in names if name in ops}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from tracewarehouse.ingest.capture.prediction import MeasuredKernel
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
 from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
 from tracewarehouse.predict.collectives import Exchange
 from tracewarehouse.predict.machine import Machine
-from tracewarehouse.predict.rules import NS, Cost, cost, hbm_bytes, rated
+from tracewarehouse.predict.rules import NS, US, Cost, cost, hbm_bytes, is_hbm_bound, rated
 
 _FLOATS = ("bf16", "f16", "f32")
 
@@ -17,22 +18,26 @@ _FLOATS = ("bf16", "f16", "f32")
 def kernel_cost(
     op: ScheduledOp,
     machine: Machine,
-    measured: Mapping[str, int],
+    given: Mapping[str, int],
     context_tokens: float | None = None,
     exchange: Exchange | None = None,
+    measured: MeasuredKernel | None = None,
 ) -> Cost:
     """Return the cost of a Pallas kernel.
 
     Args:
         op: the custom call.
         machine: what it runs on.
-        measured: median time in ps of one execution of kernels that a recorded run holds, by name.
+        given: time in ps of one execution of kernels, by name, in place of what follows.
         context_tokens: tokens of each sequence that paged attention reads; None for all that its cache has room for.
         exchange: between the devices that share experts, which tells how many rows a product of experts finds filled.
+        measured: what a recorded run says of the same kernel, in place of the formula.
     """
     name = kernel_name(op.name)
-    if name in measured:
-        return cost(measured[name], "kernel_measured", 0.9, 1.1, hbm_bytes(op.buffers))
+    if name in given:
+        return cost(given[name], "kernel_measured", 0.9, 1.1, hbm_bytes(op.buffers))
+    if measured is not None:
+        return _measured(measured, round(_moved(op, context_tokens)), machine)
     if "flash" in name or "splash" in name:
         return _flash(op, machine)
     if is_paged(name):
@@ -48,6 +53,20 @@ def kernel_cost(
     moved = min(op.bytes_accessed or moved, moved)
     time = max((op.flops or 0) / (share.value * machine.flops_per_s) * 1e12, moved / machine.hbm_bytes_per_ps)
     return rated(time, "kernel_model", share, moved)
+
+
+def _measured(kernel: MeasuredKernel, moved: int, machine: Machine) -> Cost:
+    """Return the median of a recorded run, by which HBM that is faster by a factor makes it faster if HBM bounds it.
+
+    The range has eight in ten executions, and a tenth at least: those of one run repeat one workload.
+    """
+    faster = machine.hbm_factor if is_hbm_bound(moved, kernel.us * US, machine) else 1.0
+    low, high = min(kernel.low_us / kernel.us, 0.9), max(kernel.high_us / kernel.us, 1.1)
+    return cost(kernel.us * US / faster, "kernel_measured", low, high, moved)
+
+
+def _moved(op: ScheduledOp, context_tokens: float | None) -> float:
+    return paged_bytes(op, context_tokens) if is_paged(kernel_name(op.name)) else hbm_bytes(op.buffers)
 
 
 def _ragged(op: ScheduledOp, machine: Machine, share: float, exchange: Exchange | None) -> tuple[float, int] | None:

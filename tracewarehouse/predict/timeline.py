@@ -7,14 +7,16 @@ schedule with a time for each op is the timeline, and an op costs no launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from tracewarehouse.ingest.capture.prediction import MeasuredKernel
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
+from tracewarehouse.ingest.hlo.instruction import signature
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name
 from tracewarehouse.ingest.hlo.program import MOST_NESTED
-from tracewarehouse.ingest.hlo.schedule import Schedule, ScheduledOp
+from tracewarehouse.ingest.hlo.schedule import ScheduledOp
 from tracewarehouse.predict.collectives import ProgramCollectives
 from tracewarehouse.predict.kernels import kernel_cost
 from tracewarehouse.predict.links import TimeRange
@@ -86,17 +88,18 @@ def predict_program(
     kernels: Mapping[str, int] | None = None,
     context_tokens: float | None = None,
     busiest_load: float = 1.0,
+    recorded: Callable[[str], MeasuredKernel | None] = lambda signature: None,
 ) -> list[TimedOp]:
     """Predict one execution of a program on one device.
 
     Args:
         module: the program, as the compiler wrote it.
         machine: what it runs on.
-        kernels: median time in ps of one execution of kernels that a recorded run holds, by the kernel's name; they
-            take the place of the formulas.
+        kernels: time in ps of one execution of kernels, by name, which takes the place of what follows.
         context_tokens: tokens of each sequence that paged attention reads; None for all that its cache has room for.
         busiest_load: pairs of token and expert on the busiest device, as a multiple of the mean. The time is that of
             this device's products of experts.
+        recorded: gives what a recorded run says of the kernel with a signature, which takes the place of the formula.
 
     Returns:
         The ops in the order in which the core comes to them.
@@ -107,7 +110,7 @@ def predict_program(
             f"{module.name} is a program for {devices} devices, and {machine.topology.name} has "
             f"{machine.topology.devices}: name the slice that it was compiled for"
         )
-    timeline = _Timeline(module, machine, kernels or {}, context_tokens, busiest_load)
+    timeline = _Timeline(module, machine, kernels or {}, context_tokens, busiest_load, recorded)
     timeline.run(timeline.schedule.entry, (), 0)
     if len(module.notes) > noted:
         raise MalformedError(module.notes[noted])
@@ -138,8 +141,10 @@ class _Timeline:
         kernels: Mapping[str, int],
         context_tokens: float | None,
         busiest_load: float,
+        recorded: Callable[[str], MeasuredKernel | None],
     ) -> None:
-        self.schedule = Schedule(module.raw)
+        self.schedule = module.schedule
+        self._module, self._recorded = module, recorded
         self.now = 0
         self.transfers = Transfers(machine.hbm_bytes_per_ps)
         self._name, self._machine, self._kernels, self._context = module.name, machine, kernels, context_tokens
@@ -287,7 +292,10 @@ class _Timeline:
         if stated is not None:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
-            return kernel_cost(op, self._machine, self._kernels, self._context, self._collectives.exchange)
+            hlo = self._module.instruction(op.name)
+            said = signature(hlo) if hlo is not None else None
+            found = self._recorded(said) if said is not None else None
+            return kernel_cost(op, self._machine, self._kernels, self._context, self._collectives.exchange, found)
         if "scatter" in inside and op.results:
             return scatter_cost(op, self._machine)
         if "gather" in inside and op.results:

@@ -26,7 +26,15 @@ _UNSTEADY = 2
 
 
 class UnsteadyLayersError(CaptureError):
-    """The layers in the middle of a program differ too much to stand for others."""
+    """The layers in the middle of a program differ too much to stand for others.
+
+    Attributes:
+        phases: the steps that must be compiled whole; empty for all.
+    """
+
+    def __init__(self, text: str, phases: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.phases = tuple(phases)
 
 
 @dataclass(frozen=True)

@@ -206,16 +206,17 @@ def test_a_host_is_compared_with_the_earlier_one_with_which_it_shares_most(
 ) -> None:
     """Chosen again in the plain way, among all pairs, of which thousands of hosts would have too many."""
     dice = random.Random(seed)
-    count, least = dice.randrange(1, 10), seed % 2
+    count, are_ranks = dice.randrange(1, 10), seed % 2 == 1
     shares = dice.choice((0.1, 0.5, 0.9))
     here = np.array([[dice.random() < shares for _ in range(count)] for _ in range(30)])
     if seed % 3:  # hosts that share nothing with some others
         here &= np.arange(30)[:, None] % seed % 3 == np.arange(count) % 3
     compared: list[tuple[int, int]] = []
-    monkeypatch.setattr(clocks, "_compare", lambda _, __, a, b, ___: compared.append((a, b)) or iter(()))
+    monkeypatch.setattr(clocks, "_compare", lambda _, __, a, b, **___: compared.append((a, b)) or iter(()))
     hosts = [Host(i, f"h{i}", None, "", 0, None, None, 0, "profile") for i in range(count)]  # type: ignore[arg-type]
     none = np.zeros(here.shape, np.int64)
-    assert list(clocks.correct(hosts, clocks.SharedEnds(none, none, none, here, none[:, 0]), least)) == []
+    ends = clocks.SharedEnds(none, none, none, here, none[:, 0])
+    assert list(clocks.correct(hosts, ends, are_ranks=are_ranks)) == []
 
     shared = here.astype(int).T @ here
     placed, left, expected = [0], [*range(1, count)], []
@@ -223,7 +224,7 @@ def test_a_host_is_compared_with_the_earlier_one_with_which_it_shares_most(
         most, a, b = min((-shared[a, b], a, b) for a in placed for b in left)
         if -most < clocks.FEWEST:
             among = [(-shared[a, b], a) for a in left for b in left if a < b]
-            if not least or not among or -min(among)[0] < clocks.FEWEST:
+            if not are_ranks or not among or -min(among)[0] < clocks.FEWEST:
                 break
             b = min(among)[1]
         else:

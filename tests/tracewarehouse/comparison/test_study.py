@@ -12,16 +12,22 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.predict.programs import product, program
+from tests.predict.test_calibrating import as_recorded
+from tests.xplane_builder import Space
 from tracewarehouse.cli import app
 from tracewarehouse.collect.ahead_of_time import CompiledRun, CompiledStep, Configuration
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.comparison import study
+from tracewarehouse.comparison.calibration import RecordedKernels
 from tracewarehouse.comparison.study import places
-from tracewarehouse.ingest.capture.manifest import ModelFacts
+from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
+from tracewarehouse.ingest.capture.prediction import PredictedPhase, Prediction
+from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.predict.calibrations import Calibration, described, rates, write_calibrations
+from tracewarehouse.predict.capture import PredictedStep, write_capture
 from tracewarehouse.predict.configuration import (
     configuration,
     device_bytes,
@@ -29,6 +35,7 @@ from tracewarehouse.predict.configuration import (
     room_refusal,
     whole_memory,
 )
+from tracewarehouse.predict.timeline import TimedOp
 from tracewarehouse.predict.whole_model import UnsteadyLayersError
 from tracewarehouse.warehouse import open_warehouse
 
@@ -79,6 +86,7 @@ class Compiler:
 
     def __init__(self) -> None:
         self.asked: list[Configuration] = []
+        self.layers = {"prefill": 4, "decode": 4}
 
     def __call__(self, configurations: Sequence[Configuration], folder: Path, *_: Any) -> Iterator[CompiledRun]:
         for number, each in enumerate(configurations):
@@ -91,7 +99,7 @@ class Compiler:
             here.mkdir(parents=True)
             write_promises(spec, ModelFacts(name="Llama-3.1-70B", num_layers=spec.layers, num_params=70 * GB), here)
             for phase in each.phases:
-                (here / f"{phase}.hlo.pb.gz").write_bytes(layers(4))
+                (here / f"{phase}.hlo.pb.gz").write_bytes(layers(self.layers[phase]))
             yield CompiledRun(
                 each,
                 tuple(CompiledStep(p, here / f"{p}.hlo.pb.gz", "TPU v6e", memory(4 * GB)) for p in each.phases),
@@ -269,7 +277,90 @@ def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp
         told = warehouse.query(
             "SELECT DISTINCT link_gbps, host_ps, calibration FROM main.predictions ORDER BY link_gbps, host_ps"
         ).rows()
+        sql = (
+            "SELECT calibration IS NULL, name FROM main.predictions JOIN main.runs USING (run_id) ORDER BY host_ps DESC"
+        )
+        names = dict(warehouse.query(sql).rows())
+        notes = warehouse.query("SELECT detail FROM main.quality_flags WHERE flag = 'predicted' ORDER BY detail").rows()
     assert told == [(45.0, 250_000_000, described(own)), (45.0, 10**9, described(own)), (90.0, 0, None)]
+    digest = str(described(own)).rpartition(" ")[2]
+    assert names[False] == names[True].replace("-predicted", f"-rates-{digest[:6]}-predicted")
+    assert [said for (said,) in notes] == [
+        "for v6e:2x4, by version 2 of the rules",
+        f"for v6e:2x4, by version 2 of the rules and the rates of {described(own)}; with 0.25 ms of the host a step",
+        f"for v6e:2x4, by version 2 of the rules and the rates of {described(own)}; with 1 ms of the host a step",
+    ]
+
+
+def recorded(folder: Path, name: str, kernels_us: Sequence[float], start_ns: int = 0) -> Path:
+    """A run on eight v6e that holds the kernels of the program of four layers, and nothing else."""
+    module = HloModule("jit_decode", gzip.decompress(layers(4)), [])
+    ops, now = [], 0
+    for n, us in enumerate(kernels_us):
+        duration = round(us * 1e6)
+        ops.append(TimedOp(f"paged_attention.{n}", now, duration, "core", "unknown", duration, duration))
+        now += duration
+    phase = PredictedPhase(phase="decode", program_digest=module.digest)
+    said = Prediction(topology="v6e:2x4", chip="TPU v6e", rules_version=2, phases=[phase])
+    manifest = Manifest(name=name, backend="jax", mesh=Mesh(axes={"tp": 8}))
+    capture = as_recorded(write_capture(folder, manifest, said, [PredictedStep(phase, module, ops)]))
+    if start_ns:
+        space = Space()
+        space.profiled(start_ns, start_ns + 10**9)
+        [file] = capture.rglob("*.xplane.pb")
+        file.write_bytes(file.read_bytes() + space.to_bytes())
+    return capture
+
+
+def test_a_kernel_takes_its_median_in_the_newest_recorded_run_that_holds_it(
+    planned: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Four executions on each of eight devices; of four values the median by nearest rank is the second."""
+    arguments = (*STUDY, "--batches", "128", "--json")
+    [formula] = planned(*arguments)
+    with open_warehouse(tmp_path / "w") as warehouse:
+        warehouse.ingest(recorded(tmp_path / "new", "newer", [300, 100, 200, 400], 2 * 10**18))
+        warehouse.ingest(recorded(tmp_path / "old", "older", [1, 1, 1, 1], 10**18))
+        [[served]] = warehouse.query("SELECT run_id FROM main.runs WHERE name LIKE 'newer%'").rows()
+        find = RecordedKernels(warehouse).find
+        sql = "SELECT min(signature) FROM main.instructions WHERE opcode = 'custom-call'"
+        signature = warehouse.query(sql).scalar()
+        assert find("TPU v5e", signature) is find("TPU v6e", "another") is None
+    [row] = planned(*arguments)
+    assert row["name"] == formula["name"].replace("-predicted", "-paged_attention-measured-predicted")
+    assert planned(*arguments)[0]["run_id"] == row["run_id"] != formula["run_id"]
+    [kernel] = json.loads(row["measured_kernels"])
+    assert kernel == {
+        "kernel": "paged_attention", "signature": signature, "us": 200, "low_us": 100, "high_us": 400, "n": 32,
+        "run_id": served, "run": "newer-predicted",
+    }  # fmt: skip
+    # what is given wins, and what HBM bounds is faster with it; this kernel moves too little for 200 us
+    [given] = planned(*arguments, "--kernel", "paged_attention=1000")
+    [hbm] = planned(*arguments, "--hbm-factor", "2")
+    with open_warehouse(tmp_path / "w") as warehouse:
+
+        def times(run: Any) -> Any:
+            sql = "SELECT DISTINCT basis, duration_ps, low_ps, high_ps FROM main.ops WHERE basis LIKE 'kernel%' AND "
+            return warehouse.query(f"{sql} run_id = '{run['run_id']}'").rows()
+
+        measured = [("kernel_measured", 200_000_000, 100_000_000, 400_000_000)]
+        assert times(row) == times(hbm) == measured
+        assert times(given) == [("kernel_measured", 1_000_000_000, 900_000_000, 1_100_000_000)]
+        assert {basis for basis, *_ in times(formula)} == {"kernel_model"}
+        sql = f"SELECT detail FROM main.quality_flags WHERE flag = 'predicted' AND run_id = '{row['run_id']}'"
+        assert warehouse.query(sql).scalar() == (
+            "for v6e:2x4, by version 2 of the rules; paged_attention takes 200 us, the median of 32 in "
+            f"newer-predicted ({served})"
+        )
+        # neither a repeat of the other prediction, nor another workload, nor compared with what it is made of
+        ids = f"['{formula['run_id']}', '{row['run_id']}']"
+        sql = f"SELECT count(DISTINCT configuration) FROM macros.configurations() WHERE list_contains({ids}, run_id)"
+        assert warehouse.query(sql).scalar() == 2
+        works = warehouse.query(f"SELECT count(DISTINCT workload) FROM macros.study_points({ids})").scalar()
+        assert works == 1
+        compared = "SELECT DISTINCT predicted_run_id FROM metrics.prediction_error WHERE op_kind = 'kernel'"
+        assert warehouse.query(compared).rows() == [(formula["run_id"],)]
+    assert (given["measured_kernels"], formula["measured_kernels"]) == (None, None)
 
 
 def test_a_whole_model_is_compiled_where_its_first_layers_cannot_tell(
@@ -287,6 +378,33 @@ def test_a_whole_model_is_compiled_where_its_first_layers_cannot_tell(
     assert "-whole-" in whole["name"]
     [usual] = planned(*STUDY, "--batches", "8", "--json")
     assert "-whole-" not in usual["name"]
+
+
+def test_only_the_step_whose_layers_cannot_tell_is_compiled_whole(
+    planned: Callable[..., Any], compiler: Compiler, tmp_path: Path
+) -> None:
+    """Eight layers of the prefill tell the other 72; of the decode step there are four."""
+    compiler.layers["prefill"] = 8
+    arguments = (MODEL, "--slices", "v6e:2x4", "--meshes", "tp=8", "--batches", "8,16", "--json")
+    rows = planned(*arguments)
+    assert [(each.compiled_layers, each.phases, each.spec.batch) for each in compiler.asked] == [
+        (8, ("prefill", "decode"), 8),
+        (8, ("prefill", "decode"), 16),
+        (None, ("decode",), 8),
+        (None, ("decode",), 16),
+    ]
+    assert not any("-whole-" in row["name"] for row in rows)
+    with open_warehouse(tmp_path / "w") as warehouse:
+        sql = "SELECT DISTINCT phase, compiled_layers, layers, argument_bytes FROM main.predictions ORDER BY phase, 4"
+        [decode, prefill, *others] = warehouse.query(sql).rows()
+    assert (decode, prefill[:3]) == (("decode", 80, 80, 4 * GB), ("prefill", 8, 80))
+    assert prefill[3] > 15 * GB  # the weights of 72 layers more
+    assert len(others) == 1  # another batch has another cache
+    [whole, _] = planned(*arguments, "--whole")
+    compiler.layers["decode"] = 8
+    steady = planned(*arguments)[0]
+    assert whole["ttft_ms"] < steady["ttft_ms"] == rows[0]["ttft_ms"]
+    assert whole["tpot_ms"] == rows[0]["tpot_ms"] < steady["tpot_ms"]
 
 
 def test_what_cannot_fit_is_not_compiled(planned: Callable[..., Any], compiler: Compiler) -> None:

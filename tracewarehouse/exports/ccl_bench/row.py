@@ -230,14 +230,16 @@ def _reading(folder: Path, traces: Sequence[str], url: str) -> list[str]:
 
 def _planned(warehouse: Warehouse, run: RunVersion, name: str, spec: Mapping[str, Any], axes: str) -> str:
     """A shell script that predicts the run again."""
-    [[topology, ici, hbm, host_ms, kernels]] = warehouse.query(
-        "SELECT DISTINCT topology, ici_factor, hbm_factor, host_ps / 1e9, kernels FROM main.predictions "
+    [[topology, ici, hbm, host_ms, kernels, measured]] = warehouse.query(
+        "SELECT DISTINCT topology, ici_factor, hbm_factor, host_ps / 1e9, kernels, measured_kernels "
+        "FROM main.predictions "
         f"WHERE run_id = {literal(run.run_id)}"
     ).rows()
     options = [("slices", topology), ("meshes", axes), ("batches", spec.get("batch"))]
     options += [(_FLAGS[key], spec.get(key)) for key in _PLANNED]
     options += [("ici-factor", ici), ("hbm-factor", hbm), ("host-ms", host_ms)]
-    options += [("kernel", f"{kernel}={us}") for kernel, us in json.loads(kernels or "{}").items()]
+    times = {each["kernel"]: each["us"] for each in json.loads(measured or "[]")} | json.loads(kernels or "{}")
+    options += [("kernel", f"{kernel}={us}") for kernel, us in times.items()]
     flags = " ".join(f"--{flag} {shlex.quote(str(value))}" for flag, value in options if value is not None)
     command = f"tw plan {shlex.quote(str(spec.get('model')))} {flags}"
     return "\n".join(["#!/bin/sh", f"# Predicts {name} again; it records nothing.", "set -eu", command, ""])

@@ -34,6 +34,26 @@ class PredictedPhase(BaseModel):
     program_bytes: _Bytes | None = None
 
 
+class MeasuredKernel(BaseModel):
+    """What executions of a kernel took in a recorded run on the same kind of chip."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kernel: str = Field(description="its name, without numbers")
+    signature: str = Field(description="what it does, as main.instructions says")
+    us: _Positive = Field(description="median of all executions on all devices, in microseconds")
+    low_us: _Positive = Field(description="10th percentile")
+    high_us: _Positive = Field(description="90th percentile")
+    n: Int64 = Field(description="executions")
+    run_id: str
+    run: str = Field(description="the recorded run's name")
+
+    @property
+    def sentence(self) -> str:
+        """What it says, for people."""
+        return f"{self.kernel} takes {self.us:.4g} us, the median of {self.n:,} in {self.run} ({self.run_id})"
+
+
 class Prediction(BaseModel):
     """A predicted run: its slice, its rules, and what was changed about the real chip."""
 
@@ -50,6 +70,9 @@ class Prediction(BaseModel):
     hbm_factor: _Positive = 1.0
     ici_factor: _Positive = 1.0
     kernels: dict[str, _Positive] | None = Field(default=None, description="microseconds that replace the rules' times")
+    measured_kernels: list[MeasuredKernel] | None = Field(
+        default=None, description="kernels that take the median of a recorded run"
+    )
     host_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     calibration: str | None = Field(default=None, description="the calibrations used; null for those shipped")
     chip_price_usd_per_h: _Positive | None = Field(default=None, description="null for the hardware table's")
@@ -67,7 +90,14 @@ class Prediction(BaseModel):
         changes += [f"kernel {name} {us:g} us" for name, us in sorted((self.kernels or {}).items())]
         changes += [f"{self.host_ms:g} ms of the host a step"] if self.host_ms else []
         what_if = f"; with {', '.join(changes)}" if changes else ""
-        return f"for {self.topology}, by version {self.rules_version} of the rules{what_if}"
+        own = f" and the rates of {self.calibration}" if self.calibration else ""
+        known = "".join(f"; {kernel.sentence}" for kernel in self.measured_kernels or ())
+        return f"for {self.topology}, by version {self.rules_version} of the rules{own}{what_if}{known}"
+
+    @property
+    def text(self) -> str:
+        """What a capture holds of it; the same predictions have the same text."""
+        return self.model_dump_json(exclude=None if self.measured_kernels else {"measured_kernels"})
 
     @property
     def host_ps(self) -> int:
@@ -76,9 +106,10 @@ class Prediction(BaseModel):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of main.predictions."""
-        shared = self.model_dump(exclude={"phases", "chip", "kernels", "host_ms"})
+        shared = self.model_dump(exclude={"phases", "chip", "host_ms"})
         shared["host_ps"] = self.host_ps
-        shared["kernels"] = json.dumps(self.kernels, sort_keys=True) if self.kernels else None
+        for name in ("kernels", "measured_kernels"):
+            shared[name] = json.dumps(shared[name], sort_keys=True) if shared[name] else None
         for phase in self.phases:
             yield shared | phase.model_dump()
 

@@ -84,7 +84,7 @@ def align(
         if ends is not None:
             before = [s.host.clock_offset_ps for s in surveys]
             are_ranks = any(s.ranks for s in surveys)
-            flags += correct([s.host for s in surveys], ends, _LEAVING_PS if are_ranks else 0)
+            flags += correct([s.host for s in surveys], ends, are_ranks=are_ranks)
             for survey, offset in zip(surveys, before, strict=True):
                 for timeline in {id(p.timeline): p.timeline for p in survey.planes.values()}.values():
                     timeline.move(survey.host.clock_offset_ps - offset)
@@ -226,18 +226,20 @@ def _synchronises(row: InstructionRow) -> bool:
     return row.collective is not None and row.collective.kind in SYNCHRONISING and row.collective.role != "done"
 
 
-def correct(hosts: Sequence[Host], ends: SharedEnds, least_ps: int = 0) -> Iterator[Flag]:
+def correct(hosts: Sequence[Host], ends: SharedEnds, *, are_ranks: bool = False) -> Iterator[Flag]:
     """Correct the clocks of hosts that share collectives, starting at the first host; yields what remains uncertain.
 
     Each host is compared with the earlier host with which it shares most executions. Its clock is moved only if this
-    brings the ends closer together, by more than they scatter and than `least_ps`, and contradicts cause and effect no
-    more often. A rank's file that is over a minute away is doubted all the same. Hosts that share none with those, as
-    stages of a pipeline of GPUs, are compared among themselves.
+    brings the ends closer together, by more than they scatter, and contradicts cause and effect no more often.
+
+    Files of a job's ranks (`are_ranks`, GPUs) are moved only by more than ranks leave a collective apart, and one that
+    is over a minute away is doubted all the same. Those that share none with the first, as stages of a pipeline, are
+    compared among themselves.
     """
     is_here = ends.is_here.astype(np.float64)
     shared = is_here.T @ is_here
     first = min(range(len(hosts)), key=lambda h: (hosts[h].clock_source == "none", hosts[h].clock_offset_ps, h))
-    if least_ps:
+    if are_ranks:
         hosts[first].clock_reference = first
     # of each host, the most executions that it shares with a placed one, and that one
     most, nearest = shared[first].copy(), np.full(len(hosts), first)
@@ -248,10 +250,10 @@ def correct(hosts: Sequence[Host], ends: SharedEnds, least_ps: int = 0) -> Itera
             b = int(candidates[nearest[candidates].argmin()])
             a = int(nearest[b])
             hosts[b].clock_reference = hosts[a].clock_reference
-            yield from _compare(hosts, ends, a, b, least_ps)
+            yield from _compare(hosts, ends, a, b, are_ranks=are_ranks)
         else:
             among = np.triu(shared[np.ix_(left, left)], 1).max(axis=1)
-            if not least_ps or among.max() < FEWEST:
+            if not are_ranks or among.max() < FEWEST:
                 break
             b = int(left[among.argmax()])
             hosts[b].clock_reference = b
@@ -262,7 +264,7 @@ def correct(hosts: Sequence[Host], ends: SharedEnds, least_ps: int = 0) -> Itera
         hosts[first].clock_source = "first_host"
 
 
-def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int, least_ps: int) -> Iterator[Flag]:
+def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int, *, are_ranks: bool) -> Iterator[Flag]:
     host = hosts[b]
     at = np.flatnonzero(ends.is_here[:, a] & ends.is_here[:, b])
     apart = ends.end[at, a] - ends.end[at, b]
@@ -271,8 +273,8 @@ def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int, least_ps: 
     host.clock_instances, host.clock_residual_ps = len(at), before
     is_known = host.clock_source != "none"
     against, against_moved = _contradictions(ends, at, a, b, 0), _contradictions(ends, at, a, b, by)
-    is_apart = bool(least_ps) and is_known and hosts[a].clock_source != "none" and abs(by) > _FARTHEST_PS
-    is_better = after < before and abs(by) > max(after, least_ps) and against_moved <= against
+    is_apart = are_ranks and is_known and hosts[a].clock_source != "none" and abs(by) > _FARTHEST_PS
+    is_better = after < before and abs(by) > max(after, _LEAVING_PS * are_ranks) and against_moved <= against
     is_moved = is_better and not _is_ambiguous(ends, at, a, b, by, after)
     if is_moved:
         ends.moved(b, by)

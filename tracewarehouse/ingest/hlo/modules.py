@@ -17,6 +17,7 @@ from tracewarehouse.ingest.hlo.instruction import Instruction, Loop
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.hlo.proto import Module
+    from tracewarehouse.ingest.hlo.schedule import Schedule
 
 
 _NOT_IN_KERNELS = re.compile(r"[^A-Za-z0-9_]")
@@ -73,6 +74,13 @@ class HloModule:
         if not any(kind.encode() in self.raw for kind in KINDS):
             return frozenset()
         return self._module.fused_collectives if self._module else frozenset()
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The program as its device runs it; raises MalformedError if the proto is damaged."""
+        from tracewarehouse.ingest.hlo.schedule import Schedule
+
+        return Schedule(self.raw)
 
     @cached_property
     def loops(self) -> Mapping[str, tuple[Loop, ...]]:

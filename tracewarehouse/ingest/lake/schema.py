@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.profiler_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 """Version of the tables; raise it whenever a table changes. The error about another version names the command that
 ingests again."""
 
@@ -659,8 +659,10 @@ PREDICTIONS = _table(
     link_gbps          DOUBLE   Rate of one link in one direction that the rules count with, what-if included. [GB/s]
     hbm_factor!        DOUBLE   What-if: memory bandwidth over the real chip's; 1 for the real chip. [ratio]
     ici_factor!        DOUBLE   What-if: rate of the links over the real ones; 1 for the real ones. [ratio]
-    kernels            VARCHAR  What-if or measured: times of kernels that replace the rules', as JSON, name to
-        microseconds; NULL without any.
+    kernels            VARCHAR  What-if: times of kernels that replace the rules', as JSON, name to microseconds; NULL
+        without any.
+    measured_kernels   VARCHAR  Kernels that take the median of a recorded run, as a JSON list: kernel, signature, us,
+        low_us, high_us (10th and 90th percentile), n, run_id, run. NULL without any.
     host_ps!           BIGINT   Time of the host for each step, as the user gave or measured it. [ps]
     chip_price_usd_per_h DOUBLE  What-if: price of a chip for an hour in place of the list price; NULL for that. [USD/h]
     calibration        VARCHAR  The calibrations that the rules used, in words; NULL for those that come with

@@ -13,7 +13,8 @@ WITH kinds AS (
 
 predicted AS (
   SELECT DISTINCT
-    run_id, topology, rules_version, ici_factor, hbm_factor, host_ps, kernels, chip_price_usd_per_h, calibration,
+    run_id, topology, rules_version, ici_factor, hbm_factor, host_ps, kernels, measured_kernels, chip_price_usd_per_h,
+    calibration,
     MIN(compiled_layers) OVER (PARTITION BY run_id) AS compiled_layers,
     COUNT(*) OVER (PARTITION BY run_id) AS steps
   FROM main.predictions
@@ -22,6 +23,7 @@ predicted AS (
 described AS (
   SELECT
     run_id, r.origin, p.topology, p.rules_version, p.ici_factor, p.hbm_factor, p.host_ps, p.kernels, p.calibration,
+    p.measured_kernels,
     p.chip_price_usd_per_h, p.compiled_layers, p.steps,
     r.backend, r.device_count, CAST(r.manifest AS JSON) AS manifest, k.device_kind
   FROM main.runs AS r
@@ -45,7 +47,7 @@ SELECT
         WHEN origin = 'predicted'
           THEN [
             topology, CAST(rules_version AS VARCHAR), CAST(ici_factor AS VARCHAR), CAST(hbm_factor AS VARCHAR),
-            CAST(host_ps AS VARCHAR), kernels, calibration,
+            CAST(host_ps AS VARCHAR), kernels, measured_kernels, calibration,
             CAST(chip_price_usd_per_h AS VARCHAR), CAST(compiled_layers AS VARCHAR), CAST(steps AS VARCHAR)
           ]
       END

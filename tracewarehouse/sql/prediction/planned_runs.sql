@@ -67,7 +67,8 @@ facts AS (
     MIN(ici_factor) AS ici_factor,
     MIN(hbm_factor) AS hbm_factor,
     MIN(host_ps) / 1e9 AS host_ms,
-    MIN(kernels) AS kernels
+    MIN(kernels) AS kernels,
+    MIN(measured_kernels) AS measured_kernels
   FROM main.predictions
   WHERE LIST_CONTAINS(runs, run_id)
   GROUP BY run_id
@@ -166,7 +167,8 @@ SELECT
   f.ici_factor, -- Links, as a multiple of the real ones.
   f.hbm_factor, -- HBM, as a multiple of the real one.
   f.host_ms, -- Time of the host that was added to each step.
-  f.kernels -- Times that were given for kernels.
+  f.kernels, -- Times that were given for kernels.
+  f.measured_kernels -- Kernels that take the median of a recorded run, as in main.predictions.
 FROM wanted AS w
 INNER JOIN facts AS f USING (run_id)
 LEFT JOIN ranges AS r USING (run_id)

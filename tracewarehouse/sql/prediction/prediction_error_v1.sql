@@ -13,7 +13,7 @@ notes: >
   A row counts instructions of the recorded run. Its time is the mean over its executions; a collective's execution
   counts with its shortest rank. The predicted time is the mean over all equal ops of the predicted run. Halves of
   asynchronous ops are left out. Only runs on chips with the same peak are compared, and none on chips that do not exist
-  (what-if), nor kernels whose times were given. The metric compares runs, so it is not stored with a run.
+  (what-if), nor kernels whose times were given or recorded. The metric compares runs, so it is not stored with a run.
 ---*/
 WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several names
   SELECT run_id, CAST(FLOOR(MIN(peak_flops_per_s) / 1e13 + 5e-1) AS BIGINT) AS peak
@@ -22,9 +22,9 @@ WITH chips AS ( -- by their peak in tens of TFLOP/s: a kind of chip has several 
 ),
 
 what_if AS (
-  SELECT run_id, COUNT(*) FILTER (WHERE ici_factor <> 1 OR hbm_factor <> 1) > 0 AS is_other_chip
+  SELECT run_id
   FROM main.predictions
-  WHERE ici_factor <> 1 OR hbm_factor <> 1 OR kernels IS NOT NULL
+  WHERE ici_factor <> 1 OR hbm_factor <> 1
   GROUP BY run_id
 ),
 
@@ -34,7 +34,7 @@ times AS (
   INNER JOIN main.runs AS r USING (run_id)
   INNER JOIN chips AS c USING (run_id)
   LEFT JOIN what_if AS w USING (run_id)
-  WHERE w.run_id IS NULL OR (NOT w.is_other_chip AND t.op_kind <> 'kernel')
+  WHERE w.run_id IS NULL
 ),
 
 predicted AS (

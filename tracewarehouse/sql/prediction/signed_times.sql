@@ -3,7 +3,8 @@ description: >
   Time of one execution of each op in recorded and predicted runs, with its signature. Ops of two runs with one
   signature are the same. A collective takes the shortest time over its ranks, because the others wait.
 notes: >
-  Halves of asynchronous ops have no row, because the time of a done depends on what ran before it.
+  Halves of asynchronous ops have no row, because the time of a done depends on what ran before it, and neither have
+  kernels of predicted runs whose time was given or recorded.
 ---*/
 WITH shortest AS (
   SELECT run_id, instruction_id, instance, MIN(link) AS link, MIN(end_ps - start_ps) AS shortest_ps
@@ -22,6 +23,13 @@ executed AS (
   SELECT run_id, phase, instruction_id, SUM(self_ps) AS self_ps, SUM(ops) AS ops
   FROM models.instruction_time
   GROUP BY run_id, phase, instruction_id
+),
+
+given AS (
+  SELECT run_id, instruction_id
+  FROM main.ops
+  WHERE basis = 'kernel_measured'
+  GROUP BY run_id, instruction_id
 )
 
 SELECT
@@ -55,4 +63,5 @@ SELECT
 FROM executed AS e
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)
 LEFT JOIN collective AS c USING (run_id, instruction_id)
-WHERE i.async_role IS NULL
+LEFT JOIN given AS g USING (run_id, instruction_id)
+WHERE i.async_role IS NULL AND g.run_id IS NULL
