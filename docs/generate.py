@@ -88,12 +88,13 @@ def main() -> int:
     """Write or check; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a text is not current")
-    is_check = parser.parse_args().check
+    parser.add_argument("--pictures", action="store_true", help="draw the pictures anew, too")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "warehouse", create=True) as warehouse:
         warehouse.ingest(CAPTURES)
         pages = texts(warehouse)
         changed = not_current(pages)
-        if is_check:
+        if options.check:
             for path in changed:
                 print(f"{path.relative_to(DOCS.parent)} is not current: run `make docs`", file=sys.stderr)
             return 1 if changed else 0
@@ -103,7 +104,8 @@ def main() -> int:
                 path.write_text(pages[path], encoding="utf-8")
             else:
                 path.unlink()
-        write_pictures(warehouse)
+        if options.pictures:
+            write_pictures(warehouse)
         print(f"written: {', '.join(str(p.relative_to(DOCS)) for p in changed) or 'no text has changed'}")
     return 0
 

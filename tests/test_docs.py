@@ -36,13 +36,13 @@ def test_the_places_that_a_page_names_are_there(page: str) -> None:
 
 
 def test_transcripts_are_real(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
     """What stands below a `$ tw` line is what the command prints; where nothing does, it is not shown."""
     monkeypatch.delenv("TRACEWAREHOUSE", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(ROOT / "data")
-    shown = sum(check(*transcript, capsys) for transcript in transcripts(on_spark=False))
+    shown = sum(check(*each, capsys, pytestconfig.getoption("--update-golden")) for each in transcripts(on_spark=False))
     assert shown >= 3
 
 

@@ -24,11 +24,16 @@ def transcripts(*, on_spark: bool) -> Iterator[tuple[str, str, str]]:
                 yield page.name, command, output
 
 
-def check(page: str, command: str, output: str, capsys: pytest.CaptureFixture[str]) -> bool:
-    """Run a command, and assert that it prints what the page shows; whether the page shows any of it."""
+def check(page: str, command: str, output: str, capsys: pytest.CaptureFixture[str], is_update: bool = False) -> bool:
+    """Run a command, and assert that it prints what the page shows, or write that; whether the page shows any of it."""
     run(shlex.split(command))
     printed = capsys.readouterr()
-    if output.strip():
-        lines = (printed.out + printed.err).splitlines()
-        assert [line.rstrip() for line in lines] == output.rstrip().splitlines(), f"{page}: {command}"
-    return bool(output.strip())
+    shown, found = output.rstrip(), "\n".join(line.rstrip() for line in (printed.out + printed.err).splitlines())
+    if shown and is_update:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        (DOCS / page).write_text(
+            text.replace(f"$ tw {command}\n{shown}\n", f"$ tw {command}\n{found}\n"), encoding="utf-8"
+        )
+    elif shown:
+        assert found == shown, f"{page}: {command}"
+    return bool(shown)

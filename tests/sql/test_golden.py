@@ -52,7 +52,7 @@ def test_values_are_the_golden_ones(
     path = GOLDEN / f"{capture}.tsv"
     if request.config.getoption("--update-golden"):
         GOLDEN.mkdir(exist_ok=True)
-        lines = [f"{key}\t{value:.12g}\n" for key, value in found.items()]
+        lines = [f"{key}\t{value:.12g}\n" for key, value in sorted(found.items())]
         path.write_text("".join(lines), encoding="utf-8")
     rows = (line.rsplit("\t", 1) for line in path.read_text(encoding="utf-8").splitlines())
     golden = {key: float(text) for key, text in rows}
