@@ -11,7 +11,7 @@ import pytest
 
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.instruction import Loop
-from tracewarehouse.ingest.hlo.program import Program
+from tracewarehouse.ingest.hlo.program import ModuleText, Program
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import HLO_PROTO, HLO_TEXT, file_format, open_trace
@@ -228,6 +228,10 @@ def test_of_branches_the_one_with_most_collectives_counts() -> None:
     program = Program(text)
     assert program.unknown == ["loop"]
     assert list(program.runs({"sum", "start"}.__contains__)) == ["sum", "start"]
+
+
+def test_the_proto_of_a_text_has_the_name_of_its_module() -> None:
+    assert CLASSES["HloProto"].FromString(ModuleText(SMALL).proto).hlo_module.name == b"decode.7"
 
 
 def test_devices_of_a_proto_come_from_the_mesh_or_the_groups(tmp_path: Path, warehouse: Warehouse) -> None:

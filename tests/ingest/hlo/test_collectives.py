@@ -40,6 +40,8 @@ def found(text: str) -> Collective:
             "f32",
         ),
         # operands that are not all listed: the result decides
+        ("%a = (f32[8], f32[8]) all-reduce(f32[8] %x, %y)", "all-reduce", None, 64, "f32"),
+        ("%a = ((f32[8], f32[8]), f32[16]) reduce-scatter-start(f32[8] %x, %y)", "reduce-scatter", "start", 64, "f32"),
         ("%a = (f32[8], f32[8], f32[8]) all-reduce(f32[8] %x, ...(+2))", "all-reduce", None, 96, "f32"),
         # native starts
         ("%a = (f32[8], f32[32]) all-gather-start(f32[8] %x)", "all-gather", "start", 128, "f32"),
