@@ -18,7 +18,7 @@ from tracewarehouse.ingest.lake.fsck import fsck
 from tracewarehouse.ingest.lake.garbage import collect_garbage, leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import manifest_text
-from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 
 
 def test_another_schema_version_names_the_command(tmp_path: Path) -> None:
@@ -222,3 +222,9 @@ def test_a_folder_that_cannot_be_listed_is_named_and_left_alone(
     with pytest.warns(SkippedEntryWarning, match=rf"left alone: {closed}: Permission denied"):
         gone = collect_garbage(lake, 0)
     assert tmp_path / "lake" / "r2" / "v1" in [x.path for x in gone]
+
+
+def test_another_column_raises_the_version_of_the_schema() -> None:
+    """After a change, raise SCHEMA_VERSION and put both values here: warehouses tell older runs by the version."""
+    shapes = [(t.name, c.name, c.type, c.is_key, c.is_nullable) for t in TABLES.values() for c in t.columns]
+    assert (SCHEMA_VERSION, hashlib.sha256(repr(shapes).encode()).hexdigest()[:16]) == (15, "4f3ae1a94dc48c84")
