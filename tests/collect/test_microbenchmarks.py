@@ -22,6 +22,7 @@ from tracewarehouse.collect.tpu.plan import plan_slices, tpu_runs
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.comparison.calibration import calibrate
 from tracewarehouse.ingest.capture.manifest import load_manifest
+from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.predict.calibrations import rates, read_calibrations
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -178,6 +179,8 @@ def test_on_virtual_devices_every_kind_of_program_gives_rows(tmp_path: Path, mon
         rows = warehouse.query(
             f"SELECT kind, class, axis, what, n FROM metrics.microbenchmarks WHERE run_id = '{result.run_id}'"
         ).rows()
+        with pytest.raises(QueryError, match="ran on virtual CPU devices, and the rates are those of TPUs"):
+            calibrate(warehouse, result.run_id)
     assert model == (None,)
     # on virtual devices most chains become one fusion, which has no inner one
     assert {kind for kind, *_ in rows} - {"fusion"} == {"collective", "product", "copy", "attention", "host"}

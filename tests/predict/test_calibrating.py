@@ -310,4 +310,10 @@ def test_what_shows_nothing_of_a_tpu_is_refused(warehouse: Warehouse, tmp_path: 
     warehouse.ingest(space.write(tmp_path / "gpu.xplane.pb"), device="H100")
     with pytest.raises(QueryError, match="gpu ran on H100, and the rates are those of TPUs; record it on a slice"):
         calibrate(warehouse, "gpu")
+    empty = Space(hostnames=["vm"])
+    empty.tpu(0).modules.event("jit_other(1)", 0, US)
+    empty.profiled(1_700_000_000_000_000_000, 1_700_000_001_000_000_000)
+    warehouse.ingest(empty.write(tmp_path / "empty.xplane.pb"))
+    with pytest.raises(QueryError, match="empty: no predicted run has ops in common with it"):
+        calibrate(warehouse, "empty")
     assert not (warehouse.path / "calibrations.csv").exists()

@@ -128,7 +128,7 @@ def algorithm(topology: Topology, collective: SliceCollective) -> Algorithm:
             pairs = tuple(pair for group in collective.groups for pair in itertools.permutations(group, 2))
             size /= max(map(len, collective.groups))
         routed = busiest(topology, pairs)
-        form = f"{routed.hops} hops" if collective.is_pairs and routed.on_ici else shape.form
+        form = f"{routed.hops} hop{'s' * (routed.hops > 1)}" if collective.is_pairs and routed.on_ici else shape.form
         name = f"{collective.kind} {form}{'' if collective.is_pairs else f' {shape.size}'}{where}"
         return Algorithm(name, form, size * routed.on_ici, size * routed.on_die, routed.hops)
     form = _form(shape, collective)
