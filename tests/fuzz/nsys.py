@@ -76,7 +76,7 @@ class NsysTarget(Target):
             raise RefusedError(str(error)) from None
 
     def may_refuse(self, data: bytes, want: Any, refusal: str) -> str:
-        reasons = ("another SQLite database", "its header states", "versions 2.9 to 3.25", "looked for the tables")
+        reasons = ("another SQLite database", "its header states", "schemas 2 and 3", "looked for the tables")
         return next((reason for reason in reasons if reason in refusal), "")
 
 
