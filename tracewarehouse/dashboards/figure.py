@@ -100,10 +100,10 @@ class Drawn:
     def figure(self, chart: Any, subtitle: str, description: str, marks: str = "", **differing: Any) -> Figure:
         """The figure of an Altair chart; a name, a title or metrics that differ from the registry's can be given.
 
-        Where runs are predicted, the subtitle says so: by `marks`, which tells how the chart marks them, if it does.
+        Where runs are predicted, the subtitle says so, with `marks`, a sentence on how the chart marks them.
         """
         entry = self.entry
-        caption = self.predicted and (marks or self.predicted)
+        caption = f"{self.predicted} {marks}".rstrip() if self.predicted else ""
         subtitle = f"{subtitle} {caption}".rstrip()
         same: dict[str, Any] = {n: getattr(entry, n) for n in ("name", "title", "metrics", "is_folded")}
         same |= {"subtitle": subtitle, "description": description, "caption": caption} | differing
