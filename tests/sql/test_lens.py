@@ -76,6 +76,7 @@ NEED_MORE = {
     "metrics.ici_utilization_v1",  # the peaks of a device
     "metrics.kv_cache_traffic_v1",
     "metrics.launch_overhead_v1",  # a line of modules
+    "metrics.layer_bottleneck_v1",  # the peaks of a device
     "models.memory_states",  # host events
     "metrics.memory_in_use_v1",  # host events
     "metrics.faster_chips_v1",

@@ -388,6 +388,7 @@ _OF_TPUS = {
     "copy_bandwidth": "async_copies",
     "hockney": "several_sizes",
     "faster_chips": "accelerators",
+    "layer_bottleneck": "accelerators",
     "hbm_bandwidth": "memory_traffic",
     "roofline": "op_costs",
     "gemm_efficiency": "accelerators",
