@@ -7,7 +7,7 @@ the second chip; the first waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ from tracewarehouse.ingest.columns.profiler_names import PREDICTION_PLANE
 from tracewarehouse.ingest.errors import MetricError, QueryError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.readers.xplane import wire
-from tracewarehouse.predict.calibrations import Calibration, described, rates, read_calibrations
+from tracewarehouse.predict.calibrations import Calibration, described, rates, read_calibrations, write_calibrations
 from tracewarehouse.predict.capture import PredictedStep, write_capture
 from tracewarehouse.predict.links import SliceCollective, collective_time
 from tracewarehouse.predict.machine import Machine
@@ -172,8 +172,8 @@ def test_the_command_prints_what_changed(warehouse: Warehouse) -> None:
     done = CliRunner().invoke(app, ["-w", folder, "plan", "--calibrate", "recorded"])
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines() == [
-        "v6e\tproduct factor\t0.78 (0.7 to 0.87)\t1.17 (1.053 to 1.287)\t24 ops",
-        "v6e\tici gbps\t90 (85.5 to 94.5)\t112.5 (106.9 to 118.1)\t24 ops",
+        "v6e\tproduct factor\t0.78 (0.7 to 0.87)\t1.17 (1.053 to 1.287)\tn=24",
+        "v6e\tici gbps\t90 (85.5 to 94.5)\t112.5 (106.9 to 118.1)\tn=24",
     ]
     assert "calibrations.csv" in done.stderr
     for wrong in (["--calibrate", "recorded", "llama"], []):
@@ -189,7 +189,8 @@ def test_too_few_equal_ops_change_nothing(tmp_path: Path) -> None:
             calibrate(opened, "recorded")
         opened.ingest(capture(tmp_path, "predicted", pairs(COUNT), timed(COUNT)))
         with pytest.raises(
-            QueryError, match=r"at least 20 ops of a kind.* found all-reduce: 5 ops, 100% of their time"
+            QueryError,
+            match=r"follows from .*all-reduce: 5 ops, 100% of their time; a kind needs 20 ops in common with a pred",
         ):
             calibrate(opened, "recorded")
         assert not (opened.path / "calibrations.csv").exists()
@@ -200,15 +201,17 @@ SIZES = [4096 * 4**n for n in range(9)]
 """Bytes of the messages of the experiment calibrate, 4 KB to 256 MB."""
 
 
-def half_an_hour(path: Path, reduced_sizes: list[int] = SIZES, device: str = "TPU v6 Lite") -> Path:
+def half_an_hour(
+    path: Path, reduced_sizes: list[int] = SIZES, devices: int = 4, factors: Sequence[float] = (0.9, 1, 1, 1.1)
+) -> Path:
     """A capture of four v6e chips (2x2), whose 20 executions of each program take known times.
 
     An all-reduce of a pair takes 5 us and its bytes at 40 GB/s, an all-gather of all 7 us and the bytes of its busiest
     link at 50 GB/s; every other execution takes a tenth more or less. Products take 1.3 times the compiler's time; one
-    waits for HBM. The host takes 250 us between executions.
+    waits for HBM. The host takes 250 us between executions. The profile may lack the last devices.
     """
     space = Space(hostnames=["vm"])
-    tpus = [space.tpu(n, device) for n in range(4)]
+    tpus = [space.tpu(n, "TPU v6 Lite") for n in range(devices)]
     programs: dict[str, tuple[str, str, float, float]] = {}
     """The program, its op as the profiler names it, and the microseconds of its op and after it."""
     protos: dict[str, tuple[int, bytes]] = {}
@@ -252,7 +255,7 @@ def half_an_hour(path: Path, reduced_sizes: list[int] = SIZES, device: str = "TP
         module = program(4, main=text, **({"product": inside} if "product" in name else {}))
         protos[f"jit_micro.{name}"] = number, module.raw
         for turn in range(20):
-            varied = us * (1 if gap or "product" in name else (0.9, 1, 1, 1.1)[turn % 4])
+            varied = us * (1 if gap or "product" in name else factors[turn % 4])
             for tpu in tpus:
                 tpu.modules.event(f"jit_micro.{name}({number})", start, round(varied * US), run_id=Unsigned(run))
                 tpu.ops.event(tpu.instruction(hlo, program_id=Unsigned(number)), start, round(varied * US))
@@ -299,6 +302,35 @@ def test_a_line_needs_three_sizes_and_a_capture_its_programs(tmp_path: Path) -> 
         few = calibrate(opened, "few")
     assert "all-reduce pair 2: no line fits its 2 sizes; 3 are needed, with times that grow" in few.kept[-1]
     assert not [new for _, new in few.changes if new.class_.startswith("all-reduce")]
+
+
+def test_a_capture_without_some_devices_calibrates_what_each_does_alone(tmp_path: Path) -> None:
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        opened.ingest(half_an_hour(tmp_path / "part.xplane.pb", devices=2))
+        done = calibrate(opened, "part")
+    found = {(new.class_, new.what): new for _, new in done.changes}
+    assert set(found) == {("product", "factor"), ("host_step", "ms")}
+    assert found["product", "factor"][4:8] == pytest.approx((1.3, 1.235, 1.365, 2 * 20 * 2))
+    assert "18 programs of collectives: the capture has none of all their devices" in done.kept[-1]
+
+
+def test_executions_without_time_give_no_rate(tmp_path: Path) -> None:
+    with open_warehouse(tmp_path / "w", create=True) as opened:
+        opened.ingest(half_an_hour(tmp_path / "zero.xplane.pb", SIZES[:1], factors=(0, 1, 1, 1)))
+        done = calibrate(opened, "zero")
+    assert "all-reduce of 4096 bytes, all-gather of 4096 bytes" not in done.kept[-1]
+    assert "all-reduce of 4096 bytes: some executions took no time" in done.kept[-1].replace("all-gather", "all-reduce")
+    assert not [new for _, new in done.changes if new.kind == "link"]
+
+
+def test_a_model_run_says_that_it_changes_no_lines(warehouse: Warehouse, tmp_path: Path) -> None:
+    own = [Calibration("link", "v6e", "all-reduce pair 2", what, 5.0, 4.0, 6.0, 20, "c") for what in ("us", "gbps")]
+    write_calibrations(warehouse.path / "calibrations.csv", own)
+    warehouse.remove(["predicted"])
+    warehouse.ingest(capture(tmp_path / "own", "again", pairs(COUNT), timed(COUNT), calibration=described(own)))
+    done = calibrate(warehouse, "recorded")
+    assert [(new.class_, new.what) for _, new in done.changes] == [("product", "factor")]
+    assert done.kept == ("all-reduce: a run of calibrate has measured it, and only such a run changes that",)
 
 
 def test_what_shows_nothing_of_a_tpu_is_refused(warehouse: Warehouse, tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def _calibrate(context: typer.Context, reference: str) -> None:
         done = calibrate(warehouse, reference)
     for before, after in done.changes:
         was, now = (f"{r.value:.4g} ({r.low:.4g} to {r.high:.4g})" if r else _UNKNOWN for r in (before, after))
-        lasting_echo(f"{after.chip}\t{after.class_} {after.what}\t{was}\t{now}\t{after.n} ops")
+        lasting_echo(f"{after.chip}\t{after.class_} {after.what}\t{was}\t{now}\tn={after.n}")
     against = f", from what was predicted in {', '.join(done.predicted)}" if done.predicted else ""
     say_note(f"written to {done.path}{against}")
     if done.kept:
@@ -302,6 +302,7 @@ def _heading(topology: str, members: Sequence[dict[str, Any]]) -> str:
     ]
     changes += [f"host {row['host_ms']:g} ms a step"] if row["host_ms"] else []
     changes += [f"kernels {row['kernels']}"] if row["kernels"] else []
+    changes += [f"rates of {row['calibration']}"] if row["calibration"] else []
     facts = [
         f"{row['layers']} layers" if row["layers"] == row["model_layers"] else _part(members, row),
         row["dtype"],

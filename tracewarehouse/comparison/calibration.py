@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,11 +18,11 @@ from tracewarehouse.predict.calibrations import (
     FILE,
     LEAST_POINTS,
     LEAST_SHARE,
-    LEAST_SPREAD,
     Calibration,
     PredictionError,
     calibrated,
     described,
+    of_chip,
     rates,
     read_calibrations,
     with_rows,
@@ -60,73 +62,74 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
         raise WarehouseError(f"{warehouse.path}: calibrations are kept in local warehouses alone; copy it first")
     path = warehouse.path / FILE
     own = read_calibrations(path)
-    _require_tpu(warehouse, run.run_id, run.name)
+    kind = _tpu_kind(warehouse, run.run_id, run.name)
     rows = warehouse.query(
-        "SELECT e.predicted_run_id, r.name, p.topology, p.calibration, e.op_kind, e.variant, e.phase, e.n, "
+        "SELECT r.name, p.topology, p.calibration, e.op_kind, e.variant, e.phase, e.n, "
         "e.p10, e.p50, e.p90, e.measured_ms, e.matched_share "
         "FROM metrics.prediction_error AS e JOIN main.runs AS r ON r.run_id = e.predicted_run_id "
         "JOIN (SELECT DISTINCT run_id, topology, calibration FROM main.predictions) AS p "
         "ON p.run_id = e.predicted_run_id "
         f"WHERE e.run_id = {literal(run.run_id)} ORDER BY e.measured_ms DESC, e.predicted_run_id"
     ).rows()
-    alone, unused = _shown_alone(warehouse, run.run_id, run.name)
-    found: dict[tuple[str, str], tuple[Calibration | None, Calibration]] = {
-        (new.class_, new.what): (rates(new.chip, own).get((new.class_, new.what)), new) for new in alone
-    }
-    if not rows and not found:
+    alone, unused = _shown_alone(warehouse, run.run_id, run.name, kind)
+    found = {(new.class_, new.what): new for new in alone}
+    predicted: dict[str, None] = {}
+    kept: dict[str, str] = {}
+    changed: set[str] = set()
+    for name, topology, said, *values in rows:
+        generation, error = topology.partition(":")[0], PredictionError(*values)
+        mine = of_chip(own, generation)
+        if said not in (None, described(mine)):
+            continue
+        predicted[name] = None
+        if said and _is_measured_alone(error, mine):
+            kept[error.named] = f"{error.named}: a run of calibrate has measured it, and only such a run changes that"
+            continue
+        if error.rates and error.is_enough:
+            changed.add(error.named)
+        else:
+            kept.setdefault(error.named, f"{error.named}: {error.n} ops, {error.matched_share:.0%} of their time")
+        base = rates(generation, mine if said else ())
+        for new in calibrated([error], generation, base, f"{run.name} ({run.run_id}) against {name}"):
+            found.setdefault((new.class_, new.what), new)
+    if not found and not rows and not unused:
         raise QueryError(
-            f"{run.name}: no rate follows from its programs: {_named(unused)}"
-            if unused
-            else f"{run.name}: no predicted run has ops in common with it; "
+            f"{run.name}: no predicted run has ops in common with it; "
             "predict the same model, mesh and slice with `tw plan`"
         )
-    usable = [row for row in rows if row[3] in (None, described(own))]
-    if not usable and not found:
+    if not found and not predicted and not unused:
         raise QueryError(
             f"{run.name}: the predicted runs with ops in common have rates that the warehouse has no more; "
             "predict again with `tw plan`"
         )
-    by_line = {row.class_.partition(" ")[0] for row in own if " " in row.class_}
-    for _, name, topology, said, *error in usable:
-        if said and error[0] in by_line:  # it was predicted by lines, which other rates do not change
-            continue
-        generation = topology.partition(":")[0]
-        base = rates(generation, own if said else ())
-        for new in calibrated([PredictionError(*error)], generation, base, f"{run.name} ({run.run_id}) against {name}"):
-            before = rates(generation, own)[new.class_, new.what]
-            found.setdefault((new.class_, new.what), (before, new))
-    errors = [PredictionError(*row[4:]) for row in usable]
-    changed = {error.named for error in errors if error.rates and error.is_enough}
-    kept = {
-        error.named: f"{error.named}: {error.n} ops, {error.matched_share:.0%} of their time"
-        for error in reversed(errors)
-        if error.named not in changed
-    }
+    without = (*(said for named, said in kept.items() if named not in changed), *([_named(unused)] if unused else []))
     if not found:
-        raise QueryError(
-            f"{run.name}: at least {LEAST_POINTS} ops of a kind, with {LEAST_SHARE:.0%} of its time, must be those of "
-            f"a prediction; found {'; '.join(kept.values())}"
-        )
-    write_calibrations(path, with_rows(own, (new for _, new in found.values())))
-    return Recalibration(
-        path,
-        tuple(found.values()),
-        tuple(dict.fromkeys(row[1] for row in usable)),
-        (*kept.values(), *([_named(unused)] if unused else [])),
-    )
+        needed = f"; a kind needs {LEAST_POINTS} ops in common with a prediction, and {LEAST_SHARE:.0%} of its time"
+        raise QueryError(f"{run.name}: no rate follows from {'; '.join(without)}{needed if predicted else ''}")
+    changes = tuple((rates(new.chip, own).get(key), new) for key, new in found.items())
+    write_calibrations(path, with_rows(own, found.values()))
+    return Recalibration(path, changes, tuple(predicted), without)
 
 
-def _require_tpu(warehouse: Warehouse, run_id: str, name: str) -> None:
-    """Refuse a run that shows nothing of a TPU."""
-    [[origin, backend, devices]] = warehouse.query(
+def _is_measured_alone(error: PredictionError, own: Iterable[Calibration]) -> bool:
+    """Whether rows of a run of calibrate, which no other rate changes, decide the times of this kind of op."""
+    is_ragged = error.op_kind == "kernel" and "ragged" in (error.variant or "")
+    begin = "ragged_attention" if is_ragged else f"{error.op_kind} "
+    return any(row.class_.startswith(begin) for row in own)
+
+
+def _tpu_kind(warehouse: Warehouse, run_id: str, name: str) -> str:
+    """Return the kind of the TPUs of a recorded run; refuse another run, which shows nothing of one."""
+    [[origin, backend, kind]] = warehouse.query(
         "SELECT origin, backend, (SELECT MIN(kind) FROM main.devices AS d WHERE d.run_id = r.run_id) "
         f"FROM main.runs AS r WHERE run_id = {literal(run_id)}"
     ).rows()
     if origin != "recorded":
         raise QueryError(f"{name} is {origin}, and nothing was measured; rates follow from runs that are recorded")
     if backend != "tpu":
-        place = {"cpu": "virtual CPU devices", "gpu": devices or "GPUs"}.get(backend, "devices that are not known")
+        place = {"cpu": "virtual CPU devices", "gpu": kind or "GPUs"}.get(backend, "devices that are not known")
         raise QueryError(f"{name} ran on {place}, and the rates are those of TPUs; record it on a slice (tw tpu run)")
+    return str(kind)
 
 
 def _named(unused: dict[str, str]) -> str:
@@ -137,33 +140,20 @@ def _named(unused: dict[str, str]) -> str:
     return "; ".join(f"{', '.join(what)}: {reason}" for reason, what in reasons.items())
 
 
-def _shown_alone(warehouse: Warehouse, run_id: str, name: str) -> tuple[list[Calibration], dict[str, str]]:
+def _shown_alone(warehouse: Warehouse, run_id: str, name: str, kind: str) -> tuple[list[Calibration], dict[str, str]]:
     """Return the rates that a run of microbenchmarks shows, and why some of its programs show none."""
-    where = f"WHERE run_id = {literal(run_id)}"
-    found = [
-        Calibration(*row)
-        for row in warehouse.query(
-            f'SELECT kind, chip, class, what, "value", low, high, n, source FROM models.calibration_rates {where}'
-        ).rows()
-    ]
-    source = f"{name} ({run_id})"
+    where, source = f"WHERE run_id = {literal(run_id)}", f"{name} ({run_id})"
     rows = [
-        new._replace(
-            low=min(new.low, new.value * (1 - LEAST_SPREAD)),
-            high=max(new.high, new.value * (1 + LEAST_SPREAD)),
-            source=source,
-        )
-        for new in found
+        Calibration(*row).widened
+        for row in warehouse.query(
+            f'SELECT kind, chip, class, what, "value", low, high, n, {literal(source)} FROM models.calibration_rates '
+            f"{where}"
+        ).rows()
     ]
     measured = warehouse.query(
         "SELECT program, kind, class, what, low_us, value_us, high_us, n FROM metrics.microbenchmarks_v1 "
         f"{where} AND kind IN ('collective', 'product') AND value_us > 0 ORDER BY program, class, what, axis"
     ).rows()
-    if not measured:
-        return rows, {}
-    machine = _machine(warehouse, where)
-    if machine is None:
-        return rows, {"collectives and products": "a slice of as many chips of this kind is not known"}
     modules = {
         module_and_program(event)[0]: HloModule(event, raw, [])
         for event, raw in warehouse.query(
@@ -172,20 +162,28 @@ def _shown_alone(warehouse: Warehouse, run_id: str, name: str) -> tuple[list[Cal
         ).rows()
     }
     programs = [MeasuredProgram(modules[program], *rest) for program, *rest in measured if program in modules]
-    more, unused = fitted(machine, programs, source)
+    unused: dict[str, str] = {}
+    if programs:
+        devices = max(math.prod(module.device_counts) for module in modules.values())
+        slice_ = _slice(kind, max(devices, warehouse.query(f"SELECT COUNT(*) FROM main.devices {where}").scalar()))
+        if slice_ is None:
+            return rows, {"collectives and products": "a slice of as many chips of this kind is not known"}
+        more, unused = fitted(Machine.named(slice_), programs, source)
+        rows += more
+    if lost := len({name for name in modules if ".collective." in name} - {program for program, *_ in measured}):
+        unused[f"{lost} programs of collectives"] = "the capture has none of all their devices"
     if len(programs) < len(measured):
         unused[f"{len(measured) - len(programs)} programs"] = "the capture lacks what the compiler made of them"
-    return rows + more, unused
+    return rows, unused
 
 
-def _machine(warehouse: Warehouse, where: str) -> Machine | None:
-    """Return the slice on which a run was recorded, with the rates that ship; None if it is not known."""
-    [[kind, devices]] = warehouse.query(f"SELECT MIN(kind), COUNT(*) FROM main.devices {where}").rows()
-    chip = chip_named(kind) or {}
+def _slice(kind: str, devices: int) -> str | None:
+    """Return the slice with as many devices of a kind, such as v6e:2x4; None if it is not known."""
+    chip = (chip_named(kind) or {}).get("kind")
     for name, generation in load_quota().generations.items():
         chips, rest = divmod(devices, generation.devices_per_chip)
-        if generation.kind == chip.get("kind") and not rest and (sides := generation.topology.get(chips)):
-            return Machine.named(f"{name}:{sides}")
+        if generation.kind == chip and not rest and (sides := generation.topology.get(chips)):
+            return f"{name}:{sides}"
     return None
 
 

@@ -51,6 +51,13 @@ class Calibration(NamedTuple):
     n: int
     source: str
 
+    @property
+    def widened(self) -> Calibration:
+        """The row with LEAST_SPREAD on both sides of its value at least."""
+        return self._replace(
+            low=min(self.low, self.value * (1 - LEAST_SPREAD)), high=max(self.high, self.value * (1 + LEAST_SPREAD))
+        )
+
 
 COLUMNS = tuple(name.rstrip("_") for name in Calibration._fields)
 
@@ -74,10 +81,14 @@ def rates(generation: str, own: Iterable[Calibration] = ()) -> Mapping[tuple[str
 
     A row of the chip wins over one of every chip, and a row of `own` over one that ships.
     """
-    ranked = [
-        row for rows in (shipped(), tuple(own)) for chip in (EVERY_CHIP, generation) for row in rows if row.chip == chip
-    ]
+    ranked = (*of_chip(shipped(), generation), *of_chip(own, generation))
     return {(row.class_, row.what): row for row in ranked}
+
+
+def of_chip(rows: Iterable[Calibration], generation: str) -> tuple[Calibration, ...]:
+    """Return the rows that predictions of a chip use: those of every chip, and behind them its own."""
+    known = tuple(rows)
+    return tuple(row for chip in (EVERY_CHIP, generation) for row in known if row.chip == chip)
 
 
 def _rows(lines: Iterable[str], name: str) -> tuple[Calibration, ...]:
@@ -181,10 +192,8 @@ def calibrated(
             if not error.is_enough or old is None or (class_, what) in found:
                 continue
             low, mid, high = sorted(ratio**sign for ratio in (error.p10, error.p50, error.p90))
-            low, high = min(low, mid * (1 - LEAST_SPREAD)), max(high, mid * (1 + LEAST_SPREAD))
-            found[class_, what] = Calibration(
-                old.kind, generation, class_, what, old.value * mid, old.value * low, old.value * high, error.n, source
-            )
+            ends = old.value * mid, old.value * low, old.value * high
+            found[class_, what] = Calibration(old.kind, generation, class_, what, *ends, error.n, source).widened
     return list(found.values())
 
 
@@ -208,7 +217,7 @@ def write_calibrations(path: Path, rows: Iterable[Calibration]) -> None:
 
 
 def described(own: Iterable[Calibration]) -> str | None:
-    """Return what a prediction says of the rows that its user measured; None if there are none.
+    """Return what a prediction says of the rows that its user measured of its chip; None if there are none.
 
     Equal rows have equal words, so that a later calibration knows with which rates a run was predicted.
     """

@@ -22,7 +22,7 @@ from tracewarehouse.ingest.capture.prediction import MeasuredKernel, PredictedPh
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
-from tracewarehouse.predict.calibrations import Calibration, described
+from tracewarehouse.predict.calibrations import Calibration, described, of_chip
 from tracewarehouse.predict.capture import PredictedStep, write_capture
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.rules import RULES_VERSION
@@ -168,7 +168,8 @@ def predicted_capture(
         UnsteadyLayersError: the layers of these steps do not tell those that were not compiled.
         CaptureError: a step cannot be predicted, or a time is given for a kernel that its steps lack.
     """
-    place, own, chip = run.configuration, tuple(calibrations), run.steps[0].chip
+    place, chip = run.configuration, run.steps[0].chip
+    own = of_chip(calibrations, Topology.parse(place.topology).generation)
     said = described(own)
     factors = {"ici_factor": what_if.ici_factor, "hbm_factor": what_if.hbm_factor}
     machine = Machine.named(place.topology, own, **factors)

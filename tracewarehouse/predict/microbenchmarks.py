@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.schedule import Schedule, ScheduledOp
-from tracewarehouse.predict.calibrations import LEAST_SPREAD, Calibration, PredictionError, calibrated
+from tracewarehouse.predict.calibrations import Calibration, PredictionError, calibrated
 from tracewarehouse.predict.collectives import ProgramCollectives
-from tracewarehouse.predict.links import SliceCollective, algorithm
+from tracewarehouse.predict.links import algorithm
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.rules import hbm_bytes, is_hbm_bound
 
@@ -46,11 +46,8 @@ class MeasuredProgram(NamedTuple):
     n: int
 
 
-class _Point(NamedTuple):
-    """A measured program beside what its time is compared with: bytes on a link, or the predicted microseconds."""
-
-    base: float
-    measured: MeasuredProgram
+_Points = list[tuple[float, MeasuredProgram]]
+"""Measured programs beside what their times are compared with: bytes on a link, or the predicted microseconds."""
 
 
 def fitted(
@@ -63,29 +60,41 @@ def fitted(
         programs: what was measured.
         source: what the rows name as their source.
     """
-    lines: defaultdict[str, list[_Point]] = defaultdict(list)
-    factors: defaultdict[tuple[str, str | None], list[_Point]] = defaultdict(list)
+    lines: defaultdict[str, _Points] = defaultdict(list)
+    factors: defaultdict[tuple[str, str | None], _Points] = defaultdict(list)
     unused: dict[str, str] = {}
     for measured in programs:
+        is_product = measured.kind == "product"
+        named = f"product {measured.what}" if is_product else f"{measured.of_class} of {measured.what} bytes"
+        if measured.low_us <= 0:
+            unused[named] = "some executions took no time"
+            continue
         schedule = Schedule(measured.module.raw)
         ops = [each for op in schedule.ops(schedule.entry) for each in (op, *schedule.inside(op))]
-        if measured.kind == "product":
+        if is_product:
             if base := _product_us(ops, machine):
-                factors["product", None].append(_Point(base, measured))
+                factors["product", None].append((base, measured))
             else:
-                unused[f"product {measured.what}"] = "it waits for HBM, or the compiler states no cycles"
+                unused[named] = "it waits for HBM, or the compiler states no cycles"
             continue
         found = ProgramCollectives(measured.module, schedule, machine)
-        placed = [each for op in ops if (each := found.find(op)) and _is_that(each.collective, measured)]
-        if not placed:
-            unused[f"{measured.of_class} of {measured.what} bytes"] = (
-                "the program in the capture has no such collective"
-            )
+        size = int(measured.what)
+        every = [each for op in ops if (each := found.find(op))]
+        placed = next(
+            (
+                each
+                for each in every
+                if (each.collective.kind, each.collective.message_bytes) == (measured.of_class, size)
+            ),
+            None,
+        )
+        if placed is None:
+            unused[named] = "the program in the capture has no such collective"
             continue
-        used, is_small = algorithm(machine.topology, placed[0].collective), int(measured.what) < _SMALL
-        lines[used.name].append(_Point(used.busiest_bytes, measured))
-        variant = " ".join(["small"] * is_small + ["die"] * (not used.link_bytes or used.form == "die"))
-        factors[measured.of_class, variant or None].append(_Point(placed[0].time.mid_ps / 1e6, measured))
+        used = algorithm(machine.topology, placed.collective)
+        lines[used.name].append((used.busiest_bytes, measured))
+        variant = " ".join(["small"] * (size < _SMALL) + ["die"] * (not used.link_bytes or used.form == "die"))
+        factors[measured.of_class, variant or None].append((placed.time.mid_ps / 1e6, measured))
     rows = calibrated(
         (_error(*kind, points) for kind, points in factors.items()), machine.topology.generation, machine.rates, source
     )
@@ -93,64 +102,56 @@ def fitted(
         line = _line(name, points, machine.topology.generation, source)
         rows += line
         if not line:
-            sizes = len({point.base for point in points})
+            sizes = len({size for size, _ in points})
             unused[name] = f"no line fits its {sizes} sizes; {LEAST_SIZES} are needed, with times that grow"
     return rows, unused
-
-
-def _is_that(collective: SliceCollective, measured: MeasuredProgram) -> bool:
-    return (collective.kind, str(collective.message_bytes)) == (measured.of_class, measured.what)
 
 
 def _product_us(ops: Sequence[ScheduledOp], machine: Machine) -> float | None:
     """Return the time of the largest product by the compiler's cycles and the factor; None if it waits for HBM."""
     products = [op for op in ops if op.cycles and (op.cost_model == "CLASSIC" or op.fusion_kind == "kOutput")]
-    if not products:
+    largest = max(products, key=lambda op: op.cycles or 0, default=None)
+    time_ps = (largest.cycles or 0) / machine.rate("clock", "hz") * 1e12 if largest else 0.0
+    if largest is None or is_hbm_bound(hbm_bytes(largest.buffers), time_ps, machine):
         return None
-    largest = max(products, key=lambda op: op.cycles or 0)
-    time_ps = (largest.cycles or 0) / machine.rate("clock", "hz") * 1e12
-    return (
-        None
-        if is_hbm_bound(hbm_bytes(largest.buffers), time_ps, machine)
-        else time_ps / 1e6 * machine.rate("product", "factor")
-    )
+    return time_ps / 1e6 * machine.rate("product", "factor")
 
 
-def _error(kind: str, variant: str | None, points: Sequence[_Point]) -> PredictionError:
+def _error(kind: str, variant: str | None, points: _Points) -> PredictionError:
     """Return how measured times compare with predicted ones: of nine in ten of them, the median, and of one in ten."""
-    low, mid, high = (
-        _percentile([getattr(p.measured, f"{name}_us") / p.base for p in points], share)
-        for name, share in (("low", 0.1), ("value", 0.5), ("high", 0.9))
+    low, mid, high = _ratios(points)
+    count = sum(p.n for _, p in points)
+    return PredictionError(
+        kind, variant, None, count, low, mid, high, sum(p.n * p.value_us / 1e3 for _, p in points), 1.0
     )
-    count = sum(p.measured.n for p in points)
-    time_ms = sum(p.measured.n * p.measured.value_us for p in points) / 1e3
-    return PredictionError(kind, variant, None, count, low, mid, high, time_ms, 1.0)
 
 
-def _line(name: str, points: Sequence[_Point], generation: str, source: str) -> list[Calibration]:
+def _line(name: str, points: _Points, generation: str, source: str) -> list[Calibration]:
     """Return latency and rate of an algorithm by the line with the least squares of relative errors; none if none fits.
 
     Relative ones, since the times are of microseconds and of milliseconds. The range is that of times over the line.
     """
-    scaled = [(1 / p.measured.value_us, p.base / p.measured.value_us) for p in points]
+    scaled = [(1 / p.value_us, size / p.value_us) for size, p in points]
     ones, xs = math.fsum(a for a, _ in scaled), math.fsum(b for _, b in scaled)
     squares, mixed, x_squares = (math.fsum(s) for s in zip(*((a * a, a * b, b * b) for a, b in scaled), strict=True))
     determinant = squares * x_squares - mixed * mixed
-    if len({p.base for p in points}) < LEAST_SIZES or determinant <= 0:
+    if len({size for size, _ in points}) < LEAST_SIZES or determinant <= 0:
         return []
     latency, per_byte = (ones * x_squares - xs * mixed) / determinant, (xs * squares - ones * mixed) / determinant
     if latency <= 0 or per_byte <= 0:
         return []
-    low = _percentile([p.measured.low_us / (latency + per_byte * p.base) for p in points], 0.1)
-    high = _percentile([p.measured.high_us / (latency + per_byte * p.base) for p in points], 0.9)
-    low, high, count = min(low, 1 - LEAST_SPREAD), max(high, 1 + LEAST_SPREAD), sum(p.measured.n for p in points)
-    rate = 1e-3 / per_byte
+    low, _, high = _ratios([(latency + per_byte * size, p) for size, p in points])
+    count, rate = sum(p.n for _, p in points), 1e-3 / per_byte
     return [
-        Calibration("link", generation, name, "us", latency, latency * low, latency * high, count, source),
-        Calibration("link", generation, name, "gbps", rate, rate / high, rate / low, count, source),
+        Calibration("link", generation, name, "us", latency, latency * low, latency * high, count, source).widened,
+        Calibration("link", generation, name, "gbps", rate, rate / high, rate / low, count, source).widened,
     ]
 
 
-def _percentile(values: Sequence[float], share: float) -> float:
-    """Return a percentile by nearest rank."""
-    return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
+def _ratios(points: _Points) -> tuple[float, float, float]:
+    """Return the percentiles 10, 50 and 90, by nearest rank, of the low, median and high times over expected ones."""
+    low, mid, high = (
+        sorted(getattr(p, name) / base for base, p in points)[max(math.ceil(share * len(points)) - 1, 0)]
+        for name, share in (("low_us", 0.1), ("value_us", 0.5), ("high_us", 0.9))
+    )
+    return low, mid, high

@@ -270,8 +270,10 @@ def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp
         Calibration("link", "v6e", "ici", "gbps", 45.0, 40.0, 50.0, 24, "mine"),
         Calibration("machine", "v6e", "host_step", "ms", 0.25, 0.2, 0.3, 20, "mine"),
     ]
-    write_calibrations(tmp_path / "w" / "calibrations.csv", own)
-    planned(MODEL, "--meshes", "tp=8", "--slices", "v6e:2x4")
+    other = Calibration("link", "v5e", "ici", "gbps", 1.0, 1.0, 1.0, 24, "mine")
+    write_calibrations(tmp_path / "w" / "calibrations.csv", [*own, other])
+    table = planned(MODEL, "--meshes", "tp=8", "--slices", "v6e:2x4")
+    assert f"host 0.25 ms a step, rates of {described(own)}" in " ".join(table)  # none of another chip
     planned(MODEL, "--meshes", "tp=8", "--slices", "v6e:2x4", "--host-ms", "1")
     with open_warehouse(tmp_path / "w") as warehouse:
         told = warehouse.query(

@@ -68,7 +68,8 @@ facts AS (
     MIN(hbm_factor) AS hbm_factor,
     MIN(host_ps) / 1e9 AS host_ms,
     MIN(kernels) AS kernels,
-    MIN(measured_kernels) AS measured_kernels
+    MIN(measured_kernels) AS measured_kernels,
+    MIN(calibration) AS calibration
   FROM main.predictions
   WHERE LIST_CONTAINS(runs, run_id)
   GROUP BY run_id
@@ -168,7 +169,8 @@ SELECT
   f.hbm_factor, -- HBM, as a multiple of the real one.
   f.host_ms, -- Time of the host that was added to each step.
   f.kernels, -- Times that were given for kernels.
-  f.measured_kernels -- Kernels that take the median of a recorded run, as in main.predictions.
+  f.measured_kernels, -- Kernels that take the median of a recorded run, as in main.predictions.
+  f.calibration -- The user's own rates of this chip; NULL for those that ship.
 FROM wanted AS w
 INNER JOIN facts AS f USING (run_id)
 LEFT JOIN ranges AS r USING (run_id)
