@@ -16,6 +16,7 @@ from xplane_builder import Space, Unsigned
 
 from tests.predict.programs import product, program
 from tracewarehouse.cli import app
+from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.comparison.calibration import calibrate
 from tracewarehouse.comparison.compare import comparing
 from tracewarehouse.dashboards.report import study_report
@@ -27,7 +28,7 @@ from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.readers.xplane import wire
 from tracewarehouse.predict.calibrations import Calibration, described, rates, read_calibrations, write_calibrations
 from tracewarehouse.predict.capture import PredictedStep, write_capture
-from tracewarehouse.predict.links import SliceCollective, collective_time
+from tracewarehouse.predict.links import SliceCollective, algorithm, collective_time
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp
 from tracewarehouse.warehouse import Warehouse, open_warehouse
@@ -291,6 +292,9 @@ def test_the_programs_of_a_calibration_give_their_known_rates_back(tmp_path: Pat
     assert time.low_ps < time.mid_ps < time.high_ps
     twice = collective_time(Machine.named("v6e:2x2", own, ici_factor=2.0), pair)
     assert twice.mid_ps / US == pytest.approx(5 + 2**20 / 80e3, rel=1e-3)
+    # chips further apart have other latencies, so the line is not theirs
+    apart = pair._replace(groups=tuple((n, n + 4) for n in range(4)))
+    assert algorithm(Topology.parse("v6e:2x4"), apart).name == "all-reduce pair 2 stride 2"
     ring = pair._replace(groups=((0, 1, 2, 3),))
     before, after = (collective_time(Machine.named("v6e:2x2", rows), ring).mid_ps for rows in ((), own))
     assert after > 1.3 * before

@@ -373,6 +373,8 @@ def test_ragged_attention_takes_what_a_calibration_measured() -> None:
     flops = 8 * 32 * 128 * 4 * 1280 * 1280 / 2
     assert prompt.duration_ps == pytest.approx(flops / (0.25 * 918e12) * 1e12 + 800_000, abs=1)
     assert (token.basis, kernel(name, f"bf16[8,32,128] {pages}").basis) == ("kernel_measured", "kernel_model")
+    formula = kernel(name, f"bf16[8,32,128] {pages}", context_tokens=640.0)
+    assert formula.duration_ps == pytest.approx(read / 2 / (0.85 * RATE) * 1e3 + 800_000, abs=1)
 
 
 def test_paged_attention_reads_the_contexts_in_use() -> None:

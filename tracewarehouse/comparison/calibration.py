@@ -13,7 +13,7 @@ from tracewarehouse.ingest.capture.hardware import chip_named
 from tracewarehouse.ingest.capture.prediction import MeasuredKernel
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.ingest.hlo.modules import HloModule, module_and_program
-from tracewarehouse.ingest.hlo.opcodes import kernel_name
+from tracewarehouse.ingest.hlo.opcodes import attention_form, kernel_name
 from tracewarehouse.predict.calibrations import (
     FILE,
     LEAST_POINTS,
@@ -113,7 +113,7 @@ def calibrate(warehouse: Warehouse, reference: str) -> Recalibration:
 
 def _is_measured_alone(error: PredictionError, own: Iterable[Calibration]) -> bool:
     """Whether rows of a run of calibrate, which no other rate changes, decide the times of this kind of op."""
-    is_ragged = error.op_kind == "kernel" and "ragged" in (error.variant or "")
+    is_ragged = error.op_kind == "kernel" and attention_form(error.variant or "") == "ragged"
     begin = "ragged_attention" if is_ragged else f"{error.op_kind} "
     return any(row.class_.startswith(begin) for row in own)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracewarehouse.ingest.errors import CaptureError, shown
+from tracewarehouse.ingest.hlo.opcodes import attention_form
 
 FILE = "calibrations.csv"
 """Name of the file in a warehouse that holds its owner's rows."""
@@ -150,8 +151,8 @@ class PredictionError(NamedTuple):
         """
         name = self.variant or ""
         if self.op_kind == "kernel":
-            is_whole, is_paged = "flash" in name or "splash" in name, "paged" in name or "RPA" in name
-            kernel = "flash_attention" if is_whole else "paged_attention" if is_paged else "other_kernel"
+            form = attention_form(name)
+            kernel = "flash_attention" if form == "flash" else "paged_attention" if form else "other_kernel"
             return ((kernel, "share", -1),)
         if self.op_kind == "product":
             return () if self.phase == "decode" else (("product", "factor", 1),)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracewarehouse.ingest.hlo.modules import HloModule
-from tracewarehouse.ingest.hlo.opcodes import kernel_name
+from tracewarehouse.ingest.hlo.opcodes import attention_form, kernel_name
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.schedule import Buffer, Schedule, ScheduledOp
-from tracewarehouse.predict.kernels import is_paged, paged_bytes
+from tracewarehouse.predict.kernels import paged_bytes
 
 _PRODUCTS = frozenset({b"convolution", b"dot"})
 _MOST_STEPS = 1 << 24
@@ -56,7 +56,7 @@ def _cost(
     if op.opcode in ("while", "conditional", "call"):
         return OpCost()  # that of the ops inside
     if op.opcode == "custom-call":
-        if op.bytes_accessed is None and is_paged(kernel_name(op.name)):
+        if op.bytes_accessed is None and attention_form(kernel_name(op.name)) in ("paged", "ragged"):
             read = round(paged_bytes(op, context_tokens))
             return OpCost(flops=op.flops, bytes=read or None, hbm_bytes=read or None)
         return OpCost(flops=op.flops, bytes=op.bytes_accessed)

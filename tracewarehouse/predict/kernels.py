@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from tracewarehouse.ingest.capture.prediction import MeasuredKernel
-from tracewarehouse.ingest.hlo.opcodes import kernel_name
+from tracewarehouse.ingest.hlo.opcodes import attention_form, kernel_name
 from tracewarehouse.ingest.hlo.schedule import Buffer, ScheduledOp
 from tracewarehouse.predict.collectives import Exchange
 from tracewarehouse.predict.machine import Machine
@@ -37,12 +37,14 @@ def kernel_cost(
     if name in given:
         return cost(given[name], "kernel_measured", 0.9, 1.1, hbm_bytes(op.buffers))
     if measured is not None:
-        return _measured(measured, round(_moved(op, context_tokens)), machine)
-    if "flash" in name or "splash" in name:
+        is_paged = attention_form(name) in ("paged", "ragged")
+        moved = round(paged_bytes(op, context_tokens)) if is_paged else hbm_bytes(op.buffers)
+        return _measured(measured, moved, machine)
+    form = attention_form(name)
+    if form == "flash":
         return _flash(op, machine)
-    if is_paged(name):
-        is_ragged = "ragged" in name or "RPA" in name
-        known = is_ragged and _ragged_attention(op, machine, context_tokens)
+    if form is not None:
+        known = form == "ragged" and _ragged_attention(op, machine, context_tokens)
         return known or _paged(op, machine, context_tokens)
     share = machine.rates["other_kernel", "share"]
     if "ragged" in name and (expected := _ragged(op, machine, share.value, exchange)):
@@ -63,10 +65,6 @@ def _measured(kernel: MeasuredKernel, moved: int, machine: Machine) -> Cost:
     faster = machine.hbm_factor if is_hbm_bound(moved, kernel.us * US, machine) else 1.0
     low, high = min(kernel.low_us / kernel.us, 0.9), max(kernel.high_us / kernel.us, 1.1)
     return cost(kernel.us * US / faster, "kernel_measured", low, high, moved)
-
-
-def _moved(op: ScheduledOp, context_tokens: float | None) -> float:
-    return paged_bytes(op, context_tokens) if is_paged(kernel_name(op.name)) else hbm_bytes(op.buffers)
 
 
 def _ragged(op: ScheduledOp, machine: Machine, share: float, exchange: Exchange | None) -> tuple[float, int] | None:
@@ -123,47 +121,46 @@ def _ragged_attention(op: ScheduledOp, machine: Machine, context_tokens: float |
     It reads the keys and values in use, or computes with them where prompts do, and takes something for a sequence.
     None if nothing was measured, or the kernel has other operands than queries and pages that hold keys and values.
     """
-    names = ("prompt_share", "share", "sequence_ns")
-    rates = [machine.rates[key] for each in names if (key := ("ragged_attention", each)) in machine.rates]
-    arrays = [b for operand in op.operands for b in operand if b.element in _FLOATS]
-    query = next((b for b in arrays if len(b.dimensions) == 3), None)
-    pages = next((b for b in arrays if len(b.dimensions) == 4), None)
-    if len(rates) < len(names) or query is None or pages is None:
+    keys = [("ragged_attention", what) for what in ("prompt_share", "share", "sequence_ns")]
+    query = next((b for o in op.operands for b in o if b.element in _FLOATS and len(b.dimensions) == 3), None)
+    if query is None or not (caches := _caches(op)) or any(key not in machine.rates for key in keys):
         return None
     sequences, (tokens, heads, width) = _sequences(op), query.dimensions
-    count, page = pages.dimensions[:2]
-    context = min(count * page / sequences, context_tokens or math.inf)
+    context = min(_room(op, caches[0]), context_tokens or math.inf)
     asked = min(tokens / sequences, context)
     flops = 4 * sequences * heads * width * asked * (context - asked / 2)
-    moved = pages.byte_size * context * sequences / (count * page)
+    moved = paged_bytes(op, context_tokens)
+    prompt, share, sequence = (machine.rates[key] for key in keys)
     low, mid, high = (
-        max(flops / (prompt * machine.flops_per_s) * 1e12, moved / (share * machine.hbm_bytes_per_ps))
+        max(flops / (of_peak * machine.flops_per_s) * 1e12, moved / (of_hbm * machine.hbm_bytes_per_ps))
         + sequences * sequence_ns * NS
-        for prompt, share, sequence_ns in (
-            (rates[0].high, rates[1].high, rates[2].low),
-            (rates[0].value, rates[1].value, rates[2].value),
-            (rates[0].low, rates[1].low, rates[2].high),
+        for of_peak, of_hbm, sequence_ns in (
+            (prompt.high, share.high, sequence.low),
+            (prompt.value, share.value, sequence.value),
+            (prompt.low, share.low, sequence.high),
         )
     )
     return Cost(round(low), round(mid), round(high), "kernel_measured", round(moved))
 
 
-def is_paged(name: str) -> bool:
-    """Whether a kernel of this name attends to pages of keys and values."""
-    return "paged" in name or "RPA" in name
-
-
 def paged_bytes(op: ScheduledOp, context_tokens: float | None) -> float:
     """Return the bytes of keys and values in HBM that attention over pages reads: those of the contexts in use."""
-    caches = sorted(
-        (b for operand in op.operands for b in operand if b.space == "hbm" and len(b.dimensions) >= 4),
-        key=lambda b: -b.byte_size,
-    )[:2]
+    caches = _caches(op)
     moved: float = sum(b.byte_size for b in caches)
-    if context_tokens is not None and caches:
-        room = caches[0].dimensions[-2] * caches[0].dimensions[-3] / max(_sequences(op), 1)
-        moved *= min(1.0, context_tokens / room)
-    return moved
+    return moved * min(1.0, context_tokens / _room(op, caches[0])) if context_tokens is not None and caches else moved
+
+
+def _caches(op: ScheduledOp) -> list[Buffer]:
+    """Return the pages of keys and values."""
+    every = (b for operand in op.operands for b in operand if b.space == "hbm" and len(b.dimensions) >= 4)
+    return sorted(every, key=lambda b: -b.byte_size)[:2]
+
+
+def _room(op: ScheduledOp, cache: Buffer) -> float:
+    """Return the tokens of a sequence for which there are pages; ragged attention has heads behind pages and tokens."""
+    begin = 0 if attention_form(kernel_name(op.name)) == "ragged" else -3
+    pages, tokens = cache.dimensions[begin : begin + 2]
+    return pages * tokens / max(_sequences(op), 1)
 
 
 def _sequences(op: ScheduledOp) -> int:

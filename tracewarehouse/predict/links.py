@@ -99,7 +99,7 @@ class Algorithm(NamedTuple):
     """What a collective does on the links of its slice, whatever these reach.
 
     Attributes:
-        name: kind, form and members, such as 'all-reduce cycle 8'; of pairs their hops. Calibrations have lines of it.
+        name: kind, form, members, stride, such as 'all-reduce cycle 8'; hops of pairs. Calibrations have lines of it.
         link_bytes: bytes on its busiest link, of pairs and all-to-alls on that between chips.
         die_bytes: of pairs and all-to-alls, bytes between the cores of a chip.
         hops: of others than pairs and all-to-alls those of one phase.
@@ -121,7 +121,7 @@ class Algorithm(NamedTuple):
 def algorithm(topology: Topology, collective: SliceCollective) -> Algorithm:
     """Return what a collective between devices of one slice does on its links."""
     shape, size = shape_of(topology, collective.groups), float(collective.message_bytes)
-    where = " on SparseCores" * collective.on_sparsecore
+    where = f" stride {shape.stride}" * (shape.stride > 1) + " on SparseCores" * collective.on_sparsecore
     if collective.is_pairs or collective.kind in _ROUTED:
         pairs = collective.groups
         if not collective.is_pairs:

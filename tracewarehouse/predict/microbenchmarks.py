@@ -78,28 +78,21 @@ def fitted(
                 unused[named] = "it waits for HBM, or the compiler states no cycles"
             continue
         found = ProgramCollectives(measured.module, schedule, machine)
-        size = int(measured.what)
         every = [each for op in ops if (each := found.find(op))]
-        placed = next(
-            (
-                each
-                for each in every
-                if (each.collective.kind, each.collective.message_bytes) == (measured.of_class, size)
-            ),
-            None,
-        )
+        by_size = {(each.collective.kind, str(each.collective.message_bytes)): each for each in every}
+        placed = by_size.get((measured.of_class, measured.what))
         if placed is None:
             unused[named] = "the program in the capture has no such collective"
             continue
         used = algorithm(machine.topology, placed.collective)
         lines[used.name].append((used.busiest_bytes, measured))
-        variant = " ".join(["small"] * (size < _SMALL) + ["die"] * (not used.link_bytes or used.form == "die"))
+        small, die = placed.collective.message_bytes < _SMALL, not used.link_bytes or used.form == "die"
+        variant = " ".join(["small"] * small + ["die"] * die)
         factors[measured.of_class, variant or None].append((placed.time.mid_ps / 1e6, measured))
-    rows = calibrated(
-        (_error(*kind, points) for kind, points in factors.items()), machine.topology.generation, machine.rates, source
-    )
+    generation = machine.topology.generation
+    rows = calibrated((_error(*of, points) for of, points in factors.items()), generation, machine.rates, source)
     for name, points in lines.items():
-        line = _line(name, points, machine.topology.generation, source)
+        line = _line(name, points, generation, source)
         rows += line
         if not line:
             sizes = len({size for size, _ in points})

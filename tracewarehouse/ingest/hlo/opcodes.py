@@ -34,6 +34,15 @@ def kernel_name(name: str) -> str:
     return _NAME_SUFFIX.sub("", name) if len(name) <= _MAX_NAME else name
 
 
+def attention_form(kernel: str) -> Literal["flash", "paged", "ragged"] | None:
+    """Return which attention a kernel of this name computes: of whole prompts, or over pages; None if it is another."""
+    if "flash" in kernel or "splash" in kernel:
+        return "flash"
+    if "RPA" in kernel or ("paged" in kernel and "ragged" in kernel):
+        return "ragged"
+    return "paged" if "paged" in kernel else None
+
+
 OpClass = Literal["container", "communication", "copy", "compute"]
 OP_CLASSES: tuple[OpClass, ...] = get_args(OpClass)
 """The classes of ops by what a device does during them; see `op_class`."""
