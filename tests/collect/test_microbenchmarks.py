@@ -234,6 +234,18 @@ def test_rates_of_a_chip_follow_without_a_prediction() -> None:
     assert added == {"host_step", "ragged_attention"}  # of which the table that ships knows nothing
 
 
+@pytest.mark.parametrize(
+    ("kind", "generation"),
+    [("TPU v4", "v4"), ("TPU v5", "v5p"), ("TPU v5 lite", "v5e"), ("TPU v5e", "v5e"), ("TPU v6 lite", "v6e")],
+)
+def test_a_chip_has_the_name_of_its_topologies(kind: str, generation: str) -> None:
+    facts = [{"instruction_id": 0, "module": "jit_micro.host.arguments.1", "name": "add"}]
+    ops = [{"instruction_id": 0, "device_id": 0, "execution": 0, "start_us": 0, "duration_us": 1}]
+    device = {"device_id": 0, "kind": kind}
+    with warehouse_of({"runs": [{"name": "r"}], "devices": [device], "instructions": facts, "ops": ops}) as db:
+        assert db.execute("SELECT DISTINCT chip FROM models.calibration_rates").fetchall() == [(generation,)]
+
+
 def test_a_run_on_a_chip_replaces_its_rates(tmp_path: Path) -> None:
     """A capture as a TPU gives it: three executions of a copy of 5 MB and one of a chain of four fusions."""
     space = Space(hostnames=["vm"])

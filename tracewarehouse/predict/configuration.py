@@ -62,7 +62,7 @@ class WhatIf:
             for name, value, real in (
                 ("ici", self.ici_factor, 1.0),
                 ("hbm", self.hbm_factor, 1.0),
-                ("host", self.host_ms, 0.0),
+                ("host", self.host_ms, None),
                 *((f"{kernel}-", us, None) for kernel, us in sorted(self.kernels.items())),
                 ("usd", self.chip_price, None),
             )

@@ -29,6 +29,7 @@ from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.predict.calibrations import Calibration, described, rates, write_calibrations
 from tracewarehouse.predict.capture import PredictedStep, write_capture
 from tracewarehouse.predict.configuration import (
+    WhatIf,
     configuration,
     device_bytes,
     memory_refusal,
@@ -212,6 +213,7 @@ def test_what_if_makes_other_runs_of_the_same_programs(planned: Callable[..., An
     assert host["output_usd"] == pytest.approx(host["output_chip_hours"])
     rows = (real, links, hbm, host, kernel)
     tags = ["", "-ici2", "-hbm2", "-host3-usd1", "-paged_attention-1000"]
+    assert (WhatIf(host_ms=0).tag, WhatIf().tag) == ("-host0", "")  # a calibration may add more than 0
     # 3 ms of the host are more than all else of so short a step
     assert (real["decode_bottleneck"], host["decode_bottleneck"]) == ("HBM", "host")
     real_name = real["name"].removesuffix("-predicted")

@@ -18,6 +18,7 @@ WITH ranked AS (
     CASE
       WHEN LOWER(chip) = 'tpu v5 lite' THEN 'v5e'
       WHEN LOWER(chip) = 'tpu v6 lite' THEN 'v6e'
+      WHEN LOWER(chip) = 'tpu v5' THEN 'v5p'
       WHEN LOWER(chip) = 'tpu7x' THEN 'tpu7x'
       ELSE REGEXP_EXTRACT(LOWER(chip), '^tpu (v[0-9][a-z]?)$', 1)
     END AS generation
