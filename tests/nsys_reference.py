@@ -25,14 +25,17 @@ COPIES = dict(enumerate("? HtoD DtoH HtoA AtoH AtoA AtoD DtoA DtoD HtoH PtoP Hto
 CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API", "CUDNN_EVENTS", "CUBLAS_EVENTS")
 CALL = ("start", "end", "globalTid", "correlationId", "nameId", "eventClass")
 RANGE = ("start", "end", "eventType", "globalTid", "textId")
+READ = {*NEEDED, *COMMON, *CALL, *RANGE, *(name for names in OWN.values() for name in names), "text", "id", "value"}
+READ |= {"gpuId", "cudaId", "pid"}
 LONGEST = ((1 << 63) - 1) // 1000
 
 
 def rows(connection: sqlite3.Connection, table: str, needed: set[str]) -> Iterator[Row]:
-    """The rows of a table that has these columns."""
-    columns = [c[1] for c in connection.execute(f'PRAGMA table_info("{table}")')]
-    if needed <= set(columns):
-        for values in connection.execute(f'SELECT * FROM "{table}"'):
+    """The rows of a table that has these columns; a row that is damaged in a column of no interest counts."""
+    found = {c[1] for c in connection.execute(f'PRAGMA table_info("{table}")')}
+    columns = sorted(found & READ)
+    if needed <= found:
+        for values in connection.execute(f'SELECT {", ".join(columns)} FROM "{table}"'):
             yield dict(zip(columns, values, strict=True))
 
 
