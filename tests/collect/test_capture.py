@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tracewarehouse.cli.collect import say_proved
 from tracewarehouse.collect.capture import is_recorded, remove_leftovers, staged_capture, unproved, write_manifest
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import run_spec
@@ -147,3 +148,6 @@ def test_what_a_recorded_run_did_not_prove_is_said(tmp_path: Path, checks: dict[
         finish(staging, spec, **checks)
     found = unproved(tmp_path / spec.name)
     assert found is None if said is None else found is not None and found.startswith(said)
+    proved: list[str] = []
+    say_proved(tmp_path / spec.name, proved.append)
+    assert proved == ([f"{spec.name}: its tokens equal those of the reference"] if said is None else [])

@@ -247,6 +247,7 @@ def report(capture: Path, say: Callable[[str], None] = to_stderr) -> list[str]:
     if not faults:
         lasting_echo(capture)
         say_unproved(capture, say)
+        say_proved(capture, say)
     return faults
 
 
@@ -256,6 +257,15 @@ def say_unproved(capture: Path, say: Callable[[str], None] = to_stderr) -> None:
 
     if note := unproved(capture):
         say(f"note: {capture.name}: {note}")
+
+
+def say_proved(capture: Path, say: Callable[[str], None]) -> None:
+    """Say that the checks of a recorded capture show its tokens to be right, if they do."""
+    from tracewarehouse.collect.capture import MANIFEST, unproved
+    from tracewarehouse.ingest.capture.manifest import load_manifest
+
+    if load_manifest(capture / MANIFEST).checks.get("tokens_equal") and unproved(capture) is None:
+        say(f"{capture.name}: its tokens equal those of the reference")
 
 
 def _print_summary(results: list[CaptureResult], faults: dict[str, list[str]]) -> None:
