@@ -222,7 +222,7 @@ def test_sums_beyond_64_bits_leave_their_metrics_without_a_value_and_all_others_
     capture = space.write(tmp_path / "huge.xplane.pb")
     place = ["-w", str(tmp_path / "wh")]
     assert run([*place, "ingest", str(capture)]) == 0
-    metrics = "faster_chips_v1, hbm_bandwidth_v1, mfu_v1"
+    metrics = "faster_chips_v1, hbm_bandwidth_v1, layer_bottleneck_v1, mfu_v1"
     note = f"numbers too large for 64 bits leave these metrics without a value: {metrics}"
     assert note in capsys.readouterr().err
     assert run([*place, "metrics", "values", "--format", "json"]) == 0
