@@ -112,6 +112,7 @@ class TestKind:
             ("void deep_ep::layout::get_dispatch_layout<256, 32, 8>", None),
             ("nvshmemi_barrier_all_kernel", "unknown"),
             ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce"),
+            ("nccldevkernel_reducescatter_sum_f32_ring_ll", "reduce-scatter"),  # as some traces have it (HTA 247)
             ("mscclKernel_Sum_hip_bfloat16_Simple_false", "unknown"),
             ("void cutlass::Kernel2<gemm_splitK_reduce>", None),
             ("triton_red_fused_all_reduce_norm_0", None),

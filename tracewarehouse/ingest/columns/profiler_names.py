@@ -160,7 +160,7 @@ class BackendNames:
 
 def _nccl(words: str) -> str:
     """Return the pattern of the kernels of NCCL and RCCL whose name has one of some words in the place of the kind."""
-    return rf"(?:void )?(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel_(?:{words})(?![A-Za-z])"
+    return rf"(?i:(?:void )?(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel_(?:{words}))(?![A-Za-z])"
 
 
 _SCOPES = r"(?:void )?(?:[A-Za-z_]\w*::|\(anonymous namespace\)::)*"

@@ -376,6 +376,26 @@ def test_arguments_of_any_type_are_kept_and_a_zero_is_no_time(tmp_path: Path) ->
     assert names["blocks per SM"] == ([0], [])
 
 
+def test_kernels_of_one_stream_overlap_and_a_negative_duration_is_flagged(tmp_path: Path, tables_in: Any) -> None:
+    """As by programmatic launches: what viewers drop counts once in busy time (kineto 136, 646)."""
+    path = write(tmp_path, [kernel(10, 10, 1), kernel(15, 10, 2), kernel(18, 2, 3), kernel(40, -5, 4), call(1, 4)])
+    assert {"clock_jump", "unlinked_ops"} <= set(ingest_one(path, tmp_path / "w").entry.flags)
+    query = tables_in(tmp_path / "w")
+    assert query("SELECT start_ps, duration_ps, overlap_ps FROM ops WHERE duration_ps > 0 ORDER BY 1") == [
+        (9_000_000, 10_000_000, 0), (14_000_000, 10_000_000, 5_000_000), (17_000_000, 2_000_000, 2_000_000),
+    ]  # fmt: skip
+    [(said,)] = query("SELECT detail FROM quality_flags WHERE flag = 'unlinked_ops'")
+    assert said == "3 of 4 kernels, copies and sets have no launch in the file, 100% of their time"
+
+
+@pytest.mark.parametrize(("kept", "lost"), [((1, 3), ["1 of 3"]), ((1, 2), []), ((1, 2, 3), []), ((3,), ["2 of 3"])])
+def test_replays_without_kernels_are_flagged(tmp_path: Path, kept: tuple[int, ...], lost: list[str]) -> None:
+    """As hipGraph's were lost (sglang 35390); after the last one that has kernels the recording may have ended."""
+    calls = [call(10 * k, k, "hipGraphLaunch") for k in (1, 2, 3)]
+    trace = opened(tmp_path, [*calls, *(kernel(10 * k + 5, 2, k) for k in kept)])
+    assert trace.findings == [("missing_ops", f"{n} launches of graphs have no kernels in the file") for n in lost]
+
+
 def test_a_trace_of_the_host_alone_has_no_device(tmp_path: Path) -> None:
     path = write(tmp_path, [event("cpu_op", "aten::mm", 9, 1, 5), event("user_annotation", "ProfilerStep#1", 9, 0, 9)])
     assert ingest_one(path, tmp_path / "w").entry.flags == ["no_device_events"]
@@ -400,8 +420,13 @@ GOOD = json.dumps({"schemaVersion": 1, "traceEvents": [kernel(1, 1, 1), call(0, 
         ('{"schemaVersion": 1, "traceEvents": []}', "without events"),
         ('{"schemaVersion": 1, "traceEvents": {}}', "looked for an array as traceEvents"),
         (GOOD[:-1] + ', "deviceProperties": [1, {"name": 3}], "distributedInfo": [], "baseTimeNanoseconds": "x"}', ""),
+        (GOOD.replace('"stream": 7', f'"stream": {1 << 63}').replace('"tid": 9', f'"tid": {-(1 << 70)}'), ""),
         (GOOD[:-1] + ', "distributedInfo": {"rank": -5, "pg_config": 7}}', ""),
         (GOOD.replace('"gemm"', '"\\ud800"'), "not complete JSON"),
+        (GOOD.replace('"gemm"', '"a\\q"'), "not complete JSON"),  # kineto 336, pytorch 98432
+        (GOOD.replace('"gemm"', '"say "gemm""'), "not complete JSON"),  # pytorch 146900
+        (GOOD.replace('"gemm"', '"ge\nmm"'), "not complete JSON"),  # pytorch 113001
+        (GOOD[:200] + GOOD[90:], "truncated trace"),  # two ranks that wrote one file: TensorRT-LLM 13536
     ],
 )
 def test_a_file_is_read_whole_or_refused_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

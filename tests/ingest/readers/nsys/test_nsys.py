@@ -481,9 +481,11 @@ class TestTimes:
         assert opened(path).origin_ns == 1_700_000_000 * 10**9
         assert profile_window(path) == (1_700_000_000 * 10**9, 1_700_000_000 * 10**9 + 5_000)
 
-    def test_a_shift_of_the_export_is_taken_back(self, tmp_path: Path) -> None:
-        export = self.session().add("META_DATA_EXPORT", name="EXPORT_PARAM_TIME_SHIFT", value="1000")
-        assert opened(export.kernel(1020, 1030).write(tmp_path / "a.sqlite")).origin_ns == 1_700_000_000 * 10**9 - 1000
+    @pytest.mark.parametrize(("value", "shift"), [("1000", 1000), ("-1000", -1000), ("--5", 0), ("\u00b2", 0)])
+    def test_a_shift_of_the_export_is_taken_back(self, tmp_path: Path, value: str, shift: int) -> None:
+        export = self.session().add("META_DATA_EXPORT", name="EXPORT_PARAM_TIME_SHIFT", value=value)
+        path = export.kernel(1020, 1030).write(tmp_path / "a.sqlite")
+        assert opened(path).origin_ns == 1_700_000_000 * 10**9 - shift
 
     def test_unix_times_count_from_the_first_event(self, tmp_path: Path) -> None:
         at = 1_700_000_000 * 10**9

@@ -20,6 +20,7 @@ import numpy as np
 
 from tracewarehouse.ingest.columns.profiler_names import (
     CPU_PLANE,
+    GRAPH_LAUNCH,
     PROFILE_START,
     PROFILE_STOP,
     RANK,
@@ -126,7 +127,7 @@ class KinetoTrace(Trace):
         self._gpus = GpuPlanes(table, self._links, self._names, only_process_group(self.distributed))
         self._of_plane: dict[str, Gpu] = {}
         self.planes = [*self._make_planes(), *self._task_plane(bytes(members.base_time_nanoseconds), zero_ps)]
-        self.findings = list(self._unlinked())
+        self.findings = list(self._flags())
         self.warnings = [f"{count} {what}" for what, count in sorted(table.counted.items()) if count]
         launched = self._links.launch[self._links.launch >= 0]
         if by_id := int((table.family[launched] == Family.OPERATOR).sum()):
@@ -168,15 +169,20 @@ class KinetoTrace(Trace):
                 self._table.join(part)
                 document.low = end
 
-    def _unlinked(self) -> Iterator[tuple[str, str]]:
-        """Yield a flag if some work of the devices has no launch in the file."""
-        lacking = self._links.rows[self._links.launch < 0]
-        if not len(lacking):
-            return
-        time = self._table.duration
-        share = int(time[lacking].sum()) / max(int(time[self._links.rows].sum()), 1)
-        what = f"{len(lacking)} of {len(self._links.rows)} kernels, copies and sets have no launch in the file"
-        yield "unlinked_ops", f"{what}, {share:.0%} of their time"
+    def _flags(self) -> Iterator[tuple[str, str]]:
+        """Yield a flag if some work of the devices has no launch in the file, and one if replays have no work."""
+        table, links = self._table, self._links
+        time, is_lacking = np.maximum(table.duration[links.rows], 0), links.launch < 0
+        if is_lacking.any():
+            share = int(time[is_lacking].sum()) / max(int(time.sum()), 1)
+            what = f"{is_lacking.sum()} of {len(time)} kernels, copies and sets have no launch in the file"
+            yield "unlinked_ops", f"{what}, {share:.0%} of their time"
+        replays = np.array([bool(GRAPH_LAUNCH.search(n)) for n in self._names] or [False], bool)[table.name]
+        replays = np.flatnonzero(replays & (table.family == Family.LAUNCH) & (table.link > 0))
+        latest = table.start[links.launch[~is_lacking]].max(initial=-1)  # what was launched later, the end may have cut
+        lost = int((~np.isin(table.link[replays], table.link[links.rows]) & (table.start[replays] < latest)).sum())
+        if lost:
+            yield "missing_ops", f"{lost} of {len(replays)} launches of graphs have no kernels in the file"
 
     def _make_planes(self) -> list[Plane]:
         table = self._table
@@ -211,7 +217,8 @@ class KinetoTrace(Trace):
     def _line(self, code: int, prefix: str) -> Line:
         number = self._keys[code].number
         start, end = int(self._edges[code]), int(self._edges[code + 1])
-        return Line(f"{prefix}{number}", number if isinstance(number, int) else -1 - code, start=start, end=end)
+        is_id = isinstance(number, int) and -(1 << 63) <= number < 1 << 63
+        return Line(f"{prefix}{number}", number if is_id else -1 - code, start=start, end=end)
 
     def _host_plane(self, threads: Sequence[int]) -> Plane:
         table, plane = self._table, Plane(CPU_PLANE)

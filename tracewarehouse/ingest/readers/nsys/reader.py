@@ -278,7 +278,7 @@ def _window(database: Database, zero_ns: int) -> tuple[int | None, int | None]:
 def _shift(database: Database) -> int:
     """Return by how much the times were moved when they were exported."""
     stated = database.pairs(_EXPORTS[0]).get("EXPORT_PARAM_TIME_SHIFT", "0")
-    return int(stated) if stated.lstrip("-").isdigit() and len(stated) < 19 else 0
+    return int(stated) if re.fullmatch(r"-?[0-9]{1,18}", stated) else 0
 
 
 open_file = NsysTrace
