@@ -49,10 +49,10 @@ def test_a_file_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("kind,chip\n", "should be 'kind,chip,class,what,value,low,high,n,source'"),
         (HEAD + "link,v6e,hop,us,fast,1,1,1,x\n", "line 2 of calibrations.csv is no calibration: value, low"),
         (HEAD + "link,v6e,hop,us,1,1,1,1,x\nlink,v6e\n", "line 3 of calibrations.csv"),
-        (HEAD + "link,v6e,hop,us,1,2,3,1,x\n", "expected 0 < low <= value <= high"),
-        (HEAD + "link,v6e,hop,us,1,0,3,1,x\n", "expected 0 < low <= value <= high"),
-        (HEAD + "link,v6e,hop,us,nan,nan,nan,1,x\n", "expected 0 < low <= value <= high"),
-        (HEAD + "link,v6e,hop,us,1,1,inf,1,x\n", "expected 0 < low <= value <= high"),
+        (HEAD + "link,v6e,hop,us,1,2,3,1,x\n", "expected 1e-6 <= low <= value <= high"),
+        (HEAD + "link,v6e,hop,us,1,0,3,1,x\n", "expected 1e-6 <= low <= value <= high"),
+        (HEAD + "link,v6e,hop,us,nan,nan,nan,1,x\n", "expected 1e-6 <= low <= value <= high"),
+        (HEAD + "link,v6e,hop,us,1,1,inf,1,x\n", "expected 1e-6 <= low <= value <= high"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -61,3 +61,10 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, says: str) -> No
     with pytest.raises(CaptureError) as refused:
         read_calibrations(path)
     assert says in str(refused.value)
+
+
+def test_a_folder_or_bytes_in_place_of_a_table_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path, tmp_path / "bytes.csv"):
+        with pytest.raises(CaptureError, match="cannot be read as a table of calibrations"):
+            read_calibrations(path)

@@ -94,8 +94,8 @@ MODEL = ModelFacts(
 )  # fmt: skip
 
 
-def write(folder: Path, spec: dict[str, Any] | None = None, **changed: Any) -> Path:
-    """Write the example; `changed` replaces facts of the prediction."""
+def write(folder: Path, spec: dict[str, Any] | None = None, unit: int = US, **changed: Any) -> Path:
+    """Write the example, with a prefill in units of so many picoseconds; `changed` replaces facts of the prediction."""
     modules = {phase: layer(phase) for phase in ("prefill", "decode")}
     memory = {"argument_bytes": 3_000, "output_bytes": 100, "temporary_bytes": 200, "program_bytes": 50}
     phases = [
@@ -105,7 +105,7 @@ def write(folder: Path, spec: dict[str, Any] | None = None, **changed: Any) -> P
     prediction = Prediction(
         **{"topology": "v6e:1x2", "chip": "TPU v6e", "rules_version": 1, "phases": phases} | changed
     )
-    ops = {"prefill": timed(US), "decode": [*timed(US // 10), *timed(US // 10, 63, of_layer=1)]}
+    ops = {"prefill": timed(unit), "decode": [*timed(US // 10), *timed(US // 10, 63, of_layer=1)]}
     manifest = Manifest(
         name="small-tp2-predicted", model=MODEL, backend="jax", dtype="bfloat16", batch_size=4, input_length=256,
         output_length=11, mesh=Mesh(axes={"tp": 2}), spec=spec,
@@ -234,6 +234,16 @@ def test_range_and_price_by_hand(warehouse: Warehouse) -> None:
     hours = 2 * 12.6e-6 / 3600 / 4 * 1e6
     assert value(warehouse, "token_cost", "phase = 'decode'", "chip_hours_per_million_tokens") == pytest.approx(hours)
     assert value(warehouse, "token_cost", "phase = 'decode'", "usd_per_million_tokens") == pytest.approx(2.7 * hours)
+
+
+def test_the_range_of_a_prefill_of_hours_by_hand(tmp_path: Path) -> None:
+    """The squares of its distances in units of 10 ns are beyond 2^63."""
+    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
+        warehouse.ingest(write(tmp_path, unit=200_000_000 * US))
+        low, high = 63 - (1 + 16 + 1 + 4) ** 0.5, 63 + (64 + 16) ** 0.5
+        for end, units in (("low_ms", low), ("high_ms", high)):
+            found = value(warehouse, "prediction_range", "phase = 'prefill'", end)
+            assert found == pytest.approx(units * 200e3, rel=1e-6)
 
 
 def test_what_only_a_recording_shows_is_refused_and_a_chart_says_what_it_draws(warehouse: Warehouse) -> None:

@@ -73,12 +73,18 @@ def plan(
     decode_only: Annotated[
         bool, typer.Option("--decode-only", help="Compile no prefill, which takes five times as long as a decode step.")
     ] = False,
-    ici_factor: Annotated[float, typer.Option(min=0.01, help="What if the links were so many times as fast?")] = 1.0,
-    hbm_factor: Annotated[float, typer.Option(min=0.01, help="What if the HBM were so many times as fast?")] = 1.0,
+    ici_factor: Annotated[
+        float, typer.Option(min=0.01, max=1000, help="What if the links were so many times as fast?")
+    ] = 1.0,
+    hbm_factor: Annotated[
+        float, typer.Option(min=0.01, max=1000, help="What if the HBM were so many times as fast?")
+    ] = 1.0,
     host_ms: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Milliseconds that the host adds to each step. Default: none, or what --calibrate measured."
+            min=0,
+            max=1e6,
+            help="Milliseconds that the host adds to each step. Default: none, or what --calibrate measured.",
         ),
     ] = None,
     kernel: Annotated[
@@ -86,7 +92,7 @@ def plan(
         typer.Option(metavar="NAME=US", help="What if one execution of a kernel took so many microseconds?"),
     ] = None,
     chip_price: Annotated[
-        float | None, typer.Option(min=0, help="Dollars for an hour of a chip, in place of the list price.")
+        float | None, typer.Option(min=0, max=1e6, help="Dollars for an hour of a chip, in place of the list price.")
     ] = None,
     calibrate: Annotated[
         str | None,
@@ -127,9 +133,9 @@ def plan(
 
     study = _study(
         what,
-        list(dict.fromkeys(meshes.split())) if meshes else [],
+        list(dict.fromkeys(_some("--meshes", meshes.split()))) if meshes is not None else [],
         topologies,
-        [_batch(batch) for batch in _split(batches)] if batches else [],
+        [_batch(batch) for batch in _some("--batches", _split(batches))] if batches is not None else [],
         sequence_parallelism=sequence_parallelism,
         microbatches=microbatches,
         input_length=input_length,
@@ -233,11 +239,15 @@ def _study(
     what: str, meshes: Sequence[str], slices: Sequence[str], batches: Sequence[int], **fields: Any
 ) -> list[Place]:
     from tracewarehouse.collect import experiment
+    from tracewarehouse.collect.errors import ExperimentError
     from tracewarehouse.comparison.study import Place, devices, places
     from tracewarehouse.ingest.capture.manifest import Mesh
 
     if what not in experiment.ready_made() and not what.endswith((".yaml", ".yml")):
-        study = places(meshes, slices, batches or [None], model=what, **fields)
+        try:
+            study = places(meshes, slices, batches or [None], model=what, **fields)
+        except ExperimentError as error:
+            raise typer.BadParameter(str(error)) from None
         reasons = {place.refused for place in study}
         if len(reasons) == 1 and (reason := reasons.pop()):  # a mistake of the command, not an answer for each
             raise typer.BadParameter(reason)
@@ -261,16 +271,22 @@ def _split(text: str) -> list[str]:
     return list(dict.fromkeys(part for part in re.split(r"[,\s]+", text) if part))
 
 
+def _some(option: str, parts: list[str]) -> list[str]:
+    if not parts:
+        raise typer.BadParameter(f"{option}: expected at least one, found none; leave the option out for the default")
+    return parts
+
+
 def _batch(text: str) -> int:
-    if not text.isdecimal():
+    if not re.fullmatch(r"[0-9]{1,10}", text):
         raise typer.BadParameter(f"--batches: expected numbers separated by commas, found {text!r}")
     return int(text)
 
 
 def _kernel(text: str) -> tuple[str, float]:
     name, _, us = text.partition("=")
-    if not name or not re.fullmatch(r"\d+(\.\d*)?|\.\d+", us):
-        raise typer.BadParameter(f"--kernel: expected NAME=US, found {text!r}")
+    if not name or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+", us) or not round(float(us) * 1e6):
+        raise typer.BadParameter(f"--kernel: expected NAME=US with microseconds above 0, up to 1e9, found {text!r}")
     return name, float(us)
 
 

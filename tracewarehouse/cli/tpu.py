@@ -95,23 +95,31 @@ def _chip_hours(text: str) -> float:
 
 def _predicted_steps(folder: Path, generation: str) -> dict[StepKey, StepTimes]:
     from tracewarehouse.collect.tpu.plan import StepTimes
+    from tracewarehouse.predict.calibrations import FILE, described, of_chip, rates, read_calibrations
     from tracewarehouse.queries.read_only import literal
     from tracewarehouse.warehouse import open_warehouse
 
+    own = of_chip(read_calibrations(folder / FILE), generation)
+    now, host = described(own), rates(generation, own).get(("host_step", "ms"))
+    is_now = f"p.calibration IS NOT DISTINCT FROM {literal(now) if now else 'NULL'}"
+    host_ps = round(host.value * 1e9) if host else 0
+    given_ps = f"CASE WHEN {is_now} THEN {host_ps} WHEN p.calibration IS NULL THEN 0 ELSE p.host_ps END"
     with open_warehouse(str(folder)) as warehouse:
         rows = warehouse.query(
             "SELECT r.model, r.num_layers, r.mesh, r.sequence_parallelism, r.capacity_factor, "  # noqa: S608
             "r.batch_size, r.input_length, r.dtype, r.microbatches, "
             "NULLIF(CAST(CAST(r.manifest AS JSON) ->> '$.spec.routing_skew' AS DOUBLE), 0), "
+            f"{is_now} AS is_now, p.rules_version, "
             "MAX(CASE WHEN v.metric = 'ttft' THEN v.value END), MAX(CASE WHEN v.metric = 'tpot' THEN v.value END) "
             "FROM main.runs AS r JOIN main.metric_values AS v ON r.run_id = v.run_id "
-            "WHERE r.origin = 'predicted' AND v.metric IN ('ttft', 'tpot') AND r.run_id IN "
-            "(SELECT run_id FROM main.predictions WHERE ici_factor = 1 AND hbm_factor = 1 "
-            f"AND topology LIKE {literal(generation + ':%')}) GROUP BY ALL"
+            "JOIN main.predictions AS p ON r.run_id = p.run_id WHERE v.metric IN ('ttft', 'tpot') "
+            f"AND p.ici_factor = 1 AND p.hbm_factor = 1 AND p.kernels IS NULL AND p.host_ps = {given_ps} "
+            f"AND p.topology LIKE {literal(generation + ':%')} "
+            "GROUP BY ALL ORDER BY is_now, rules_version"
         ).rows()
-    return {
+    return {  # of equal steps, the last: those by the rates of today and the newest rules
         tuple(key): StepTimes(prefill / 1e3, (decode or 0.0) / 1e3)
-        for *key, prefill, decode in rows
+        for *key, _, _, prefill, decode in rows
         if prefill is not None
     }
 

@@ -74,7 +74,11 @@ def read_calibrations(path: Path) -> tuple[Calibration, ...]:
     """Return the rows of a file; none if it does not exist."""
     if not path.exists():
         return ()
-    return _rows(path.read_text(encoding="utf-8").splitlines(keepends=True), path.name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaptureError(f"{path} cannot be read as a table of calibrations: {error}") from None
+    return _rows(text.splitlines(keepends=True), path.name)
 
 
 def rates(generation: str, own: Iterable[Calibration] = ()) -> Mapping[tuple[str, str], Calibration]:
@@ -110,8 +114,10 @@ def _rows(lines: Iterable[str], name: str) -> tuple[Calibration, ...]:
             raise CaptureError(
                 f"line {number} of {name} is no calibration: value, low, high and n are numbers"
             ) from None
-        if not 0 < row.low <= row.value <= row.high < float("inf"):
-            raise CaptureError(f"line {number} of {name} is no calibration: expected 0 < low <= value <= high")
+        if not 1e-6 <= row.low <= row.value <= row.high <= 1e15:
+            raise CaptureError(
+                f"line {number} of {name} is no calibration: expected 1e-6 <= low <= value <= high <= 1e15"
+            )
         rows.append(row)
     return tuple(rows)
 

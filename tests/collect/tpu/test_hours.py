@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from tracewarehouse.collect.tpu.plan import (
     within_budget,
 )
 from tracewarehouse.collect.tpu.quota import load_quota
+from tracewarehouse.predict.calibrations import FILE, Calibration, described, write_calibrations
 from tracewarehouse.warehouse import open_warehouse
 
 FIELDS = {"device": "tpu", "dtype": "bfloat16", "batch": 8, "backend": "jax"}
@@ -161,3 +163,25 @@ def test_steps_come_from_predicted_runs_of_the_generation(tmp_path: Path) -> Non
     assert (times.prefill_s, times.decode_s) == (told["ttft"] / 1e3, told["tpot"] / 1e3)
     assert times.prefill_s > 0
     assert _predicted_steps(tmp_path / "warehouse", "v5e") == {}
+
+
+def test_hours_are_by_the_newest_rates_and_never_by_a_what_if(tmp_path: Path) -> None:
+    """A host adds its time to the prefill, which shows what was taken: a measured host counts, a given one does not."""
+    own = [Calibration("links", "v6e", "host_step", "ms", 5.0, 4.0, 6.0, 20, "measured")]
+
+    def prefill_ms(*captures: dict[str, Any], at: str) -> float:
+        with open_warehouse(tmp_path / at, create=True) as warehouse:
+            for number, changed in enumerate(captures):
+                warehouse.ingest(write(tmp_path / f"{at}-{number}", **changed))
+            if any("calibration" in changed for changed in captures):
+                write_calibrations(tmp_path / at / FILE, own)
+        (times,) = _predicted_steps(tmp_path / at, "v6e").values()
+        return times.prefill_s * 1e3
+
+    plain = prefill_ms({}, at="plain")
+    for name, slower in {"host": {"host_ms": 7.0}, "kernel": {"kernels": {"paged": 9.0}, "host_ms": 1.0}}.items():
+        assert prefill_ms(slower, {}, at=name) == plain
+    today = {"calibration": described(own), "host_ms": 5.0}
+    old = {"calibration": "calibrations.csv with 9 rows, 000000000000", "host_ms": 90.0}
+    assert prefill_ms(today, old, {}, at="rates") == pytest.approx(plain + 5)
+    assert prefill_ms(today | {"host_ms": 6.0}, {}, at="other host") == plain

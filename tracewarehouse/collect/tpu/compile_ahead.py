@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_NAME = re.compile(r"(v\d\w*|tpu\d\w*):(\d+(?:x\d+){1,2})")
+_NAME = re.compile(r"(v\d\w*|tpu\d\w*):([0-9]{1,2}(?:x[0-9]{1,2}){1,2})")
+_DIMENSIONS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 _HOST = (2, 2, 1)
 """Chips of a host in libtpu's topologies, in each dimension."""
 
@@ -42,6 +43,8 @@ class Topology:
         found = _NAME.fullmatch(name)
         if found is None or not all(sides := tuple(int(side) for side in found[2].split("x"))):
             raise ValueError(f"topology {name}: expected generation and chips per dimension, such as v6e:2x4")
+        if len(sides) != (most := _DIMENSIONS.get(found[1], len(sides))):
+            raise ValueError(f"topology {name}: chips of {found[1]} are linked in {most} dimensions, not {len(sides)}")
         return cls(name, found[1], sides)
 
     @property

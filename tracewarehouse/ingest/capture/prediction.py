@@ -73,9 +73,11 @@ class Prediction(BaseModel):
     measured_kernels: list[MeasuredKernel] | None = Field(
         default=None, description="kernels that take the median of a recorded run"
     )
-    host_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    host_ms: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     calibration: str | None = Field(default=None, description="the calibrations used; null for those shipped")
-    chip_price_usd_per_h: _Positive | None = Field(default=None, description="null for the hardware table's")
+    chip_price_usd_per_h: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="null for the hardware table's"
+    )
     capacity_bytes: Int64 | None = Field(default=None, description="memory of a device")
     phases: list[PredictedPhase] = Field(min_length=1, max_length=16)
 

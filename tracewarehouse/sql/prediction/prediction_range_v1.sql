@@ -13,13 +13,20 @@ notes: >
   The range leaves out another compiler, other ops of a server, and its host. host_ms is the time of the host that the
   user gave.
 ---*/
--- distances in units of 10 ns, whose squares stay below 2^63 up to 30 s
-WITH bases AS (
-  SELECT
-    run_id, phase, time_ps, low_ps, high_ps, extrapolated_ps,
-    (time_ps - low_ps) // 10000 AS below,
-    (high_ps - time_ps) // 10000 AS above
+-- distances in units of 10 ns, or of a billionth of the high end beyond 10 s: the sum of their squares is below 2^63
+WITH units AS (
+  SELECT run_id, phase, GREATEST(10000, CAST(SUM(high_ps) AS BIGINT) // 1000000000) AS unit_ps
   FROM models.prediction_times
+  GROUP BY run_id, phase
+),
+
+bases AS (
+  SELECT
+    t.run_id, t.phase, t.time_ps, t.low_ps, t.high_ps, t.extrapolated_ps, u.unit_ps,
+    (t.time_ps - t.low_ps) // u.unit_ps AS below,
+    (t.high_ps - t.time_ps) // u.unit_ps AS above
+  FROM models.prediction_times AS t
+  INNER JOIN units AS u ON t.run_id = u.run_id AND t.phase IS NOT DISTINCT FROM u.phase
 ),
 
 summed AS (
@@ -29,8 +36,8 @@ summed AS (
     SUM(low_ps) AS least_ps,
     SUM(high_ps) AS most_ps,
     SUM(extrapolated_ps) AS extrapolated_ps,
-    1e4 * SQRT(CAST(SUM(below * below) AS DOUBLE)) AS below_ps,
-    1e4 * SQRT(CAST(SUM(above * above) AS DOUBLE)) AS above_ps
+    MIN(unit_ps) * SQRT(CAST(SUM(below * below) AS DOUBLE)) AS below_ps,
+    MIN(unit_ps) * SQRT(CAST(SUM(above * above) AS DOUBLE)) AS above_ps
   FROM bases
   GROUP BY run_id, phase
 )
