@@ -548,12 +548,16 @@ def faster_links(run: Run) -> Values:
     peaks = [d["peak_ici_gbps"] for d in run.tables["devices"] if (d["peak_ici_gbps"] or 0) > 0]
     lines = {k: line for k, line in _lines(run).items() if not peaks or 1000 / line.slope <= min(peaks)}
     whole = {ranks[0]["instance"]: ranks for ranks in run.instances()}
+    ruled = {o["event_id"]: o["link_ps"] for o in run.ops if o["link_ps"] is not None}
     saved: dict[Any, Fraction] = defaultdict(Fraction)
     for c in run.timed_collectives():
         ranks, line = whole.get(c["instance"]), lines.get((c["kind"], c["axis"]))
         sent = ranks and _bus_bytes(c["kind"], max(r["message_bytes"] or 0 for r in ranks), c["group_size"])
         for factor, share in _FACTORS:
             exposed = Fraction(c["exposed_added_ps"])
+            if c["event_id"] in ruled:
+                saved[c["phase"], c["link"], c["axis"], "rules", factor] += min(share * ruled[c["event_id"]], exposed)
+                continue
             if line is None or not ranks or not sent:
                 saved[c["phase"], c["link"], c["axis"], "exposed", factor] += share * exposed
                 continue

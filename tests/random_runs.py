@@ -282,6 +282,7 @@ class RandomRun:
             iteration=(0, 1, None)[self.events % 3] if number == 8 else None,
             phase=phase,
             step=step,
+            link_ps=duration * 3 // 4 if self.events % 11 == 0 else None,
             **costs,
         )
         self.events += 1

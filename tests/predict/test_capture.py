@@ -84,7 +84,7 @@ def timed(unit: int, begin: int = 0, of_layer: int | None = None) -> list[TimedO
         op("copy-start", 1, 30, "hbm_bytes", "dma"),
         op("fusion", 1, 40, "compiler_cycles"),
         op("copy-done", 41, 2, "wait"),
-        op("all-reduce", 43, 20, "links"),
+        op("all-reduce", 43, 20, "links")._replace(link_ps=15 * unit),
     ]
 
 
@@ -157,6 +157,22 @@ def test_its_ops_have_the_times_that_were_predicted(warehouse: Warehouse) -> Non
         (n, "XLA Ops", s * US, d * US, b, d * 9 // 10 * US, d * 12 // 10 * US, False, "prefill") for n, s, d, b in core
     ]
     assert rows[4:] == [("copy-start", "Async XLA Ops", US, 30 * US, "hbm_bytes", 27 * US, 36 * US, False, "prefill")]
+
+
+def test_faster_links_leave_its_latency(warehouse: Warehouse) -> None:
+    """The bytes of an all-reduce take 15 of 20 us, in a prefill of 63."""
+    rows = warehouse.query("SELECT phase, basis, bound, factor, saved_percent FROM metrics.faster_links").rows()
+    saved = {"2": 7.5, "4": 11.25, "infinite": 15}
+    assert sorted(rows) == [
+        (phase, "rules", None, factor, pytest.approx(100 * us / 63))
+        for phase in ("decode", "prefill")
+        for factor, us in saved.items()
+    ]
+    rows = warehouse.query(
+        "SELECT DISTINCT line, i.name, link_ps / duration_ps FROM main.ops AS o "
+        "JOIN main.instructions AS i USING (run_id, instruction_id) WHERE link_ps IS NOT NULL"
+    ).rows()
+    assert sorted(rows) == [("XLA Ops", "all-reduce", 0.75), ("XLA Ops", "all-reduce.layer1", 0.75)]
 
 
 def test_a_layer_that_was_not_compiled_is_a_layer_of_the_run(warehouse: Warehouse) -> None:
@@ -334,7 +350,8 @@ def test_a_chrome_trace_of_it_is_predicted_again(warehouse: Warehouse, tmp_path:
     run = warehouse.run("small-tp2-predicted")
     (tmp_path / "small.trace.json").write_bytes(b"".join(chrome_text(warehouse, run.run_id, ["predicted"])))
     told = (
-        "SELECT origin, basis, low_ps, high_ps, is_extrapolated, COUNT(*) FROM main.runs JOIN main.ops USING (run_id) "
+        "SELECT origin, basis, low_ps, high_ps, is_extrapolated, link_ps, COUNT(*) "
+        "FROM main.runs JOIN main.ops USING (run_id) "
     )
     with open_warehouse(tmp_path / "warehouse", create=True) as opened:
         opened.ingest(tmp_path / "small.trace.json")

@@ -80,6 +80,31 @@ def test_what_ifs_make_their_part_faster() -> None:
     assert program_end(hbm) < program_end(plain)
 
 
+@pytest.mark.parametrize(
+    ("name", "topology", "added"),
+    [
+        (DECODE_70B, "v6e:2x4", 72),
+        (QWEN_4B, "v6e:2x2", 28),
+        ("llama8b-tp8-v6e2x4-b8x1024-l8-decode", "v6e:2x4", 24),
+        ("deepseek-v2-lite-ep8-v6e2x4-b8x1024-l6-prefill", "v6e:2x4", 0),
+        ("qwen2.5-32b-dp4tp2-tpu7x2x2x1-b4x1024-l8-prefill", "tpu7x:2x2x1", 0),
+    ],
+)
+def test_what_faster_links_save_is_what_timing_the_program_anew_says(
+    name: str, topology: str, added: int, shared_traces: Path
+) -> None:
+    module = kept(name, shared_traces)
+    now, twice, most = (
+        whole_model(module, predict_program(module, Machine.named(topology, ici_factor=factor)), added).ops
+        for factor in (1, 2, 1e12)
+    )
+    told = sum(op.link_ps or 0 for op in now)
+    assert program_end(now) - program_end(most) == pytest.approx(told, rel=1e-3)
+    # where copies are waited for, links twice as fast may save more than half of that, but not less
+    saved, is_waiting = program_end(now) - program_end(twice), any(op.basis == "wait" for op in now)
+    assert told / 2 * (1 - 1e-4) <= saved <= told / 2 * (1.02 if is_waiting else 1.0001)
+
+
 def test_a_measured_kernel_takes_the_place_of_the_formula() -> None:
     module = kept(QWEN_4B)
     ops = predict_program(module, Machine.named("v6e:2x2"), kernels={"splash_mha_fwd_no_residuals": 5_000_000})

@@ -10,6 +10,7 @@ from tests.predict.programs import product, program
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.proto_messages import CLASSES
+from tracewarehouse.predict.calibrations import Calibration
 from tracewarehouse.predict.machine import Machine
 from tracewarehouse.predict.timeline import TimedOp, predict_program, program_end
 
@@ -240,6 +241,48 @@ def test_a_collective_of_the_sparse_cores_runs_beside_the_core() -> None:
     assert (beside.instruction, beside.basis) == ("start", "links")
     assert core["done"].duration_ps == beside.start_ps + beside.duration_ps - core["done"].start_ps
     assert core["done"].duration_ps == beside.duration_ps - core["c"].duration_ps
+
+
+def sent(name: str, kind: str, rows: int) -> str:
+    """A permute of 1 MB for 500 rows: 5 us of latency and, at 100 GB/s, 10 us of bytes."""
+    shape = f"bf16[{rows},1000]"
+    result = shape if kind == "collective-permute" else f"({shape}, {shape}, u32[], u32[])"
+    return f"%{name} = {result} {kind}(%x{rows}), source_target_pairs={{{{0,1}}}}"
+
+
+COPY = f"%copy-start = ({MB_16}{{1,0:S(1)}}, {MB_16}, u32[]{{:S(2)}}) copy-start(%w)"
+COPY_DONE = f"%copy-done = {MB_16}{{1,0:S(1)}} copy-done(%copy-start)"
+ASYNC = sent("one", "collective-permute-start", 500)
+LONG = sent("one", "collective-permute-start", 1000)
+
+
+@pytest.mark.parametrize(
+    ("lines", "us"),
+    [
+        ([sent("two", "collective-permute", 500)], {"two": 10}),
+        # the copy of 12.05 us, which ran beside it, would be waited for: 7.05 us of 10
+        ([COPY, sent("two", "collective-permute", 500), COPY_DONE], {"two": 2.95}),
+        # of the transfer of 15 us 3 are waited for, and only 5 would be left of it
+        ([ASYNC, work("c", 12), "%done = bf16[500,1000] collective-permute-done(%one)"], {"one": 3}),
+        ([ASYNC, work("c", 1), "%done = bf16[500,1000] collective-permute-done(%one)"], {"one": 10}),
+        # a transfer of 25 us has 10 left after the permute of 15; without bytes both end after 5
+        ([LONG, sent("two", "collective-permute", 500), "%done = bf16[1000,1000] collective-permute-done(%one)"],
+         {"one": 10, "two": 10}),
+        # a long copy is waited for whether or not a permute before it ends sooner
+        ([COPY, COPY.replace("%copy-start", "%more"), sent("two", "collective-permute", 500), COPY_DONE,
+          COPY_DONE.replace("%copy-done", "%last").replace("%copy-start", "%more")], {"two": 0}),
+    ],
+)  # fmt: skip
+def test_a_collective_says_what_its_bytes_add_to_the_step(lines: list[str], us: dict[str, float]) -> None:
+    given = {("start", "us"): 5, ("hop", "us"): 0, ("ici", "gbps"): 100}
+    own = [Calibration("link", "v6e", *what, rate, rate, rate, 0, "by hand") for what, rate in given.items()]
+    inputs = "%a = bf16[8,8]{1,0:S(1)} parameter(0)\n%x500 = bf16[500,1000] parameter(1)\n"
+    inputs += f"%x1000 = bf16[1000,1000] parameter(2)\n%w = {MB_16} parameter(3)\n"
+    made = program(2, main=inputs + "\n".join(lines), inside=INSIDE)
+    ops = predict_program(made, Machine.named("v6e:1x2", own))
+    assert {op.instruction: op.link_ps / 1e6 for op in ops if op.link_ps is not None} == pytest.approx(us, abs=0.02)
+    anew = program_end(predict_program(made, Machine.named("v6e:1x2", own, ici_factor=1e12)))
+    assert program_end(ops) - anew == pytest.approx(sum(op.link_ps or 0 for op in ops), abs=10)
 
 
 def permute(name: str, pairs: str) -> str:

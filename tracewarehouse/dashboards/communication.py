@@ -125,7 +125,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
         "what-if",
         """SELECT coalesce(phase, 'no phase') AS phase, concat_ws(' of ', resource, axis) AS faster,
                   CASE factor WHEN 'infinite' THEN factor ELSE factor || ' times' END AS factor, saved,
-                  CASE WHEN is_upper_bound THEN 'at most' ELSE 'by the fit' END AS what
+                  CASE WHEN is_upper_bound THEN 'at most' ELSE 'about' END AS what
            FROM macros.speedups([$run])
            ORDER BY phase DESC, metric DESC, faster, factor""",
         run=run,
@@ -139,7 +139,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
             yOffset=alt.YOffset("factor:N", sort=list(_FACTORS)),
             color=named_color("factor", _FACTORS, "faster by"),
             opacity=alt.Opacity("what:O", title=None, legend=alt.Legend(orient="top"),
-                                scale=alt.Scale(domain=["by the fit", "at most"], range=[1, 0.55])),
+                                scale=alt.Scale(domain=["about", "at most"], range=[1, 0.55])),
             tooltip=tooltips("phase:N", "faster:N", "factor:N", "what:N", percent("saved")),
         ),
         drawn.values("phase"),

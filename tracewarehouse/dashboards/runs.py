@@ -412,7 +412,7 @@ def faster_links(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
              concat_ws(', ', upper(p.backend), s.phase) AS panel,
              if(s.factor = '2', 'twice as fast', 'without cost') AS links,
              sum(s.saved ORDER BY s.saved) AS saved,
-             if(bool_or(s.is_upper_bound), 'at most', 'by the fit') AS what
+             if(bool_or(s.is_upper_bound), 'at most', 'about') AS what
            FROM macros.speedups($runs) AS s
            JOIN macros.study_points($runs) AS p ON s.run_id = p.run_id
            WHERE s.metric = 'faster_links' AND s.factor IN ('2', 'infinite') AND coalesce(s.phase, '') <> 'outside'
@@ -443,8 +443,8 @@ def faster_links(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     )
     return drawn.figure(
         chart,
-        "Links twice as fast, and pale links without cost. Without a fit of latency and bandwidth the share is an "
-        "upper bound.",
+        "Links twice as fast, and pale links without cost. Where neither a fit nor a prediction tells the latency, the "
+        "share is an upper bound.",
         largest([r for r in drawn.rows if r["links"] == "twice as fast"], "saved", "ratio", "panel", "label"),
         marks="Hollow points are predicted.",
     )

@@ -282,6 +282,7 @@ class _Plane:
             + self.number("predicted_low_ps", op.low_ps)
             + self.number("predicted_high_ps", op.high_ps)
             + self.number("predicted_is_extrapolated", int(op.is_repeated))
+            + (b"" if op.link_ps is None else self.number("predicted_link_ps", op.link_ps))
         )
 
     def metadata_fields(self) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from tracewarehouse.ingest.capture.prediction import MeasuredKernel
@@ -65,6 +66,7 @@ class TimedOp(NamedTuple):
         iterations: numbers of the iterations of the loops around it, outermost first, from 0.
         layer: the layer for which the op stands, from 0, where it is not the one that its name states.
         is_repeated: it stands for an op that was not compiled; else it was compiled, as that layer if it has one.
+        link_ps: of the op or the start of a collective: by how much the execution is shorter if its bytes take no time.
 
     An asynchronous op is two of them: its start on the core, and behind that the transfer or collective on its queue,
     from its begin to its end. The start and its done take next to nothing, apart from the wait in the done.
@@ -80,6 +82,7 @@ class TimedOp(NamedTuple):
     iterations: tuple[int, ...] = ()
     layer: int | None = None
     is_repeated: bool = False
+    link_ps: int | None = None
 
 
 def predict_program(
@@ -110,11 +113,12 @@ def predict_program(
             f"{module.name} is a program for {devices} devices, and {machine.topology.name} has "
             f"{machine.topology.devices}: name the slice that it was compiled for"
         )
-    timeline = _Timeline(module, machine, kernels or {}, context_tokens, busiest_load, recorded)
-    timeline.run(timeline.schedule.entry, (), 0)
+    args = kernels or {}, context_tokens, busiest_load, recorded
+    timeline = _Timeline(module, machine, *args)
+    timeline.complete()
     if len(module.notes) > noted:
         raise MalformedError(module.notes[noted])
-    timeline.transfers.finish(timeline.now)
+    timeline.tell_links(_Timeline(module, replace(machine, ici_factor=math.inf), *args))
     return timeline.timed()
 
 
@@ -149,7 +153,8 @@ class _Timeline:
         self.transfers = Transfers(machine.hbm_bytes_per_ps)
         self._name, self._machine, self._kernels, self._context = module.name, machine, kernels, context_tokens
         self._ops: list[tuple[TimedOp, Transfer | None]] = []
-        self._started: dict[str, Transfer] = {}
+        self._started: dict[str, tuple[int, Transfer]] = {}
+        self._owners: dict[int, int] = {}  # by place of a collective's op, start or done: that of the op or the start
         self._free_from: dict[str, int] = {}
         self._collectives = ProgramCollectives(module, self.schedule, machine, busiest_load)
         self._costs: dict[str, Cost] = {}
@@ -160,6 +165,35 @@ class _Timeline:
     def timed(self) -> list[TimedOp]:
         """Return the ops; those of transfers get their times, which later ops decide."""
         return [op if transfer is None else _placed(op, transfer) for op, transfer in self._ops]
+
+    def complete(self) -> None:
+        """Run the program."""
+        self.run(self.schedule.entry, (), 0)
+        self.transfers.finish(self.now)
+
+    def tell_links(self, latency_alone: _Timeline) -> None:
+        """Give each collective what it takes longer than in an execution, run here, whose bytes take no time on links.
+
+        What the core waits longer there, for a copy or another collective, counts against the last ones before.
+        """
+        if not self._owners:
+            return
+        latency_alone._lengths = self._lengths  # so that the same branches run
+        latency_alone.complete()
+        saved, credited = dict.fromkeys(self._owners.values(), 0), list[int]()
+        for place, ((op, _), (other, _)) in enumerate(zip(self._ops, latency_alone._ops, strict=True)):
+            longer = 0 if place in self._holders else other.duration_ps - op.duration_ps
+            if longer < 0 and place in self._owners:
+                saved[self._owners[place]] -= longer
+                credited.append(self._owners[place])
+            while longer > 0 and credited:
+                taken = min(longer, saved[credited[-1]])
+                saved[credited[-1]] -= taken
+                longer -= taken
+                if longer:
+                    credited.pop()
+        for place, link_ps in saved.items():
+            self._ops[place] = self._ops[place][0]._replace(link_ps=link_ps), None
 
     def run(self, computation: int, iterations: tuple[int, ...], depth: int) -> None:
         """Run the ops of a computation in order."""
@@ -236,18 +270,21 @@ class _Timeline:
     def _spend(self, name: str, spent: Cost, iterations: tuple[int, ...]) -> None:
         taken = min(spent.hbm_bytes, int(self.transfers.rate * spent.mid_ps))
         self.transfers.flow(self.now, spent.mid_ps, taken)
+        if spent.basis == "links":
+            self._owners[len(self._ops)] = len(self._ops)
         timed = TimedOp(name, self.now, spent.mid_ps, "core", spent.basis, spent.low_ps, spent.high_ps, iterations)
         self._ops.append((timed, None))
         self.now += spent.mid_ps
 
     def _start(self, op: ScheduledOp, iterations: tuple[int, ...]) -> None:
         """Start a transfer or a collective beside the core."""
+        place = len(self._ops)
         self._spend(op.name, start_cost(self._machine), iterations)
         queue: Queue = "sparsecore" if op.thread == "sparsecore" else "dma"
         collective, copied = self._collectives.find(op), host_time(op, self._machine)
         basis: Basis = "hbm_bytes"
         if collective is not None:
-            basis = "links"
+            basis, self._owners[place] = "links", place
             transfer = self._occupy(f"{queue} {collective.direction}", collective.time)
         elif copied is not None:
             basis = "host_link"
@@ -257,7 +294,7 @@ class _Timeline:
             transfer = Transfer(0.0, self.now, self.now)
         else:
             transfer = self.transfers.add(self.now, transferred_bytes(op, self.schedule.root(op)))
-        self._started[op.name] = transfer
+        self._started[op.name] = place, transfer
         self._ops.append((TimedOp(op.name, self.now, 0, queue, basis, 0, 0, iterations), transfer))
 
     def _occupy(self, lane: str, time: TimeRange) -> Transfer:
@@ -275,7 +312,10 @@ class _Timeline:
             start = next(iter(self._started), None)
         if op.opcode == "async-update" or start is None:
             return
-        wait = self.transfers.wait(self._started.pop(start), self.now)
+        place, transfer = self._started.pop(start)
+        if place in self._owners:
+            self._owners[len(self._ops)] = place
+        wait = self.transfers.wait(transfer, self.now)
         self._spend(op.name, wait_cost(wait, self._machine), iterations)
 
     def _cost(self, op: ScheduledOp) -> Cost:

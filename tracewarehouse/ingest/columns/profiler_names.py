@@ -102,6 +102,7 @@ PREDICTED_STATS = {
     "predicted_low_ps": "low_ps",
     "predicted_high_ps": "high_ps",
     "predicted_is_extrapolated": "is_extrapolated",
+    "predicted_link_ps": "link_ps",
 }
 """Stats of predicted device events, and the columns of main.ops that hold them."""
 

@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.profiler_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 """Version of the tables; raise it whenever a table changes. The error about another version names the command that
 ingests again."""
 
@@ -402,6 +402,8 @@ OPS = _table(
     low_ps              BIGINT   Of a predicted op: the low end of the range of its duration. [ps]
     high_ps             BIGINT   Of a predicted op: the high end of the range of its duration. [ps]
     is_extrapolated     BOOLEAN  Of a predicted op: it stands for a layer that was not compiled, and repeats another's.
+    link_ps             BIGINT   Of a predicted collective, or its start: by how much the step would be shorter if its
+        bytes took no time on the links. The rest of its time is latency, or hides other work. [ps]
     """,
 )
 

@@ -13,7 +13,7 @@ WITH stored AS (
     dimensions ->> '$.axis' AS axis,
     dimensions ->> '$.factor' AS factor,
     SUM("value" ORDER BY "value") / 100 AS saved,
-    BOOL_OR(dimensions ->> '$.basis' IS DISTINCT FROM 'fit') AS is_upper_bound
+    BOOL_OR(COALESCE(dimensions ->> '$.basis', 'exposed') = 'exposed') AS is_upper_bound
   FROM main.metric_values
   WHERE metric IN ('faster_links', 'faster_chips') AND LIST_CONTAINS(runs, run_id)
   GROUP BY ALL
@@ -38,5 +38,5 @@ SELECT
   axis, -- Mesh axes of the collectives over the links; NULL for HBM and matrix units.
   factor, -- How many times faster: 2, 4 or infinite.
   saved, -- Share of the phase's time.
-  is_upper_bound -- The share is an upper bound; false where a fit of the links tells the share itself.
+  is_upper_bound -- The share is an upper bound; false where a fit or the rules of a prediction tell the share itself.
 FROM stored

@@ -76,6 +76,6 @@ SELECT
   metric, -- The metric that the share comes from.
   change, -- What would cost nothing or be twice as fast.
   saved, -- Share of the step's time.
-  is_upper_bound -- The share is an upper bound; false where a fit of the links tells the share itself.
+  is_upper_bound -- The share is an upper bound; false where a fit or the rules of a prediction tell the share itself.
 FROM shares
 WHERE saved IS NOT NULL

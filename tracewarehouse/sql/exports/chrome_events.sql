@@ -23,7 +23,7 @@ WITH events AS (
   SELECT
     event_id, instruction_id, NULL AS name,
     start_ps, duration_ps, device_offset_ps, device_duration_ps, basis, low_ps, high_ps, is_extrapolated,
-    COALESCE(flops, model_flops, bytes_accessed) IS NOT NULL AS is_costed,
+    link_ps, COALESCE(flops, model_flops, bytes_accessed) IS NOT NULL AS is_costed,
     CASE WHEN is_for_viewers THEN iteration END AS iteration,
     CASE WHEN is_for_viewers THEN phase END AS phase,
     CASE WHEN is_for_viewers THEN step END AS step
@@ -32,8 +32,8 @@ WITH events AS (
   UNION ALL
   SELECT
     event_id, NULL AS instruction_id, name, start_ps, duration_ps, NULL AS device_offset_ps, NULL AS device_duration_ps,
-    NULL AS basis, NULL AS low_ps, NULL AS high_ps, NULL AS is_extrapolated, FALSE AS is_costed, NULL AS iteration,
-    NULL AS phase, NULL AS step
+    NULL AS basis, NULL AS low_ps, NULL AS high_ps, NULL AS is_extrapolated, NULL AS link_ps, FALSE AS is_costed,
+    NULL AS iteration, NULL AS phase, NULL AS step
   FROM main.host_events
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
 ),
@@ -199,6 +199,7 @@ written AS (
       '"predicted_low_ps":"' || e.low_ps || '"',
       '"predicted_high_ps":"' || e.high_ps || '"',
       '"predicted_is_extrapolated":"' || CAST(e.is_extrapolated AS INTEGER) || '"',
+      '"predicted_link_ps":"' || e.link_ps || '"',
       CASE WHEN e.is_costed THEN s.members END,
       '"layer":"' || l.layer || '"',
       '"iteration":"' || e.iteration || '"',

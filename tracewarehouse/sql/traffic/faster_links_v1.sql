@@ -8,16 +8,18 @@ ranges: {saved_percent: [0, 100]}
 needs: [timed, collectives_in_steps]
 description: >
   How much shorter a phase would be if the links of one class were faster by a factor: 100 (T - T') / T. T is the time
-  of the phase's steps on all devices. Collectives without a fit of latency and bandwidth have rows of their own, whose
-  values are upper bounds.
+  of the phase's steps on all devices. Collectives whose latency neither a fit nor a prediction tells have rows of
+  their own, whose values are upper bounds.
 notes: >
   With a fit, a collective shortens by (1 - 1 / factor) x bytes / bandwidth, but by no more than its transfer time
   without the latency, and by no more than its exposed time. Latency and waiting for late ranks stay. The fit of a kind
   and axis comes from models.transfer_fit; a fit beyond the peak of the links does not count, and a negative latency
   counts as 0. Without a fit, a collective shortens by (1 - 1 / factor) of its exposed time, which includes latency and
-  waiting. So do collectives with ranks outside the capture or unknown bytes, and all of a predicted run, whose links
-  were assumed. Each moment counts once, for the collective whose op runs, so the values of several links and axes add
-  up. Steps are those of models.timed_spans.
+  waiting. So do collectives with ranks outside the capture or unknown bytes. In a predicted run, the rules tell what a
+  collective's bytes add to the step (link_ps of ops), beyond what copies and other collectives would then be waited
+  for. Infinitely fast links save all of it, and others (1 - 1 / factor); timed anew, they may save a little more. Each
+  moment counts once, for the collective whose op runs, so the values of several links and axes add up. Steps are those
+  of models.timed_spans.
 ccl_bench: scale_up_bw_utility
 ---*/
 WITH fits AS (
@@ -26,13 +28,20 @@ WITH fits AS (
   WHERE NOT COALESCE(is_above_peak, FALSE)
 ),
 
+ruled AS (
+  SELECT run_id, event_id, link_ps
+  FROM main.ops
+  WHERE link_ps IS NOT NULL
+),
+
 timed AS (
   SELECT
     run_id, c.phase, c.link, c.axis, c.exposed_added_ps AS exposed_ps,
-    f.slope_ps_per_byte * i.bus_bytes AS byte_ps,
-    GREATEST(i.transfer_ps - GREATEST(f.intercept_ps, 0), 0) AS beyond_latency_ps,
-    CASE WHEN f.run_id IS NULL THEN 'exposed' ELSE 'fit' END AS basis
+    COALESCE(r.link_ps, f.slope_ps_per_byte * i.bus_bytes) AS byte_ps,
+    COALESCE(r.link_ps, GREATEST(i.transfer_ps - GREATEST(f.intercept_ps, 0), 0)) AS beyond_latency_ps,
+    CASE WHEN r.link_ps IS NOT NULL THEN 'rules' WHEN f.run_id IS NULL THEN 'exposed' ELSE 'fit' END AS basis
   FROM models.timed_collectives AS c
+  LEFT JOIN ruled AS r USING (run_id, event_id)
   LEFT JOIN models.collective_instances AS i USING (run_id, instance)
   LEFT JOIN fits AS f
     ON i.run_id = f.run_id AND i.kind = f.kind AND i.axis = f.axis AND NOT i.is_partial AND i.bus_bytes > 0
@@ -41,7 +50,7 @@ timed AS (
 saved AS (
   SELECT
     run_id, t.phase, t.link, t.axis, t.basis, a.factor, CASE
-      WHEN t.basis = 'fit'
+      WHEN t.basis <> 'exposed'
         THEN CAST(
           FLOOR(1000 * LEAST(t.exposed_ps, a.saved_quarters / 4e0 * t.byte_ps, t.beyond_latency_ps) + 5e-1) AS BIGINT
         )
@@ -70,7 +79,7 @@ SELECT
   s.run_id, s.phase,
   s.link, -- Class of the links that are faster - ici, die, dcn, nvlink or fabric; NULL where not known.
   s.axis,
-  s.basis, -- What the value rests on - fit, or exposed where no fit tells the part of the bandwidth.
+  s.basis, -- What the value rests on - fit, rules of a prediction, or exposed where neither tells the bytes' part.
   s.factor, -- How many times faster the links are - 2, 4 or infinite.
   s.saved_fs / (p.span_ps * 10) AS saved_percent, -- Share of the time saved.
   CASE WHEN s.basis = 'exposed' THEN 'upper' END AS bound,
