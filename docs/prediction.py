@@ -73,12 +73,12 @@ factors of loop fusions on v6e were chosen on the prefills of CCL-Bench, so thes
 
 The metric `prediction_error` sets the ops of a recorded run beside the equal ops of a predicted one, by kind of op.
 `tw plan --calibrate RUN` makes rates of them: the median for the value, eight in ten ops for the range. A kind of op
-counts if twenty ops and half of its time are compared. The rates are in `calibrations.csv` in the warehouse, in the
-form of the table that ships, and win over it. Delete rows of it, or the file, to return. The programs of
+counts if twenty ops and half of its time are compared. The rates are in the warehouse's `calibrations.csv`, in the
+form of the table that ships, and win over it. Delete rows or the file to return. The programs of
 [calibrate](collecting.md#half-an-hour-that-mends-predictions) need no prediction.
 
 A kernel that a recorded run of the warehouse holds, with equal name and shapes on equal chips, takes its median in the
-newest such run, which the notes of the prediction name.
+newest such run, which the prediction's notes name. A paged kernel's is that of the recorded contexts.
 """
 
 _COLLECTIVES = """

@@ -322,7 +322,7 @@ def test_the_script_of_an_exported_row_predicts_it_again(tmp_path: Path) -> None
         row = write_row(opened, opened.run("small-tp2-predicted"), tmp_path / "small-tpu")
     assert (row.folder / "run.sh").read_text().splitlines()[-1] == (
         "tw plan meta-llama/Llama-3.1-8B --slices v6e:1x2 --meshes tp=2 --batches 4 --input-length 256 "
-        "--ici-factor 2.0 --hbm-factor 1.0 --host-ms 0.0 --kernel flash=7.5"
+        "--ici-factor 2.0 --hbm-factor 1.0 --kernel flash=7.5"
     )
 
 

@@ -285,8 +285,9 @@ def _batch(text: str) -> int:
 
 def _kernel(text: str) -> tuple[str, float]:
     name, _, us = text.partition("=")
-    if not name or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+", us) or not round(float(us) * 1e6):
-        raise typer.BadParameter(f"--kernel: expected NAME=US with microseconds above 0, up to 1e9, found {text!r}")
+    form = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[-+]?[0-9]+)?"
+    if not name or not re.fullmatch(form, us) or not 1e-6 <= float(us) <= 1e9:
+        raise typer.BadParameter(f"--kernel: expected NAME=US with microseconds from 1e-6 to 1e9, found {text!r}")
     return name, float(us)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 from tracewarehouse.collect.tpu.quota import load_quota
@@ -192,25 +192,27 @@ class RecordedKernels:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
+        self._newest = cache(self._runs_of)
         self._of_run = cache(self._read)
 
     def find(self, chip: str, signature: str) -> MeasuredKernel | None:
         """Return what the kernel with a signature took on chips of a kind; None if no run holds it there."""
-        run = self._newest.get((chip, signature))
+        run = self._newest(chip).get(signature)
         return self._of_run(*run).get(signature) if run else None
 
-    @cached_property
-    def _newest(self) -> dict[tuple[str, str], tuple[str, str]]:
-        """The run that counts, as id and name, by chip and signature."""
-        rows = self._warehouse.query(
-            "SELECT r.run_id, r.name, d.kind, i.signature FROM main.runs AS r "
-            "JOIN (SELECT run_id, min(kind) AS kind FROM main.devices GROUP BY run_id) AS d USING (run_id) "
-            "JOIN main.instructions AS i USING (run_id) WHERE r.origin = 'recorded' AND d.kind IS NOT NULL "
-            "AND i.signature LIKE '% custom-call:tpu_custom_call %' AND i.async_role IS NULL "
-            "ORDER BY r.profile_start_ns NULLS FIRST, r.run_id"
+    def _runs_of(self, chip: str) -> dict[str, tuple[str, str]]:
+        """Return the run that counts, as id and name, by signature; of other chips and predictions nothing is read."""
+        kinds = self._warehouse.query(
+            "SELECT run_id, min(kind) FROM main.devices JOIN main.runs USING (run_id) "
+            "WHERE origin = 'recorded' AND kind IS NOT NULL GROUP BY run_id"
         ).rows()
-        chips = {kind: str((chip_named(kind) or {"kind": kind})["kind"]) for _, _, kind, _ in rows}
-        return {(chips[kind], signature): (run_id, name) for run_id, name, kind, signature in rows}
+        ids = [literal(run_id) for run_id, kind in kinds if (chip_named(kind) or {"kind": kind})["kind"] == chip]
+        rows = self._warehouse.query(
+            "SELECT i.run_id, r.name, i.signature FROM main.instructions AS i JOIN main.runs AS r USING (run_id) "
+            f"WHERE i.run_id IN ({', '.join(ids) or 'NULL'}) AND i.async_role IS NULL "
+            "AND i.signature LIKE '% custom-call:tpu_custom_call %' ORDER BY r.profile_start_ns NULLS FIRST, i.run_id"
+        ).rows()
+        return {signature: (run_id, name) for run_id, name, signature in rows}
 
     def _read(self, run_id: str, run: str) -> dict[str, MeasuredKernel]:
         rows = self._warehouse.query(f"FROM macros.kernel_times([{literal(run_id)}])").dicts()

@@ -48,6 +48,7 @@ _FLAGS = {
 }  # fmt: skip
 _PLANNED = (
     "sequence_parallelism", "microbatches", "input_length", "output_length", "layers", "dtype", "capacity_factor",
+    "routing_skew", "backend",
 )  # fmt: skip
 
 
@@ -230,17 +231,19 @@ def _reading(folder: Path, traces: Sequence[str], url: str) -> list[str]:
 
 def _planned(warehouse: Warehouse, run: RunVersion, name: str, spec: Mapping[str, Any], axes: str) -> str:
     """A shell script that predicts the run again."""
-    [[topology, ici, hbm, host_ms, kernels, measured]] = warehouse.query(
-        "SELECT DISTINCT topology, ici_factor, hbm_factor, host_ps / 1e9, kernels, measured_kernels "
-        "FROM main.predictions "
-        f"WHERE run_id = {literal(run.run_id)}"
+    [[topology, ici, hbm, host_ms, kernels, measured, price, is_decode]] = warehouse.query(
+        "SELECT ANY_VALUE(topology), MIN(ici_factor), MIN(hbm_factor), "
+        "MIN(CASE WHEN host_ps > 0 OR calibration IS NOT NULL THEN host_ps / 1e9 END), MIN(kernels), "
+        "MIN(measured_kernels), MIN(chip_price_usd_per_h), MIN(phase) = MAX(phase) AND MIN(phase) = 'decode' "
+        f"FROM main.predictions WHERE run_id = {literal(run.run_id)}"
     ).rows()
     options = [("slices", topology), ("meshes", axes), ("batches", spec.get("batch"))]
-    options += [(_FLAGS[key], spec.get(key)) for key in _PLANNED]
-    options += [("ici-factor", ici), ("hbm-factor", hbm), ("host-ms", host_ms)]
+    options += [(_FLAGS[key], spec.get(key) or None) for key in _PLANNED]
+    options += [("ici-factor", ici), ("hbm-factor", hbm), ("host-ms", host_ms), ("chip-price", price)]
     times = {each["kernel"]: each["us"] for each in json.loads(measured or "[]")} | json.loads(kernels or "{}")
     options += [("kernel", f"{kernel}={us}") for kernel, us in times.items()]
     flags = " ".join(f"--{flag} {shlex.quote(str(value))}" for flag, value in options if value is not None)
+    flags += " --decode-only" * is_decode + " --whole" * ("-whole-" in run.name)
     command = f"tw plan {shlex.quote(str(spec.get('model')))} {flags}"
     return "\n".join(["#!/bin/sh", f"# Predicts {name} again; it records nothing.", "set -eu", command, ""])
 
