@@ -64,6 +64,10 @@ def test_runs_that_cannot_be_read_do_not_hide_the_others(tmp_path: Path) -> None
     [warning] = caught
     for part in ("r2 (old)", "r3.json: not a run manifest", "their captures again"):
         assert part in str(warning.message)
+    assert "`tw plan`" not in str(warning.message)
+    publish(lake, replace(version("r2"), name="old-predicted", schema_version=SCHEMA_VERSION + 1))
+    with pytest.warns(UnreadRunWarning, match=r"no capture is kept, so remove that and `tw plan` again"):
+        lake.runs()
     (tmp_path / "manifests" / "r2.json").write_text("{")
     with pytest.warns(UnreadRunWarning, match=r"left out: cannot be read: r2 .*its capture again"):
         lake.runs()

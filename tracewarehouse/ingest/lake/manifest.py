@@ -118,7 +118,9 @@ def unread_sentence(runs: Sequence[UnreadRun]) -> str:
         more = f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
         parts.append(f"{why}: {', '.join(named)}{more}")
     which = "its capture" if len(runs) == 1 else "their captures"
-    return f"{'; '.join(parts)}; run `tw ingest` on {which} again, or `tw remove` what is not needed"
+    is_planned = any(run.is_outdated and run.name.endswith("-predicted") for run in runs)
+    plan = "; of what is predicted no capture is kept, so remove that and `tw plan` again" * is_planned
+    return f"{'; '.join(parts)}; run `tw ingest` on {which} again, or `tw remove` what is not needed{plan}"
 
 
 def manifest_text(run: RunVersion) -> str:
