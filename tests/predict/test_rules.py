@@ -39,6 +39,24 @@ def test_a_product_takes_its_cycles_times_the_chips_factor() -> None:
     assert op.high_ps >= 1.1 * 7_800_000 - 1
 
 
+@pytest.mark.parametrize(("element", "least_ps"), [("bf16", 2_339_307), ("s8", 1_950_000)])
+def test_a_product_of_bf16_takes_its_operations_at_the_peak_at_least(element: str, least_ps: int) -> None:
+    # 2^31 operations at 918 TFLOP/s are 2.339 us; 4,375 cycles are 2.5 us, of which 78 % are 1.95, enough for bytes
+    op = only(
+        f"""
+        %a = {element}[1024,1024]{{1,0:S(1)}} parameter(0)
+        %c = bf16[1024,1024]{{1,0:S(1)}} fusion(%a), kind=kOutput, calls=%f, {product(4375)}
+        """,
+        f=f"""
+        %p = {element}[1024,1024,1024] parameter(0)
+        %r = bf16[1024,1024] reduce(%p, %p), to_apply=%f, metadata={{op_name="dot/dot_general"}}
+        """,
+    )
+    assert op.duration_ps == least_ps
+    assert op.low_ps == max(1_750_000, least_ps if element == "bf16" else 0)
+    assert op.high_ps == max(2_175_000, least_ps)
+
+
 def test_a_product_that_hbm_bounds_is_as_fast_as_its_bytes() -> None:
     text = f"""
         %w = bf16[8192,1024] parameter(0)

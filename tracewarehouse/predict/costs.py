@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,12 @@ def op_costs(module: HloModule, names: Collection[str], context_tokens: float | 
     products = _Products(module.raw)
     ops = {op.name: op for computation in products.computations for op in schedule.ops(computation)}
     return {name: _cost(ops[name], ops, schedule, products, context_tokens) for name in names if name in ops}
+
+
+def product_flops(module: HloModule) -> Callable[[ScheduledOp], int | None]:
+    """Return what gives the operations of an op's matrix products, those of a fusion inside it; None if not known."""
+    products, schedule = _Products(module.raw), module.schedule
+    return lambda op: products.flops({op.name, *(inner.name for inner in schedule.inside(op))})
 
 
 def _cost(

@@ -17,7 +17,7 @@ from tracewarehouse.predict.calibrations import Calibration
 from tracewarehouse.predict.links import TimeRange
 from tracewarehouse.predict.machine import Machine
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Rises with each change of a rule or of a constant here, in `kernels`, `timeline` or `links`."""
 
 Basis = Literal[
@@ -43,6 +43,8 @@ NS, US = 1_000, 1_000_000
 
 SMALL_BYTES = 64
 """A buffer of so many bytes is a scalar or an index, which the core holds itself."""
+_WIDE = frozenset({"bf16", "f16", "f32", "s32", "u32", "pred"})
+"""Elements of which no product exceeds the peak for bf16, and those of indices and masks beside them."""
 HBM_BOUND = 0.7
 """From this share of its time on, moving its bytes is what an op waits for (a judgement)."""
 SEGMENT_BYTES = 256
@@ -79,16 +81,24 @@ def hbm_bytes(buffers: Iterable[Buffer]) -> int:
     return sum(b.byte_size for b in buffers if b.space == "hbm" and b.byte_size > SMALL_BYTES)
 
 
-def stated_cost(op: ScheduledOp, machine: Machine, inside: frozenset[str] = frozenset()) -> Cost | None:
+def is_product(op: ScheduledOp) -> bool:
+    """Return whether the compiler's estimate of an op is that of its model of the matrix units."""
+    return op.cycles is not None and (op.cost_model == "CLASSIC" or op.fusion_kind == "kOutput")
+
+
+def stated_cost(
+    op: ScheduledOp, machine: Machine, inside: frozenset[str] = frozenset(), flops: int | None = None
+) -> Cost | None:
     """Return the cost of an op whose cycles the compiler estimates; None without an estimate.
 
-    `inside` are its opcode and those in the computations that it calls.
+    `inside` are its opcode and those in the computations that it calls, `flops` the operations of its products.
     """
     if op.cycles is None:
         return None
     moved = hbm_bytes(op.buffers)
-    if op.cost_model == "CLASSIC" or op.fusion_kind == "kOutput":
-        return product_cost(op.cycles, moved, machine)
+    if is_product(op):
+        is_wide = all(buffer.element in _WIDE for buffer in op.buffers)
+        return product_cost(op.cycles, moved, machine, (flops or 0) if is_wide else 0)
     if op.opcode == "copy":
         return (
             transposing_cost(op, machine) if not moved and is_transposing(op) else copy_cost(op.cycles, moved, machine)
@@ -97,19 +107,22 @@ def stated_cost(op: ScheduledOp, machine: Machine, inside: frozenset[str] = froz
     return loop_cost(op.cycles, moved, machine, touched)
 
 
-def product_cost(cycles: int, moved: int, machine: Machine) -> Cost:
+def product_cost(cycles: int, moved: int, machine: Machine, flops: int = 0) -> Cost:
     """Return the cost of a product, whose estimate is that of the compiler's model of the matrix units.
 
-    Where computing bounds it, the chip's product factor applies, whose source stands beside it in calibrations.csv.
-    Where HBM bounds it, HBM that is faster by a factor makes it faster by that factor.
+    Where computing bounds it, the chip's product factor applies, whose source stands beside it in calibrations.csv, but
+    nothing takes less than its operations take at the chip's peak for bf16: the factor is that of products that the
+    compiler holds for slow. Where HBM bounds it, HBM that is faster by a factor makes it faster by that factor.
     """
-    time = cycles / machine.rate("clock", "hz") * 1e12
-    stream = machine.rates["hbm", "stream_share"]
+    time, least = cycles / machine.rate("clock", "hz") * 1e12, flops / machine.flops_per_s * 1e12
     if is_hbm_bound(moved, time, machine):
-        return rated(time / machine.hbm_factor, "compiler_cycles", stream, moved)
-    factor = machine.rates["product", "factor"]
-    time = max(time * factor.value, moved / machine.hbm_bytes_per_ps)
-    return cost(time, "compiler_cycles", factor.low / factor.value, factor.high / factor.value, moved)
+        spent = rated(time / machine.hbm_factor, "compiler_cycles", machine.rates["hbm", "stream_share"], moved)
+    else:
+        factor = machine.rates["product", "factor"]
+        time = max(time * factor.value, moved / machine.hbm_bytes_per_ps)
+        spent = cost(time, "compiler_cycles", factor.low / factor.value, factor.high / factor.value, moved)
+    low, mid, high = (max(each, math.ceil(least)) for each in spent[:3])
+    return spent._replace(low_ps=low, mid_ps=mid, high_ps=high)
 
 
 def is_hbm_bound(moved: int, time_ps: float, machine: Machine) -> bool:

@@ -19,6 +19,7 @@ from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name
 from tracewarehouse.ingest.hlo.program import MOST_NESTED
 from tracewarehouse.ingest.hlo.schedule import ScheduledOp
 from tracewarehouse.predict.collectives import ProgramCollectives
+from tracewarehouse.predict.costs import product_flops
 from tracewarehouse.predict.kernels import kernel_cost
 from tracewarehouse.predict.links import TimeRange
 from tracewarehouse.predict.machine import Machine
@@ -28,6 +29,7 @@ from tracewarehouse.predict.rules import (
     cost,
     gather_cost,
     host_time,
+    is_product,
     moving_cost,
     scatter_cost,
     start_cost,
@@ -113,7 +115,7 @@ def predict_program(
             f"{module.name} is a program for {devices} devices, and {machine.topology.name} has "
             f"{machine.topology.devices}: name the slice that it was compiled for"
         )
-    args = kernels or {}, context_tokens, busiest_load, recorded
+    args = kernels or {}, context_tokens, busiest_load, recorded, product_flops(module)
     timeline = _Timeline(module, machine, *args)
     timeline.complete()
     if len(module.notes) > noted:
@@ -146,9 +148,10 @@ class _Timeline:
         context_tokens: float | None,
         busiest_load: float,
         recorded: Callable[[str], MeasuredKernel | None],
+        flops: Callable[[ScheduledOp], int | None],
     ) -> None:
         self.schedule = module.schedule
-        self._module, self._recorded = module, recorded
+        self._module, self._recorded, self._flops = module, recorded, flops
         self.now = 0
         self.transfers = Transfers(machine.hbm_bytes_per_ps)
         self._name, self._machine, self._kernels, self._context = module.name, machine, kernels, context_tokens
@@ -328,7 +331,7 @@ class _Timeline:
         if collective is not None:
             return Cost(*collective.time, "links")
         inside = self.schedule.opcodes(op) | {op.opcode}
-        stated = stated_cost(op, self._machine, inside)
+        stated = stated_cost(op, self._machine, inside, self._flops(op) if is_product(op) else None)
         if stated is not None:
             return stated
         if op.opcode == "custom-call" and op.target == "tpu_custom_call":
