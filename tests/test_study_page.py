@@ -11,6 +11,12 @@ import duckdb
 import pytest
 import yaml
 
+from tests.predict.test_capture import write
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.harness.subject import traced_subject
+from tracewarehouse.dashboards.report import study_report
+from tracewarehouse.warehouse import open_warehouse
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "study"))
 
@@ -32,29 +38,46 @@ def asked() -> set[Any]:
     return {each.key for each in study.asked(yaml.safe_load((study.HERE / "grid.yaml").read_text(encoding="utf-8")))}
 
 
-def test_kept_programs_come_first_then_prefills_of_the_fastest_meshes(tmp_path: Path) -> None:
-    def asked(steps: str, mesh: str, batch: int) -> study.Asked:
-        return study.Asked(study.Place(mesh, "v6e:2x4", batch), "v6e-8", steps, "Llama-3.1-8B", mesh)
+def test_the_page_of_rows_is_that_of_their_runs(tmp_path: Path) -> None:
+    model = "meta-llama/Llama-3.1-8B"
+    facts = traced_subject(run_spec(model=model, mesh="tp=1", backend="jax")).facts
+    results = study.Results(tmp_path / "configurations.parquet", "0.0")
+    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
+        for batch in (4, 8):
+            capture = write(tmp_path / str(batch), model=facts, batch_size=batch, capacity_bytes=batch * 8_000_000_000)
+            [result] = warehouse.ingest(capture, name=f"b{batch}")
+            [row] = warehouse.query(f"FROM macros.planned_runs(['{result.run_id}'])").dicts()
+            each = study.Asked(study.Place("tp=2", "v6e:1x2", batch), "v6e-2", "both", facts.name, "tp=2")
+            results.add(each, row | study.lists(warehouse, result.run_id))
+            assert results.has(each)
+        [of_runs] = study_report(warehouse, "SELECT run_id FROM main.runs ORDER BY name", study.CHARTS).sections
+    [of_rows] = study.page(tmp_path / "configurations.parquet", [model], [("other", "too large")]).sections
+    assert of_rows.words[:-1] == of_runs.words
+    assert [figure.name for figure in of_rows.figures] == ["pareto", "study-parts", "sweep", "faster-links"]
+    for own, other in zip(of_rows.figures, of_runs.figures, strict=True):
+        assert (own.title, own.subtitle, own.description) == (other.title, other.subtitle, other.description)
+        named = [[{k: v for k, v in row.items() if k != "name"} for row in each.rows] for each in (own, other)]
+        assert named[0] == named[1]
+    rows = [[row[1:] for row in section.values[0].rows] for section in (of_rows, of_runs)]
+    assert rows[0] == rows[1]
+    assert of_rows.values[1].rows == [("other", "too large")]
 
-    both = [asked(steps, mesh, batch) for steps in study.STEPS for batch in (1, 8) for mesh in ("tp=8", "dp=2,tp=4")]
+
+def test_a_row_without_its_prefill_or_its_links_is_not_done(tmp_path: Path) -> None:
+    both = [study.Asked(study.Place("tp=8", "v6e:2x4", 8), "v6e-8", steps, "m", "tp=8") for steps in study.STEPS]
     results = study.Results(tmp_path / "none.parquet", "0.0")
-    for each in both[:3]:  # the slower mesh of the larger batch is not known, so its fastest is not either
-        results.rows[each.key] = results.row(each, {"tpot_ms": 2.0 if each.mesh == "tp=8" else 3.0})
-    turn = results.turn(both)
-    assert [(turn(each), each.steps, each.mesh, each.key[-1]) for each in sorted(both, key=turn)] == [
-        (0, "decode", "tp=8", 1),
-        (0, "decode", "dp=2,tp=4", 1),
-        (0, "decode", "tp=8", 8),
-        (1, "decode", "dp=2,tp=4", 8),
-        (2, "both", "tp=8", 1),
-        (3, "both", "dp=2,tp=4", 1),
-        (3, "both", "tp=8", 8),
-        (3, "both", "dp=2,tp=4", 8),
-    ]
-    results.add(both[3], {"refused": "does not fit"})
-    assert list(results.rows[both[3].key]) == study.SCHEMA.names
-    turn = results.turn(both)
-    assert [(each.mesh, each.key[-1]) for each in both if turn(each) == 2] == [("tp=8", 1), ("tp=8", 8)]
+    assert [results.has(each) for each in both] == [False, False]
+    results.add(both[0], {"tpot_ms": 2.0, "links": []})
+    assert [results.has(each) for each in both] == [True, False]
+    results.add(both[1], {"tpot_ms": 2.0, "ttft_ms": 9.0})
+    assert [results.has(each) for each in both] == [True, False]
+    results.add(both[1], {"tpot_ms": 2.0, "ttft_ms": 9.0, "links": []})
+    assert [results.has(each) for each in both] == [True, True]
+    results.add(both[1], {"refused": "does not fit"})  # the decode step stays
+    assert results.rows[both[1].key]["tpot_ms"] == 2.0
+    again = study.Results(tmp_path / "none.parquet", "0.0")
+    assert again.rows == results.rows
+    assert study.Results(tmp_path / "none.parquet", "0.1").rows == {}
 
 
 def test_the_page_has_ten_findings_with_a_query_each() -> None:

@@ -1,9 +1,9 @@
 """Predicts the configurations of grid.yaml: `python docs/study/study.py [--hours H]`, or `make study`.
 
 Each result lands as it comes: its row in configurations.parquet, beside this file, and its run in the warehouse of
---folder, where the compiled programs are kept too. What is there of the same compiler and rules is not computed again,
-so a study that was stopped goes on. At the end it draws report.html of the runs in the warehouse, and answers the
-queries of README.md anew.
+--folder, where the compiled programs are kept too. What the table has of the same compiler and rules is not computed
+again, so a study that was stopped goes on. At the end it draws report.html of the table, and answers the queries of
+README.md anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +24,15 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from kept import KeptRuns
 
 from tracewarehouse.collect.ahead_of_time import PHASES, PROGRAMS
 from tracewarehouse.comparison.study import Place, places, predicted, rows
-from tracewarehouse.dashboards.report import study_report
+from tracewarehouse.dashboards.report import Report, study_report
 from tracewarehouse.dashboards.writing import write_text
 from tracewarehouse.predict.configuration import WhatIf, room_refusal
 from tracewarehouse.predict.rules import RULES_VERSION
+from tracewarehouse.queries.read_only import literal
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 HERE = Path(__file__).resolve().parent
@@ -37,10 +40,10 @@ TABLE = HERE / "configurations.parquet"
 PAGE = HERE / "report.html"
 WORDS = HERE / "README.md"
 STEPS = {"decode": ("decode",), "both": PHASES}
-CPU_S = {"decode": 15, "both": 90}
+CPU_S = {"decode": 15, "both": 120}
 """Seconds of one core of this repository's machine for a configuration, by what is compiled of it."""
-AT_ONCE = 8
-"""Configurations whose rows are asked and kept together."""
+CHARTS = ("pareto", "study-parts", "parallelisms", "sweep", "scaling", "faster-links")
+"""The charts of the page; others need ops, which the table does not have."""
 
 _FAR = re.compile(r"(\*\*How far it is:\*\* )[^.]*\.[^.]*\.[^.]*\.")
 """The three sentences of the page that say how much of the study is done."""
@@ -60,12 +63,20 @@ _TYPES: dict[str, Sequence[str]] = {
         *(f"{phase}_{what}" for phase in PHASES for what in ("communication", "mfu")),
     ],
 }
+_LISTS = {
+    "parts": {"phase": "string", "part": "string", "position": "int64", "share": "float64", "mean_ms": "float64"},
+    "links": {"phase": "string", "resource": "string", "axis": "string", "factor": "string", "saved": "float64",
+              "is_upper_bound": "bool"},
+}  # fmt: skip
+"""Columns that list, for each run, rows of macros.step_shares and of macros.speedups."""
 SCHEMA = pa.schema(
     [(name, kind) for kind, names in _TYPES.items() for name in names]
     + [(name, "int64") for name in ("memory_bytes", "capacity_bytes")]
     + [(f"{phase}_bottleneck", "string") for phase in PHASES]
+    + [(name, pa.list_(pa.struct(list(columns.items())))) for name, columns in _LISTS.items()]
 )
-"""The columns of macros.planned_runs that tell configurations of a study apart, the compiler, and why one cannot be."""
+"""The columns of macros.planned_runs that tell configurations of a study apart, lists of rows of other macros, the
+compiler, and why one cannot be."""
 
 
 class Asked(NamedTuple):
@@ -91,7 +102,7 @@ def asked(grid: Mapping[str, Any]) -> list[Asked]:
     fields = {name: grid[name] for name in ("input_length", "output_length", "dtype")} | {"backend": "jax"}
     return [
         Asked(place, name, steps, model.rpartition("/")[2], str(place.spec.mesh))
-        for (name, topology), steps, model in itertools.product(grid["slices"].items(), STEPS, grid["models"])
+        for steps, (name, topology), model in itertools.product(STEPS, grid["slices"].items(), grid["models"])
         for place in places([], [topology], grid["batches"], model=model, **fields)
         if place.spec is not None
     ]
@@ -103,43 +114,19 @@ class Results:
     def __init__(self, path: Path, compiler: str) -> None:
         self._path, self._compiler = path, compiler
         said = pq.read_table(path).to_pylist() if path.exists() else []
-        self.rows: dict[Key, Row] = {tuple(row[name] for name in KEY): row for row in said if self._is_current(row)}
+        current = [dict.fromkeys(SCHEMA.names) | row for row in said if self._is_current(row)]
+        self.rows: dict[Key, Row] = {tuple(row[name] for name in KEY): row for row in current}
 
     def _is_current(self, row: Row) -> bool:
         return (row["compiler"], row["rules_version"]) == (self._compiler, RULES_VERSION)
 
-    def has(self, each: Asked, run_ids: Container[str]) -> bool:
-        """Return whether a configuration is done: refused, or with all its steps in the warehouse."""
+    def has(self, each: Asked) -> bool:
+        """Return whether a configuration is done: refused, or with times of all the steps that are asked of it."""
         row = self.rows.get(each.key)
         if row is None:
             return False
-        is_whole = each.steps == "decode" or row["ttft_ms"] is not None
-        return row["refused"] is not None or (is_whole and row["run_id"] in run_ids)
-
-    def turn(self, study: Sequence[Asked]) -> Callable[[Asked], int]:
-        """Return what tells when a configuration is computed.
-
-        What has a row comes first, since its programs are kept. Then come all decode steps, then the prefills of the
-        meshes that have the fastest decode step of a model, slice and batch.
-        """
-        rivals: dict[tuple[str, str, int], list[Key]] = {}
-        for each in study:
-            if each.steps == "decode":
-                rivals.setdefault((each.model, each.slice, each.key[-1]), []).append(each.key)
-        fastest = {
-            min(timed, key=lambda key: float(self.rows[key]["tpot_ms"]))
-            for keys in rivals.values()
-            if all(key in self.rows for key in keys)
-            and (timed := [key for key in keys if self.rows[key]["tpot_ms"] is not None])
-        }
-
-        def turn(each: Asked) -> int:
-            row = self.rows.get(each.key)
-            if row is not None and (each.steps == "decode" or row["ttft_ms"] is not None):
-                return 0
-            return 1 if each.steps == "decode" else 2 if each.key in fastest else 3
-
-        return turn
+        is_whole = each.steps == "decode" or (row["ttft_ms"] is not None and row["links"] is not None)
+        return row["refused"] is not None or is_whole
 
     def add(self, each: Asked, row: Row) -> None:
         """Add what is predicted of a configuration. A decode step stays where only the prefill is refused."""
@@ -170,29 +157,36 @@ def compute(warehouse: Warehouse, study: Sequence[Asked], results: Results, pyth
         # what no compiler is needed for
         if each.place.spec is not None and (why := room_refusal(each.place.spec, each.place.topology)):
             results.rows.setdefault(each.key, results.row(each, {"refused": why}))
-    left = [each for each in study if not results.has(each, here)]
-    total = len({each.key for each in study})
+    left = [each for each in study if not results.has(each)]
     while left and time.monotonic() < until:
-        turn = results.turn(study)
-        next_one = min(left, key=turn)
-        steps, alike = next_one.steps, (turn(next_one), next_one.steps, next_one.slice, next_one.model)
-        group = [each for each in left if (turn(each), each.steps, each.slice, each.model) == alike][:AT_ONCE]
-        done = predicted(warehouse, [each.place for each in group], WhatIf(), python=python, phases=STEPS[steps])
-        found = {id(outcome.place): outcome for outcome in done}
-        outcomes = [found[id(each.place)] for each in group]
-        for each, outcome, row in zip(group, outcomes, rows(warehouse, outcomes), strict=True):
+        steps, alike = left[0].steps, (left[0].steps, left[0].slice, left[0].model)
+        group = {id(each.place): each for each in left if (each.steps, each.slice, each.model) == alike}
+        places = [each.place for each in group.values()]
+        for outcome in predicted(warehouse, places, WhatIf(), python=python, phases=STEPS[steps]):
+            each = group[id(outcome.place)]
+            [row] = rows(warehouse, [outcome])
             before = results.rows[each.key]["run_id"] if each.key in results.rows else None
-            results.add(each, row)
+            results.add(each, row | (lists(warehouse, outcome.run_id) if outcome.run_id else {}))
             if before in here and outcome.run_id not in (None, before):
                 warehouse.remove(before)  # the decode step alone
             if outcome.run_id is not None:
                 here.add(outcome.run_id)
             left.remove(each)
             said = outcome.refused or f"TPOT {row['tpot_ms']:.3g} ms"
-            print(f"{_named(results.rows[each.key])}, {steps}: {said}")
-        cost = sum(CPU_S[other.steps] for other in left) / 3600
-        count = sum(key in results.rows for key in {each.key for each in study})
-        print(f"{count} of {total}, {cost:.1f} CPU hours left", flush=True)
+            cost = sum(CPU_S[other.steps] for other in left) / 3600
+            print(f"{_named(results.rows[each.key])}, {steps}: {said}; {cost:.1f} CPU hours left", flush=True)
+            if time.monotonic() >= until:
+                break
+
+
+def lists(warehouse: Warehouse, run_id: str) -> dict[str, list[Row]]:
+    """Return the columns of `_LISTS` of a run."""
+    runs = f"([{literal(run_id)}])"
+    sources = {"parts": f"macros.step_shares{runs}", "links": f"macros.speedups{runs} WHERE metric = 'faster_links'"}
+    return {
+        name: warehouse.query(f"SELECT {', '.join(_LISTS[name])} FROM {source} ORDER BY ALL").dicts()  # noqa: S608
+        for name, source in sources.items()
+    }
 
 
 def answered(words: str, table: Path, total: int) -> str:
@@ -231,26 +225,35 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def page(table: Path, models: Sequence[str], refused: Sequence[tuple[str, str]]) -> Report:
+    """Return the report about the configurations of a table that have times."""
+    with closing(KeptRuns(table, models)) as kept:
+        return study_report(kept, kept.run_ids, CHARTS, refused)
+
+
 def main() -> None:
     """Compute what is missing, and draw the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--hours", type=float, default=float("inf"), help="begin nothing after so many hours")
+    parser.add_argument("--slices", help="compute these alone, separated by commas: v6e-8,v5e-8")
+    parser.add_argument("--table", type=Path, default=TABLE, help="of the results; a new one computes everything anew")
     parser.add_argument("--folder", type=Path, default=Path("study"), help="of the warehouse and the compiled programs")
     parser.add_argument("--python", default=sys.executable, help="Python that has jax and libtpu")
     options = parser.parse_args()
     os.environ.setdefault(PROGRAMS, str(options.folder / "programs"))
-    study = asked(yaml.safe_load((HERE / "grid.yaml").read_text(encoding="utf-8")))
-    results = Results(TABLE, version("libtpu"))
+    grid = yaml.safe_load((HERE / "grid.yaml").read_text(encoding="utf-8"))
+    slices = options.slices.split(",") if options.slices else list(grid["slices"])
+    study = asked(grid)
+    results = Results(options.table, version("libtpu"))
     with open_warehouse(options.folder / "warehouse", create=True) as warehouse:
-        compute(warehouse, study, results, options.python, time.monotonic() + 3600 * options.hours)
-        results.write()
-        here = {run.run_id for run in warehouse.lake.runs()}
-        shown = [row["run_id"] for row in results.rows.values() if row["run_id"] in here]
-        if shown:
-            refused = [(_named(row), row["refused"]) for row in results.rows.values() if row["refused"] is not None]
-            print(write_text(study_report(warehouse, shown, refused=refused), PAGE))
-    total = len({each.key for each in study})
-    WORDS.write_text(answered(WORDS.read_text(encoding="utf-8"), TABLE, total), encoding="utf-8")
+        wanted = [each for each in study if each.slice in slices]
+        compute(warehouse, wanted, results, options.python, time.monotonic() + 3600 * options.hours)
+    results.write()
+    refused = [(_named(row), row["refused"]) for row in results.rows.values() if row["tpot_ms"] is None]
+    print(write_text(page(options.table, grid["models"], refused), options.table.with_name(PAGE.name)))
+    if options.table == TABLE:
+        total = len({each.key for each in study})
+        WORDS.write_text(answered(WORDS.read_text(encoding="utf-8"), TABLE, total), encoding="utf-8")
 
 
 if __name__ == "__main__":

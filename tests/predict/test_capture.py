@@ -94,7 +94,14 @@ MODEL = ModelFacts(
 )  # fmt: skip
 
 
-def write(folder: Path, spec: dict[str, Any] | None = None, unit: int = US, **changed: Any) -> Path:
+def write(
+    folder: Path,
+    spec: dict[str, Any] | None = None,
+    unit: int = US,
+    model: ModelFacts = MODEL,
+    batch_size: int = 4,
+    **changed: Any,
+) -> Path:
     """Write the example, with a prefill in units of so many picoseconds; `changed` replaces facts of the prediction."""
     modules = {phase: layer(phase) for phase in ("prefill", "decode")}
     memory = {"argument_bytes": 3_000, "output_bytes": 100, "temporary_bytes": 200, "program_bytes": 50}
@@ -107,8 +114,8 @@ def write(folder: Path, spec: dict[str, Any] | None = None, unit: int = US, **ch
     )
     ops = {"prefill": timed(unit), "decode": [*timed(US // 10), *timed(US // 10, 63, of_layer=1)]}
     manifest = Manifest(
-        name="small-tp2-predicted", model=MODEL, backend="jax", dtype="bfloat16", batch_size=4, input_length=256,
-        output_length=11, mesh=Mesh(axes={"tp": 2}), spec=spec,
+        name=f"{model.name}-tp2-predicted", model=model, backend="jax", dtype="bfloat16", batch_size=batch_size,
+        input_length=256, output_length=11, mesh=Mesh(axes={"tp": 2}), spec=spec,
     )  # fmt: skip
     steps = [PredictedStep(f, modules[f.phase], ops[f.phase]) for f in phases]
     return write_capture(folder, manifest, prediction, steps)
