@@ -311,9 +311,9 @@ def test_ones_own_rates_win_and_the_run_says_so(planned: Callable[..., Any], tmp
     digest = str(described(own)).rpartition(" ")[2]
     assert names[False] == names[True].replace("-predicted", f"-rates-{digest[:6]}-predicted")
     assert [said for (said,) in notes] == [
-        "for v6e:2x4, by version 2 of the rules",
-        f"for v6e:2x4, by version 2 of the rules and the rates of {described(own)}; with 0.25 ms of the host a step",
-        f"for v6e:2x4, by version 2 of the rules and the rates of {described(own)}; with 1 ms of the host a step",
+        "for v6e:2x4, by version 3 of the rules",
+        f"for v6e:2x4, by version 3 of the rules and the rates of {described(own)}; with 0.25 ms of the host a step",
+        f"for v6e:2x4, by version 3 of the rules and the rates of {described(own)}; with 1 ms of the host a step",
     ]
 
 
@@ -374,7 +374,7 @@ def test_a_kernel_takes_its_median_in_the_newest_recorded_run_that_holds_it(
         assert {basis for basis, *_ in times(formula)} == {"kernel_model"}
         sql = f"SELECT detail FROM main.quality_flags WHERE flag = 'predicted' AND run_id = '{row['run_id']}'"
         assert warehouse.query(sql).scalar() == (
-            "for v6e:2x4, by version 2 of the rules; paged_attention takes 200 us, the median of 32 in "
+            "for v6e:2x4, by version 3 of the rules; paged_attention takes 200 us, the median of 32 in "
             f"newer-predicted ({served})"
         )
         # neither a repeat of the other prediction, nor another workload, nor compared with what it is made of
