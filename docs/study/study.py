@@ -242,7 +242,9 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault(PROGRAMS, str(options.folder / "programs"))
     grid = yaml.safe_load((HERE / "grid.yaml").read_text(encoding="utf-8"))
-    slices = options.slices.split(",") if options.slices else list(grid["slices"])
+    slices = options.slices.split(",") if options.slices is not None else list(grid["slices"])
+    if unknown := sorted(set(slices) - set(grid["slices"])):
+        parser.error(f"--slices: no slice {', '.join(map(repr, unknown))}; there are {', '.join(grid['slices'])}")
     study = asked(grid)
     results = Results(options.table, version("libtpu"))
     with open_warehouse(options.folder / "warehouse", create=True) as warehouse:
