@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tracewarehouse.collect.tpu.compile_ahead import Topology
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.predict.calibrations import COLUMNS, Calibration, rates, read_calibrations, shipped
+from tracewarehouse.predict.links import SliceCollective, algorithm
 
 HEAD = ",".join(COLUMNS) + "\n"
 
@@ -61,6 +63,45 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, says: str) -> No
     with pytest.raises(CaptureError) as refused:
         read_calibrations(path)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("link,v6,ici,gbps,1,1,1,1,x", "line 2 of calibrations.csv would change no prediction: no chip is named 'v6'"),
+        ("link,v6e,ici,gbs,1,1,1,1,x", "no rate is named 'gbs' of class 'ici'; that class has gbps"),
+        ("machine,v6e,products,factor,1,1,1,1,x", "of class 'products'; did you mean product?"),
+        ("link,v6e,ici,gbps,1,1,1,1,x\nlink,v6e,all-reduce circle 8,us,1,1,1,1,x", "line 3 of calibrations.csv"),
+        ("link,v6e,all-reduce cycle 8,us,1,1,1,1,x", "its algorithm also needs a row with gbps"),
+        (
+            "link,v6e,all-reduce cycle 8,us,1,1,1,1,x\nlink,v5e,all-reduce cycle 8,gbps,1,1,1,1,x",
+            "its algorithm also needs a row with gbps",
+        ),
+    ],
+)
+def test_a_row_that_no_prediction_uses_is_refused(tmp_path: Path, rows: str, says: str) -> None:
+    path = tmp_path / "calibrations.csv"
+    path.write_text(HEAD + rows + "\n")
+    with pytest.raises(CaptureError) as refused:
+        read_calibrations(path)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        SliceCollective("all-reduce", 8, ((0, 1, 2, 3, 4, 5, 6, 7),), strategy="UniDirection1DRingStrategy"),
+        SliceCollective("all-reduce", 8, ((0, 1, 2, 3, 4, 5, 6, 7),), strategy="StrategyND"),
+        SliceCollective("all-gather", 8, ((0, 2), (1, 3), (4, 6), (5, 7)), on_sparsecore=True),
+        SliceCollective("all-to-all", 8, ((0, 1, 2, 3), (4, 5, 6, 7))),
+        SliceCollective("collective-permute", 8, ((0, 1), (0, 6)), is_pairs=True),
+    ],
+)
+def test_a_row_may_be_of_any_algorithm_that_links_name(tmp_path: Path, collective: SliceCollective) -> None:
+    name = algorithm(Topology.parse("v6e:2x4"), collective).name
+    path = tmp_path / "calibrations.csv"
+    path.write_text(HEAD + "".join(f"link,v6e,{name},{what},1,1,1,1,x\n" for what in ("us", "gbps")))
+    assert [row.class_ for row in read_calibrations(path)] == [name, name]
 
 
 def test_a_folder_or_bytes_in_place_of_a_table_are_refused(tmp_path: Path) -> None:

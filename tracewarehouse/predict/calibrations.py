@@ -10,14 +10,18 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from tracewarehouse.ingest.errors import CaptureError, shown
+from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.opcodes import attention_form
+from tracewarehouse.predict.geometry import Form
 
 FILE = "calibrations.csv"
 """Name of the file in a warehouse that holds its owner's rows."""
@@ -61,6 +65,17 @@ class Calibration(NamedTuple):
 
 
 COLUMNS = tuple(name.rstrip("_") for name in Calibration._fields)
+_MEASURED_ALONE = frozenset(
+    {("host_step", "ms"), *(("ragged_attention", what) for what in ("prompt_share", "share", "sequence_ns"))}
+)
+"""Rates that no shipped row has, by class and name: predictions use them where their owner measured them."""
+_LINE = {"us": "gbps", "gbps": "us"}
+"""The two rates of a line through the times of a collective's algorithm, which says nothing without both."""
+_ALGORITHM = re.compile(
+    rf"({'|'.join(map(re.escape, sorted(KINDS)))}) ({'|'.join(get_args(Form))}|[0-9]+ hops?)( [0-9]+)?"
+    r"( stride [0-9]+)?( on SparseCores)?"
+)
+"""Class of the rates of a line: the name that predict.links gives an algorithm."""
 
 
 @cache
@@ -71,14 +86,40 @@ def shipped() -> tuple[Calibration, ...]:
 
 
 def read_calibrations(path: Path) -> tuple[Calibration, ...]:
-    """Return the rows of a file; none if it does not exist."""
+    """Return the rows of a file; none if it does not exist.
+
+    Raises:
+        CaptureError: it is no such table, or has a row that no prediction would use.
+    """
     if not path.exists():
         return ()
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CaptureError(f"{path} cannot be read as a table of calibrations: {error}") from None
-    return _rows(text.splitlines(keepends=True), path.name)
+    rows = _rows(text.splitlines(keepends=True), path.name)
+    for number, row in enumerate(rows, 2):
+        if why := _unused(row, rows):
+            raise CaptureError(f"line {number} of {path.name} would change no prediction: {why}")
+    return rows
+
+
+def _unused(row: Calibration, rows: Sequence[Calibration]) -> str | None:
+    """Return why no prediction uses a row of a table; None if one may."""
+    chips = sorted({each.chip for each in shipped()})
+    if row.chip not in chips:
+        return f"no chip is named {shown(row.chip)!r}; there are {', '.join(chips)}"
+    if row.what in _LINE and _ALGORITHM.fullmatch(row.class_):
+        other = _LINE[row.what]
+        has_both = any((r.chip, r.class_, r.what) == (row.chip, row.class_, other) for r in rows)
+        return None if has_both else f"its algorithm also needs a row with {other}"
+    names = {(each.class_, each.what) for each in shipped()} | _MEASURED_ALONE
+    if (row.class_, row.what) in names:
+        return None
+    of_class = sorted(what for class_, what in names if class_ == row.class_)
+    close = get_close_matches(row.class_, sorted({class_ for class_, _ in names}), n=1)
+    known = f"; that class has {', '.join(of_class)}" if of_class else f"; did you mean {close[0]}?" if close else ""
+    return f"no rate is named {shown(row.what)!r} of class {shown(row.class_)!r}{known}"
 
 
 def rates(generation: str, own: Iterable[Calibration] = ()) -> Mapping[tuple[str, str], Calibration]:

@@ -357,7 +357,8 @@ def test_a_local_folder_is_a_model(tmp_path: Path) -> None:
         ({"model_type": "gpt9"}, "model_type 'gpt9' is not known; known are llama"),
         ({"vocab_size": "absent"}, r"config\.json: config: vocab_size is missing"),
         ({"attention_bias": True}, "attention_bias is True; the collector builds only False"),
-        ({"model_type": "absent"}, "cannot be read as the configuration of a model"),
+        ({"model_type": "absent"}, r"config\.json: is no configuration of a model: it has no model_type"),
+        ({"model_type": ["llama"]}, "it has no model_type"),
     ],
 )
 def test_a_folder_of_a_model_that_cannot_be_built(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
@@ -365,6 +366,20 @@ def test_a_folder_of_a_model_that_cannot_be_built(tmp_path: Path, fields: dict[s
 
     with pytest.raises(ExperimentError, match=message):
         run_spec(model=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"config\.json: cannot be read as JSON: Expecting property name"),
+        ("[]", r"config\.json: is no configuration of a model"),
+    ],
+)
+def test_a_folder_whose_configuration_is_broken(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+
+    with pytest.raises(ExperimentError, match=message):
+        run_spec(model=str(tmp_path))
 
 
 def test_an_id_is_found_in_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

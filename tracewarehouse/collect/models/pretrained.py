@@ -107,9 +107,11 @@ class PretrainedModel(ModelFields, BaseModel):
         file = folder / CONFIG
         try:
             fields = json.loads(file.read_text(encoding="utf-8"))
-            architecture = fields["model_type"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ExperimentError(f"{file}: cannot be read as the configuration of a model: {error!r}") from None
+        except (OSError, ValueError) as error:
+            raise ExperimentError(f"{file}: cannot be read as JSON: {error}") from None
+        architecture = fields.get("model_type") if isinstance(fields, dict) else None
+        if not isinstance(architecture, str):
+            raise ExperimentError(f"{file}: is no configuration of a model: it has no model_type")
         if architecture not in _NEEDED:
             raise ExperimentError(f"{file}: model_type {architecture!r} is not known; known are {', '.join(_NEEDED)}")
         for field, usual in _ONE_FORM.items():
