@@ -200,8 +200,9 @@ def answered(words: str, table: Path, total: int) -> str:
 
     with duckdb.connect() as connection:
         connection.execute(f"CREATE VIEW configurations AS FROM read_parquet('{table}')")
-        [(done, both, unfit, uncompiled)] = connection.execute(
+        [(done, both, alone, unfit, uncompiled)] = connection.execute(
             """SELECT count(tpot_ms), count(ttft_ms),
+                      count(*) FILTER (WHERE tpot_ms IS NOT NULL AND ttft_ms IS NULL AND refused IS NOT NULL),
                       count(*) FILTER (WHERE tpot_ms IS NULL AND refused LIKE 'does not fit%'),
                       count(*) FILTER (WHERE tpot_ms IS NULL AND refused NOT LIKE 'does not fit%')
                FROM configurations"""
@@ -210,7 +211,8 @@ def answered(words: str, table: Path, total: int) -> str:
         far = (
             f"{total} configurations are asked.\n{unfit} do not fit the memory of their chips, and the compiler "
             f"refuses {uncompiled}.\nOf the other {left}, {'all' if done == left else done} are predicted: {both} with "
-            f"their prefill, {done - both} with their decode step alone."
+            f"their prefill,\n{alone} whose prefill is refused, and {done - both - alone} whose prefill is to be "
+            "computed."
         )
         return _FAR.sub(lambda found: found[1] + far, _QUERY.sub(answer, words))
 
