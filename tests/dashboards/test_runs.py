@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import altair as alt
 import pytest
 import vl_convert
 from given_tables import fill, warehouse_of
@@ -185,6 +186,13 @@ def test_a_model_keeps_its_colour_and_a_mesh_its_shape() -> None:
     assert alone["scale"] == {"domain": ["b"], "range": [theme.SERIES[1]]}
     shape = theme.mesh_shape(["tp=8"], ["dp=8", "tp=8"]).to_dict()
     assert shape["scale"] == {"domain": ["tp=8"], "range": [theme.SHAPES[1]]}
+
+
+def test_a_legend_has_every_mesh() -> None:
+    meshes = [f"tp={n}" for n in range(1, 41)]
+    chart = alt.Chart(alt.Data(values=[{"mesh": mesh} for mesh in meshes])).mark_point()
+    drawn = chart.encode(shape=theme.mesh_shape(meshes, meshes)).to_dict() | {"config": theme.config()}
+    assert set(re.findall(r">(tp=\d+)<", vl_convert.vegalite_to_svg(drawn))) == set(meshes)
 
 
 def test_predicted_runs_are_hollow_with_bars(tmp_path: Path) -> None:

@@ -185,7 +185,9 @@ def config() -> dict[str, Any]:
         "view": {"stroke": None},
         "axis": quiet | ink | {"labelLimit": 260, "labelSeparation": 6, "labelFontSize": 12, "titleFontSize": 12},
         "axisQuantitative": {"labelOverlap": "greedy"},  # else two labels may lie on each other
-        "legend": ink | {"labelLimit": 260, "columns": 8, "symbolBaseFillColor": QUIET, "labelFontSize": 12},
+        # Vega leaves out all entries after the 30th unless symbolLimit is 0
+        "legend": ink
+        | {"labelLimit": 260, "columns": 8, "symbolLimit": 0, "symbolBaseFillColor": QUIET, "labelFontSize": 12},
         "text": {"fontSize": 12},
         "header": ink | {"labelFontSize": 13, "labelAnchor": "start"},
     }
