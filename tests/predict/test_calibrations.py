@@ -104,6 +104,13 @@ def test_a_row_may_be_of_any_algorithm_that_links_name(tmp_path: Path, collectiv
     assert [row.class_ for row in read_calibrations(path)] == [name, name]
 
 
+def test_a_line_may_have_one_row_of_every_chip_and_one_of_a_chip(tmp_path: Path) -> None:
+    path = tmp_path / "calibrations.csv"
+    path.write_text(HEAD + "link,*,all-reduce cycle 8,us,1,1,1,1,x\nlink,v6e,all-reduce cycle 8,gbps,2,2,2,1,x\n")
+    found = rates("v6e", read_calibrations(path))
+    assert [found["all-reduce cycle 8", what].value for what in ("us", "gbps")] == [1, 2]
+
+
 def test_a_folder_or_bytes_in_place_of_a_table_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path, tmp_path / "bytes.csv"):

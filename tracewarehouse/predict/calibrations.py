@@ -111,7 +111,10 @@ def _unused(row: Calibration, rows: Sequence[Calibration]) -> str | None:
         return f"no chip is named {shown(row.chip)!r}; there are {', '.join(chips)}"
     if row.what in _LINE and _ALGORITHM.fullmatch(row.class_):
         other = _LINE[row.what]
-        has_both = any((r.chip, r.class_, r.what) == (row.chip, row.class_, other) for r in rows)
+        has_both = any(
+            (r.class_, r.what) == (row.class_, other) and (r.chip == row.chip or EVERY_CHIP in (r.chip, row.chip))
+            for r in rows
+        )
         return None if has_both else f"its algorithm also needs a row with {other}"
     names = {(each.class_, each.what) for each in shipped()} | _MEASURED_ALONE
     if (row.class_, row.what) in names:
